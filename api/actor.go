@@ -9,12 +9,12 @@ import (
 // Actor names one actor of the application.
 type Actor struct{ Type, ID string }
 
-// ActorHosts knows which actors are active on this node. State needs it for requests about actor state. Implementations
+// ActorHosts knows which actors are active on this node. State uses it for requests about actor state. Implementations
 // are safe for concurrent use.
 type ActorHosts interface {
-	// Epoch returns the condition that writes of an active actor carry, and the session token for its requests. e is
-	// nil if the actor is not active. hosts is false if the application has registered no types of actors. While the
-	// application registers its types, Epoch waits for a limited time.
+	// Epoch returns the epoch that each write of an active actor must carry as a condition, and the session token for
+	// its requests. e is nil if the actor is not active. hosts is false if the application has registered no types of
+	// actors. While the application registers its types, Epoch waits for a limited time.
 	Epoch(ctx context.Context, app string, a Actor) (e *state.ActorEpoch, token string, hosts bool)
 	// Wrote is called after a write that carried epoch. token is the session token after the write. If moved is true,
 	// the write failed because another host owns the actor.
@@ -28,8 +28,8 @@ func (s *State) Host(h ActorHosts) *State {
 	return s
 }
 
-// activation is an active actor: the epoch that its writes must have, and its session token. It is the zero value if
-// the application has registered no actor types.
+// activation is an active actor: the epoch that its writes must have, and its session token. Its epoch is nil if the
+// actor is not active on this node.
 type activation struct {
 	epoch *state.ActorEpoch
 	token string
@@ -86,7 +86,7 @@ func (s *State) ActorGet(ctx context.Context, r ActorGetRequest) (state.Item, er
 	case missing:
 		r.Consistency = state.Strong
 	case active.token != "":
-		if r.Session != "" { // a read has one token, and the leader has seen everything
+		if r.Session != "" { // a read carries only one token; a strong read satisfies both
 			r.Consistency = state.Strong
 		} else {
 			r.Session = active.token
@@ -98,13 +98,14 @@ func (s *State) ActorGet(ctx context.Context, r ActorGetRequest) (state.Item, er
 		return state.Item{}, failure
 	}
 	if missing {
-		options.MaxStaleness = 0 // a strong read has no bound of its own
+		options.MaxStaleness = 0 // the bound applies to eventual reads only
 	}
 	key := state.ActorKey(s.app.ID, r.Type, r.ID, r.Key)
 	start := s.seen.begin()
 	item, err := inst.Store.Get(ctx, state.GetRequest{Key: key, ReadOptions: options})
 	if err == nil && active.token != "" && item.Level == state.Stale {
-		// The replica of this node is behind the activation. A turn that read an old state could overwrite a newer one.
+		// The replica of this node lacks writes of this activation. A turn that reads an old state could overwrite a
+		// newer one.
 		options.Consistency = state.Strong
 		item, err = inst.Store.Get(ctx, state.GetRequest{Key: key, ReadOptions: options})
 	}

@@ -29,7 +29,7 @@ func (s behind) Get(ctx context.Context, r state.GetRequest) (state.Item, error)
 	return item, nil
 }
 
-// An actor that read a stale value could overwrite a newer one.
+// A read of an active actor is never stale, because the actor could otherwise overwrite a newer value.
 func TestActorGet_IsNeverStale(t *testing.T) {
 	t.Parallel()
 	store := inmemory.Open(inmemory.Options{})

@@ -64,7 +64,7 @@ func (b *Bindings) Trace(t BindingTracer) *Bindings {
 	return &traced
 }
 
-// span starts the span of an operation, and sets it in the metadata of the request.
+// span starts the span of an operation, and puts its traceparent into the metadata of the request.
 func (b *Bindings) span(ctx context.Context, name string, r *bindings.Request) BindingSpan {
 	const parent, state = "traceparent", "tracestate"
 	h := http.Header{}

@@ -14,7 +14,7 @@ import (
 type BulkGetRequest struct {
 	Store       string
 	Keys        []string
-	Parallelism int   // upper bound of concurrent reads; 0 or less = the service's choice
+	Parallelism int   // most concurrent reads; 0 or less = Limits.Parallelism
 	MaxBytes    int64 // limit of the total size of the values; 0 = no limit
 	ReadOptions
 }
@@ -22,7 +22,7 @@ type BulkGetRequest struct {
 // Bulk is the answer of a bulk read: one item per key in the order of the request.
 type Bulk struct {
 	Items       []state.Item // Err, if set, is an *Error
-	state.Proof              // of the item with the weakest level
+	state.Proof              // the weakest level and the greatest age of all items
 }
 
 // BulkGet reads several keys. The item of a key that cannot be read has its own error.
@@ -77,7 +77,7 @@ func answer(store string, keys []string, items []state.Item) Bulk {
 	return Bulk{Items: items, Proof: worth.Proof}
 }
 
-// read reads in one call if the store supports it, otherwise key by key.
+// read reads all keys in one call if the store supports bulk reads. Otherwise it reads them with one call per key.
 func (s *State) read(ctx context.Context, store state.Store, r state.BulkGetRequest) ([]state.Item, error) {
 	bulk := state.AbilitiesOf(store).BulkGetter
 	if bulk == nil {
@@ -91,8 +91,8 @@ func (s *State) read(ctx context.Context, store state.Store, r state.BulkGetRequ
 	return items, err
 }
 
-// readEach reads the keys one by one, with a bounded number of concurrent reads. If the read of a key fails, only the
-// result of this key is an error. If ctx ends, the whole request fails.
+// readEach reads each key with a call of its own. The number of concurrent calls is bounded. If the read of a key
+// fails, only the result of this key is an error. The whole request fails if ctx ends or the values exceed r.MaxBytes.
 func (s *State) readEach(ctx context.Context, store state.Store, r state.BulkGetRequest) ([]state.Item, error) {
 	workers := min(len(r.Keys), s.limits.Parallelism)
 	if r.Parallelism > 0 {

@@ -16,7 +16,7 @@ type CallLog struct {
 	readers atomic.Pointer[callReaders]
 }
 
-// callReaders are those to which a CallLog reports. It is replaced as a whole.
+// callReaders has the rule and the watches of a CallLog. It is immutable: a change replaces the whole value.
 type callReaders struct {
 	rule    CallLogRule
 	watches []*CallWatch
@@ -51,13 +51,13 @@ func (c *CallLog) Set(r CallLogRule) {
 
 // LoggedCall describes one request.
 type LoggedCall struct {
-	App       string // whose API was called
+	App       string // application whose API was called
 	Method    string // verb and path, or full gRPC method
 	Endpoint  string // verb and pattern of the endpoint, or full gRPC method
 	UserAgent string
 	Code      int   // HTTP status or gRPC code
 	Size      int64 // bytes of the answer's body; -1 = unknown
-	Health    bool  // it is a health probe
+	Health    bool  // the call is a health probe
 	Begun     time.Time
 	Level     string // consistency that the answer reports; empty = none
 	Parent    string // traceparent of the request; empty = none

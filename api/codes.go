@@ -11,7 +11,7 @@ const (
 	CodePermissionDenied                = "ERR_PERMISSION_DENIED"
 	CodeInternal                        = "ERR_INTERNAL"
 	CodeOverloaded                      = "ERR_OVERLOADED"
-	CodeTooManyRequests                 = "ERR_TOO_MANY_REQUESTS" // from middleware.http.ratelimit
+	CodeTooManyRequests                 = "ERR_TOO_MANY_REQUESTS" // answer of middleware.http.ratelimit
 	CodeStoreNotConfigured              = "ERR_STATE_STORE_NOT_CONFIGURED"
 	CodeStoreStarting                   = "ERR_STATE_STORE_STARTING" // components are being loaded
 	CodeStoreNotFound                   = "ERR_STATE_STORE_NOT_FOUND"
@@ -81,20 +81,20 @@ const (
 	CodePauseWorkflow                   = "ERR_PAUSE_WORKFLOW"
 	CodeResumeWorkflow                  = "ERR_RESUME_WORKFLOW"
 	CodePurgeWorkflow                   = "ERR_PURGE_WORKFLOW"
-	CodeWorkflow                        = "ERR_WORKFLOW" // of a method that the SDKs of workflows call
+	CodeWorkflow                        = "ERR_WORKFLOW" // for the gRPC methods that only workflow SDKs call
 )
 
 // The reasons that Quorate defines. Reasons that start with DAPR_ are defined by Dapr.
 const (
 	ReasonNoQuorum      = "no_quorum"        // not done: no majority, or closing; the message says which
 	ReasonReadOnly      = "read_only"        // not done: the disk is nearly full, values are refused for now
-	ReasonFormatBlocked = "format_blocked"   // not done: a server cannot read the format that this needs
+	ReasonFormatBlocked = "format_blocked"   // not done: a server cannot read the log format that this request needs
 	ReasonOverloaded    = "overloaded"       // not done: too many writes or requests are waiting
 	ReasonTimeout       = "timeout"          // not done in time
 	ReasonIndeterminate = "indeterminate"    // may have been done
 	ReasonConflict      = "conflict"         // a condition did not hold; nothing was changed
-	ReasonLockLost      = "lock_lost"        // a lock has not the token of the write; nothing was written
-	ReasonSettled       = "delivery_settled" // a message is settled or belongs to somebody else; nothing was written
+	ReasonLockLost      = "lock_lost"        // a lock does not have the token of the write; nothing was written
+	ReasonSettled       = "delivery_settled" // a message is settled or leased to another consumer; nothing was written
 	ReasonActorMoved    = "actor_moved"      // an actor has another owner by now; nothing was written
 	ReasonTooLarge      = "too_large"        // a limit was exceeded
 	ReasonDenied        = "denied"
@@ -105,7 +105,7 @@ const (
 	ReasonCorrupt       = "corrupt"
 	ReasonInternal      = "internal"
 	ReasonNotFound      = "not_found"      // what the request names does not exist
-	ReasonNotConfigured = "not_configured" // nothing of the kind is configured
+	ReasonNotConfigured = "not_configured" // no component of the needed kind is configured
 	ReasonCompacted     = "compacted"      // a watch: the changes after the position are no longer kept
 	ReasonRestored      = "restored"       // a watch: a backup has replaced all data
 	ReasonClosing       = "closing"        // a watch: the node stops

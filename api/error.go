@@ -17,14 +17,14 @@ const (
 	Malformed                   // the request is invalid; repeating it cannot help
 	Missing                     // a store or other component of the request is not configured
 	NotConfigured               // no component of the building block is configured
-	NotFound                    // no such path
+	NotFound                    // the path, or what the request names, does not exist
 	Method                      // the path does not support this verb
 	Conflict                    // an ETag or create-only condition did not hold
 	Exists                      // there is a job or a reminder with that name
 	LockLost                    // a lock does not have the token that the write carries
 	ActorMoved                  // an actor has another owner than the request names
 	Denied                      // a policy forbids the request
-	Unauthenticated             // no valid token
+	Unauthenticated             // the request has no valid token
 	Unsupported                 // the store does not support the operation
 	NotServed                   // the building block is not served
 	Unavailable                 // not executed: no quorum, read-only, starting, closing
@@ -48,10 +48,10 @@ type Error struct {
 // Details is the machine-readable part of an Error. Message is the human-readable part. The zero value means no
 // details.
 type Details struct {
-	Reason     string      // why; empty = no details
+	Reason     string      // why the request failed; empty = no details
 	Metadata   []Attribute // names of the things concerned, such as a key
 	Store      string      // the state store or other component concerned; empty = none
-	Resource   string      // what Store is; empty = a state store
+	Resource   string      // the kind of component that Store names; empty = a state store
 	Violations []Violation // fields of the request that are wrong
 	Help       string      // address that explains more; may be empty
 }

@@ -25,7 +25,7 @@ const (
 	opActorTransact
 )
 
-// row has the names for the failures of one operation.
+// row describes the public errors of one operation.
 type row struct {
 	code     string // code of failures without a specific code
 	conflict Kind   // kind of conflicts; for transactions Failed, as clients expect
@@ -33,7 +33,7 @@ type row struct {
 	sentence string // begins the message; "*" stands for the key
 }
 
-// row returns the names for the failures of an operation.
+// row returns the description of the public errors of an operation.
 func (o operation) row() row {
 	switch o {
 	case opGet:
@@ -364,8 +364,8 @@ func notReady(code, text string) *Error {
 	return &Error{Kind: NotReady, Code: code, Message: text}
 }
 
-// Attributes returns the attributes in pairs, which has names and values in turn. It omits an attribute whose value is
-// empty.
+// Attributes converts pairs to attributes. pairs has names and values in turn. An attribute whose value is empty is
+// omitted.
 func Attributes(pairs ...string) []Attribute {
 	out := make([]Attribute, 0, len(pairs)/2)
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -384,7 +384,8 @@ func ShortenName(s string) string {
 	return Shorten(s)
 }
 
-// Shorten returns the text s of a caller for use in a message, shortened to a maximum length.
+// Shorten returns s, cut to at most maxShown bytes, for use in a message. Use it for every text that comes from a
+// caller.
 func Shorten(s string) string { return fault.Shorten(s, maxShown) }
 
 // maxShown bounds a caller's text in a message, in bytes.

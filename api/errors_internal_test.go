@@ -7,7 +7,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// The reason tells clients whether to retry, and the message names the server and the format.
+// The reason shows clients whether to retry, and the message names the server and the format.
 func TestFailed_FormatBlocked(t *testing.T) {
 	err := &fault.Error{Code: fault.FormatBlocked, Op: "test",
 		Msg: "format 2 of log entries is needed, and server c understands up to 1", Hint: "upgrade that server"}

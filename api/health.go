@@ -33,7 +33,7 @@ type Check struct {
 	Name   string
 	Reads  bool   // reads work now
 	Writes bool   // writes work now
-	Reason string // why one of them does not; may be empty
+	Reason string // why reads or writes do not work; may be empty
 }
 
 // Health answers health probes for one application. It is immutable and safe for concurrent use.

@@ -29,7 +29,7 @@ type InputsConfig struct {
 	// Retry executes attempt as often as the policy of the binding allows, and returns the last error. nil = once.
 	Retry  func(ctx context.Context, binding string, attempt func(context.Context) error) error
 	Logger *slog.Logger
-	// Observer sees the events that the application has answered. nil = none.
+	// Observer is notified after each delivery of an event, also after a failed one. nil = none.
 	Observer Observer
 }
 
@@ -38,7 +38,7 @@ type InputState uint8
 
 // The states.
 const (
-	InputWaiting InputState = iota // for the application
+	InputWaiting InputState = iota // waits for the application
 	InputUnwanted
 	InputRunning
 	InputFailed
@@ -48,7 +48,7 @@ const (
 type InputStatus struct {
 	Binding string
 	State   InputState
-	Reason  string // why it does not run; may be empty
+	Reason  string // why the binding does not run; may be empty
 }
 
 // Inputs delivers the events of input bindings to one application. It is safe for concurrent use.
@@ -57,10 +57,10 @@ type Inputs struct {
 
 	mu       sync.Mutex
 	stopping bool
-	statuses []InputStatus // of the bindings that receive, in their order
+	statuses []InputStatus // states of the input bindings, in the order of config.Bindings
 }
 
-// NewInputs makes the service. It receives nothing before Run.
+// NewInputs returns the service. No binding starts before Run.
 func NewInputs(c InputsConfig) *Inputs {
 	in := &Inputs{config: c}
 	var receiving []*bindings.Instance
@@ -98,7 +98,7 @@ func (in *Inputs) Stop() {
 // The pauses of Run.
 const (
 	healthPause = 200 * time.Millisecond // between checks of the application's health
-	minPause    = time.Second            // before the first retry of a source that failed to start; doubles
+	minPause    = time.Second            // before the first retry of a failed start; each retry doubles the pause
 	maxPause    = time.Minute
 )
 
@@ -176,7 +176,8 @@ type sink struct {
 	binding *bindings.Instance
 }
 
-// unready returns why an event is not delivered now, or "".
+// unready returns why an event is not delivered now, or "" if it is delivered. While the node stops, only claimed
+// events are delivered.
 func (s *sink) unready(claimed bool) string {
 	s.inputs.mu.Lock()
 	stopping := s.inputs.stopping

@@ -15,7 +15,7 @@ import (
 const (
 	MaxJobName = 512     // bytes
 	MaxJobData = 1 << 20 // bytes
-	MaxJobs    = 1000    // that one call lists
+	MaxJobs    = 1000    // jobs in one answer of List
 )
 
 // Codes of failures of jobs, as in Dapr.
@@ -34,10 +34,10 @@ type JobStore interface {
 	// PutJob stores a job. It returns fault.Conflict if the application has one with that name and overwrite is
 	// false, and fault.Invalid if a time or schedule cannot be read.
 	PutJob(ctx context.Context, app App, j *Job, overwrite bool) error
-	// Job returns the record of a job. found is false if there is none.
+	// Job returns the job with the given name. found is false if there is none.
 	Job(ctx context.Context, app App, name string) (j Job, found bool, err error)
 	// Jobs lists at most limit jobs, sorted by name. Their names begin with prefix and sort after the name in after.
-	// more is true if there are further jobs. Large jobs end the list before limit.
+	// more is true if there are further jobs. If the jobs are large, Jobs returns fewer than limit.
 	Jobs(ctx context.Context, app App, prefix, after string, limit int) (list []Job, more bool, err error)
 	// RemoveJob removes a job, if there is one with that name.
 	RemoveJob(ctx context.Context, app App, name string) error
@@ -108,7 +108,7 @@ func CheckJobName(name string) *Error {
 	return nil
 }
 
-// checkJobPrefix returns an error for text with which no name of a job can begin.
+// checkJobPrefix returns an error if prefix is not valid UTF-8, because no job name can begin with it.
 func checkJobPrefix(prefix string) *Error {
 	if !utf8.ValidString(prefix) {
 		return badJob(CodeJobName, "the prefix is not valid UTF-8")
@@ -172,9 +172,9 @@ func (s *Jobs) Get(ctx context.Context, name string) (Job, error) {
 	return j, nil
 }
 
-// List returns at most limit jobs whose names begin with prefix, sorted by name. It skips all names up to and including
-// lastName. A limit of 0 or above MaxJobs means MaxJobs. The result hasMore is true if there are further jobs. If the
-// jobs are large, List returns fewer of them.
+// List returns at most limit jobs whose names begin with prefix, sorted by name. It skips all names up to and
+// including lastName. A limit below 1 or above MaxJobs means MaxJobs. The result hasMore is true if there are further
+// jobs. If the jobs are large, List returns fewer of them.
 func (s *Jobs) List(ctx context.Context, prefix, lastName string, limit int) (list []Job, hasMore bool, err error) {
 	if failure := checkJobPrefix(prefix); failure != nil {
 		return nil, false, failure

@@ -9,7 +9,7 @@ import (
 	"github.com/quorate/quorate/api/apitest"
 )
 
-// A job without a name is the error of Dapr in each operation on one job.
+// Each operation on one job returns the error of Dapr if the name is empty.
 func TestJobs_RefuseAnEmptyName(t *testing.T) {
 	jobs := api.NewJobs(api.App{ID: "app"}, &apitest.JobStore{})
 	for _, name := range []string{"", " ", "\t "} {

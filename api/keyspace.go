@@ -19,7 +19,8 @@ type keyspace struct {
 	actors bool // a key that contains the separator is actor state
 }
 
-// keyspace returns the keyspace of a request with some metadata.
+// keyspace returns the keyspace of a request with the given metadata. It returns an error if metadata.actorState is
+// neither true nor false.
 func (s *State) keyspace(inst *state.Instance, metadata map[string]string) (keyspace, *Error) {
 	k := keyspace{inst: inst, app: s.app.ID}
 	for name, value := range metadata {
@@ -38,7 +39,7 @@ func (s *State) keyspace(inst *state.Instance, metadata map[string]string) (keys
 }
 
 // writable returns an error if a request must not write a key. While the application hosts actors on this node, their
-// state must be written with the actor API, which checks that the actor is still active here.
+// state must be written with the actor API. The actor API checks that the actor is still active here.
 func (s *State) writable(ctx context.Context, k keyspace, key string) *Error {
 	if !k.isActor(key) || !k.inst.ActorStore || s.actors == nil {
 		return nil
@@ -70,9 +71,9 @@ func (k keyspace) check(key string) error {
 	return nil
 }
 
-const actorParts = 3 // of a key of actor state: type, id and key
+const actorParts = 3 // number of parts of a key of actor state: type, id and key
 
-// stored returns the stored key of a key that is valid.
+// stored returns the stored key of a valid key.
 func (k keyspace) stored(key string) string {
 	if k.isActor(key) {
 		return k.actorPrefix() + key

@@ -9,10 +9,10 @@ import (
 // Limits bound a single request. Two limits are defined elsewhere: the key size by state.MaxKeySize, and the value
 // size by each store.
 type Limits struct {
-	BulkKeys       int // keys of a bulk read, items of a save
+	BulkKeys       int // keys of a bulk read or a delete, items of a save
 	Operations     int // operations of a transaction
 	PageSize       int // keys of one page of a listing
-	Parallelism    int // concurrent reads of a bulk from a store that cannot read in bulk
+	Parallelism    int // concurrent reads of a bulk read, if the store cannot read in bulk
 	RequestIDSize  int // bytes of a client's request id
 	ExtendedValues int // values an application may set in its metadata
 	ExtendedSize   int // bytes of one such value, and of its name
@@ -102,7 +102,7 @@ func (s *State) tooMany(inst *state.Instance, failure *Error, n int) error {
 	return tooManyOperations(inst.Name, n, s.limits.Operations)
 }
 
-// DefaultPage is the default number of keys of a page of a listing.
+// DefaultPage is the number of keys on a page of a listing if the request has no limit.
 const DefaultPage = 100
 
 // WithDefaults returns l with every zero field replaced by its default.

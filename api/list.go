@@ -12,16 +12,16 @@ import (
 // ListRequest pages through the application's own keys, in the order of the store (see state.Lister).
 type ListRequest struct {
 	Store  string
-	Prefix string // of the application's own keys; may be empty
+	Prefix string // prefix of the application's own keys; may be empty
 	Limit  int    // keys of the page; 0 = DefaultPage
-	Token  string // of the previous page; empty = from the start
+	Token  string // Token of the previous page; empty = from the start
 	ReadOptions
 }
 
 // Page is one page of a listing. Items carry Key, ETag and Expires.
 type Page struct {
 	Items []state.Item
-	Token string // of the next page; empty = there is none
+	Token string // token of the next page; empty = there is none
 	state.Proof
 }
 
@@ -108,8 +108,8 @@ func (l *listing) after(r ListRequest) (string, *Error) {
 	return l.keys.stored(key), nil
 }
 
-// run reads from the store until the page is full or no keys are left. It ends, because every iteration adds keys to
-// the page or skips the state of one actor type.
+// run reads from the store until the page is full or no keys are left. It ends, because every iteration continues
+// after the keys of the previous one.
 func (l *listing) run(ctx context.Context) (Page, error) {
 	wanted := l.request.Limit
 	for {
@@ -133,8 +133,9 @@ func (l *listing) page(token string) Page {
 	return Page{Items: l.items, Token: token, Proof: l.worth.Proof}
 }
 
-// take adds items of the application to the page, and returns true if it skipped an item. At the first item of actor
-// state it stops, and the next read skips all state of that actor type.
+// take adds the items of the application to the page. At the first item of actor state, take stops and returns true.
+// The next read then skips all state of that actor type. In a listing of actor state, take omits other items and
+// returns false.
 func (l *listing) take(items []state.Item) (skipped bool) {
 	for _, item := range items {
 		key, own := l.keys.original(item.Key)

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// MaxLiveCalls is the number of calls that a CallWatch keeps until they are read.
+	// MaxLiveCalls is the maximum number of unread calls that a CallWatch keeps.
 	MaxLiveCalls = 200
 	// maxCallWatches is the maximum number of call watches of a node. Every watch costs memory and delays every
 	// request a little: 64 watches need 2 MiB.
@@ -21,21 +21,21 @@ const (
 
 // LiveCall describes an API request that has ended. It has no key, no value and no header except the trace id.
 type LiveCall struct {
-	At       time.Time // when it ended
+	At       time.Time // when the request ended
 	Took     time.Duration
-	App      string // whose API was called
+	App      string // application whose API was called
 	Protocol string // HTTP or gRPC
 	Route    string // verb and pattern of the endpoint, or full gRPC method
 	Code     int    // HTTP status, 0 = aborted; or gRPC code
 	Failed   bool
-	Level    string // consistency that the answer has; empty = it reports none
+	Level    string // consistency level that the answer reports; empty = none
 	Trace    string // trace id of the caller; empty = none
 }
 
 // CallFilter selects calls. Empty fields select all.
 type CallFilter struct {
 	App    string // the application whose API was called
-	Route  string // a part of the route, in any case
+	Route  string // text that the route contains, ignoring case
 	Trace  string // the trace id
 	Failed bool   // only failed calls
 	Least  time.Duration
@@ -54,7 +54,7 @@ type CallWatch struct {
 
 	mu    sync.Mutex
 	calls []LiveCall // a ring once it is full
-	begin int        // of the ring
+	begin int        // index of the oldest call in the ring
 	lost  uint64     // calls that were dropped since the last Take
 	ready chan<- struct{}
 }
@@ -134,7 +134,7 @@ func (w *CallWatch) add(call *LiveCall) {
 	w.mu.Unlock()
 	select {
 	case w.ready <- struct{}{}:
-	default: // the reader knows
+	default: // an element is already in the channel, or nothing waits for calls
 	}
 }
 
@@ -155,7 +155,8 @@ func show(watches []*CallWatch, protocol string, c *LoggedCall) {
 	}
 }
 
-// levelName returns the name of a known level, or "". The text may come from an application.
+// levelName returns the name of a known level, or "". Other text is not shown, because it may come from an
+// application.
 func levelName(text string) string {
 	switch l := state.Level(text); l {
 	case state.Linearizable, state.SessionLevel, state.Bounded, state.Stale:

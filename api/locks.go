@@ -51,8 +51,8 @@ type LockRequest struct {
 	Revision               string        // Unlock: ends only the acquisition with this token; empty = any
 }
 
-// TryLock acquires a lock for the owner in the request. If the lock has an owner, Granted of the result is false. A
-// repeated request with the same RequestID gets the answer of the first one.
+// TryLock acquires a lock for the owner in the request. If the lock still has an owner after r.Wait, Granted of the
+// result is false. A repeated request with the same RequestID gets the result of the first request.
 func (l *Locks) TryLock(ctx context.Context, r LockRequest) (lock.Grant, error) {
 	inst, claim, failure := l.claim(&r)
 	if failure != nil {
@@ -94,8 +94,8 @@ func (l *Locks) Renew(ctx context.Context, r LockRequest) (lock.Grant, error) {
 	return g, nil
 }
 
-// Unlock ends a lock, if the owner in the request owns the lock. If the request has a revision and the lock has another
-// one, the status is lock.BelongsToOthers.
+// Unlock releases a lock, if the owner in the request owns the lock. If the request has a revision and the lock has
+// another token, the status is lock.BelongsToOthers.
 func (l *Locks) Unlock(ctx context.Context, r LockRequest) (lock.Status, error) {
 	inst, failure := l.store(&r, r.Owner == "")
 	if failure != nil {
@@ -133,7 +133,8 @@ func (l *Locks) Look(ctx context.Context, r LockRequest) (lock.Grant, error) {
 	return g, nil
 }
 
-// claim checks a request for a lock, in the order of Dapr.
+// claim checks a request that acquires or renews a lock, and returns its store and the claim. The checks have the same
+// order as in Dapr, so that clients get the same errors.
 func (l *Locks) claim(r *LockRequest) (*lock.Instance, lock.Claim, *Error) {
 	if r.Expiry <= 0 {
 		return nil, lock.Claim{}, malformed("expiryInSeconds must be a whole number above zero")
@@ -148,8 +149,8 @@ func (l *Locks) claim(r *LockRequest) (*lock.Instance, lock.Claim, *Error) {
 	return inst, lock.Claim{Key: inst.KeyOf(l.app.ID, r.Resource), Owner: r.Owner, Expiry: r.Expiry, Wait: r.Wait}, nil
 }
 
-// store returns the lock store of a request. It returns an error if the store cannot be used, if the request has no
-// resource, or if noOwner is true, which means that a required lock owner is missing.
+// store returns the lock store of a request. It returns an error if the store cannot be used, or if the resource is
+// missing or not valid. It also returns an error if noOwner is true, which means that a required owner is missing.
 func (l *Locks) store(r *LockRequest, noOwner bool) (*lock.Instance, *Error) {
 	visible := 0
 	for _, i := range l.stores.LockStores() {
@@ -194,7 +195,8 @@ func checkResource(resource string) *Error {
 	return nil
 }
 
-// parseRevision parses the token with which a caller ends a lock. It returns 0 for an empty text.
+// parseRevision parses the revision of an unlock request, which is the token of an acquisition. It returns 0 for an
+// empty text.
 func parseRevision(text string) (token uint64, failure *Error) {
 	if text == "" {
 		return 0, nil
@@ -270,7 +272,8 @@ func parseLockToken(text string) (t lockToken, ok bool) {
 // header Quorate-Lock.
 const MetadataLock = "quorateLock"
 
-// lockTokens converts the tokens of a write for its store.
+// lockTokens resolves the lock tokens of a write to the state store inst. It returns an error if there are more than
+// MaxLockTokens, or if a lock does not protect inst.
 func (s *State) lockTokens(inst *state.Instance, given []lockToken) ([]state.LockToken, *Error) {
 	switch {
 	case len(given) == 0:
@@ -298,7 +301,8 @@ func (s *State) lockTokens(inst *state.Instance, given []lockToken) ([]state.Loc
 	return out, nil
 }
 
-// writeLocks returns the lock tokens of a write with several items.
+// writeLocks returns the lock tokens of a write without duplicates: those in o.Locks and those in the metadata of the
+// items.
 func (s *State) writeLocks(inst *state.Instance, o *WriteOptions, items []state.Write) ([]state.LockToken, *Error) {
 	given, failure := parseLockTokens(o.Locks)
 	if failure != nil {

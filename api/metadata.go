@@ -22,8 +22,8 @@ type Description struct {
 	Resiliencies   []string // names of the Resiliency resources in effect
 	Channel        AppChannel
 	Actors         ActorRuntime
-	Workers        int               // streams of workflow workers
-	Applications   []ApplicationInfo // of the whole cluster, by id and namespace
+	Workers        int               // number of open streams of workflow workers
+	Applications   []ApplicationInfo // applications of the whole cluster, by id and namespace
 	Subscriptions  []SubscriptionInfo
 	API            APIAddresses
 }
@@ -38,8 +38,8 @@ type APIAddresses struct {
 type ApplicationInfo struct {
 	ID        string
 	Namespace string // empty = the default one
-	Instances int    // on nodes that are alive
-	Callable  int    // of these, healthy and with a port
+	Instances int    // instances on nodes that are alive
+	Callable  int    // instances that are healthy and have a port
 }
 
 // ComponentInfo is one loaded component.
@@ -53,7 +53,7 @@ type ComponentInfo struct {
 type SubscriptionInfo struct {
 	PubSub, Topic string
 	Metadata      map[string]string
-	Rules         []SubscriptionRule // in their order; the default is the last one, and has no expression
+	Rules         []SubscriptionRule // in the order of evaluation; the default rule is last and has no Match
 	DeadLetter    string             // topic; empty = none
 	Kind          string             // DECLARATIVE, PROGRAMMATIC or STREAMING
 }
@@ -75,9 +75,9 @@ type AppChannel struct {
 
 // AppHealth is how the runtime probes the application.
 type AppHealth struct {
-	Path              string // of an HTTP application
+	Path              string // path of the probe; only for an HTTP application
 	Interval, Timeout time.Duration
-	Threshold         int // failures in a row that make it unhealthy
+	Threshold         int // consecutive failures after which the application is unhealthy
 }
 
 // ActorRuntime is the status of the actor building block.
@@ -94,9 +94,8 @@ type ActiveActors struct {
 	Count int
 }
 
-// Metadata describes the runtime to one application. It also has the values that were set over the metadata API, by the
-// application or by the tool that started the application. These values are only in memory. Limits bounds their number
-// and size.
+// Metadata describes the runtime to one application. It also has the values that the application, or the tool that
+// started it, has set over the metadata API. These values are only in memory. Limits bounds their number and size.
 type Metadata struct {
 	app    App
 	node   NodeInfo

@@ -12,7 +12,7 @@ type Observer interface {
 	SecretOperation(store, operation string, ok bool, took time.Duration)
 	// BindingOperation is called after an operation of an output binding.
 	BindingOperation(binding, operation string, ok bool, took time.Duration)
-	// BindingEvent is called when the application has answered an event of an input binding.
+	// BindingEvent is called after the delivery of an event of an input binding, also if it failed.
 	BindingEvent(binding string, ok bool, took time.Duration)
 }
 
@@ -25,10 +25,10 @@ const (
 	observedTransact = "transaction"
 )
 
-// observed tells an observer of operations. The zero value has none.
+// observed reports operations to an observer. The zero value has no observer.
 type observed struct{ by Observer }
 
-// begin returns the start of an operation.
+// begin returns the time at which an operation starts, or the zero time without an observer.
 func (o observed) begin() (start time.Time) {
 	if o.by != nil {
 		start = time.Now()

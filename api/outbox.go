@@ -73,25 +73,25 @@ func (t *transaction) acknowledge(ctx context.Context, r *TransactRequest, reque
 
 // OutboxRequest are the changes of a transaction for which events are published.
 type OutboxRequest struct {
-	Store    *state.Instance   // with an Outbox
-	Metadata map[string]string // of the transaction as a whole; nil = none
+	Store    *state.Instance   // store with a configured Outbox
+	Metadata map[string]string // metadata of the transaction as a whole; nil = none
 	Changes  []Change
-	Header   http.Header // with traceparent and tracestate of the caller; may be nil
+	Header   http.Header // has traceparent and tracestate of the caller; may be nil
 }
 
 // Change is a value that a transaction sets.
 type Change struct {
 	Data        []byte
 	JSON        bool              // Data is JSON text
-	ContentType string            // of Data; empty = none was given
-	Metadata    map[string]string // of the operation; becomes attributes of the event; may be nil
+	ContentType string            // content type of Data; empty = none was given
+	Metadata    map[string]string // metadata of the operation, become attributes of the event; may be nil
 }
 
 // Outbox are the prepared events of one transaction.
 type Outbox struct {
-	Effects    []state.Effect    // of the transaction
-	Operations []state.Operation // that the transaction gets besides its own
-	Ended      func(err error)   // is called with the outcome of the transaction; nil = not needed
+	Effects    []state.Effect    // effects to add to the transaction
+	Operations []state.Operation // operations to add to the transaction
+	Ended      func(err error)   // called with the outcome of the transaction; nil = not needed
 }
 
 // Done passes the outcome of the transaction to Ended. err is nil if the transaction succeeded.
@@ -116,7 +116,7 @@ func (t *transaction) changes(r *TransactRequest, request *state.TransactRequest
 	}
 	projections := map[string]Change{}
 	kept, operations := request.Operations[:0], []Operation(nil)
-	var sets []int // into kept
+	var sets []int // indexes into kept
 	for i := range request.Operations {
 		given, w := &r.Operations[i], &request.Operations[i]
 		set := w.Kind == state.Upsert
@@ -141,8 +141,8 @@ func (t *transaction) changes(r *TransactRequest, request *state.TransactRequest
 	return out
 }
 
-// publish prepares the events of changes. With some stores and brokers, it publishes them to an internal topic. So all
-// checks of the transaction come first.
+// publish prepares the events of changes. With some stores and brokers, it publishes them to an internal topic. So the
+// caller first makes all other checks of the transaction.
 func (t *transaction) publish(ctx context.Context, r *TransactRequest, changes []Change,
 	request *state.TransactRequest) (Outbox, *Error) {
 	if len(changes) == 0 {
@@ -155,7 +155,7 @@ func (t *transaction) publish(ctx context.Context, r *TransactRequest, changes [
 	return out, failure
 }
 
-// outboxLate is the error of a transaction whose events were given up before the store had committed it.
+// outboxLate returns the error of a transaction that was refused because the outbox had already discarded its events.
 func (t *transaction) outboxLate(cause error) *Error {
 	text := "the transaction of state store " + t.inst.Name + " took so long that its events were discarded; nothing " +
 		"was stored (repeat it)"
@@ -166,7 +166,7 @@ func (t *transaction) outboxLate(cause error) *Error {
 func changeOf(o *Operation, w *state.Write) Change {
 	c := Change{Data: w.Value, JSON: o.JSON && w.ContentType != state.OctetStream, Metadata: o.Metadata}
 	for name, value := range w.Metadata {
-		if strings.EqualFold(name, state.MetadataContentType) { // has one spelling, as convert has checked
+		if strings.EqualFold(name, state.MetadataContentType) { // matches at most once, as convert has checked
 			c.ContentType = value
 		}
 	}

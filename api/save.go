@@ -162,7 +162,7 @@ func interpret(isJSON bool, w *state.Write) (err error) {
 	return err
 }
 
-// orNil keeps a nil *Error from becoming an error that is not nil.
+// orNil returns e as an error, or nil if e is nil. A direct conversion of a nil *Error would yield a non-nil error.
 func orNil(e *Error) error {
 	if e == nil {
 		return nil

@@ -33,7 +33,7 @@ func NewSecrets(app App, stores SecretStores) *Secrets { return &Secrets{app: ap
 // SecretRequest reads one secret with Get, or all secrets of a store with BulkGet.
 type SecretRequest struct {
 	Store    string
-	Name     string            // of the secret; unused for a bulk read
+	Name     string            // name of the secret; unused for a bulk read
 	Metadata map[string]string // store specific; nil = none
 }
 
@@ -63,7 +63,7 @@ func (s *Secrets) Get(ctx context.Context, r SecretRequest) (map[string]string, 
 		return nil, secretFailed(err, CodeSecretGet,
 			"failed getting secret with key "+Shorten(r.Name)+" from secret store "+inst.Name, inst.Name, r.Name)
 	case secret == nil:
-		secret = map[string]string{} // it exists and has no keys
+		secret = map[string]string{} // the secret exists and has no keys
 	}
 	return secret, nil
 }

@@ -45,7 +45,7 @@ const maxTraces = 4096
 type seenBy struct {
 	token  string
 	traces map[string]*list.Element
-	order  list.List // of *traced, the oldest first
+	order  list.List // elements are *traced, the oldest first
 }
 
 type traced struct{ id, token string }
@@ -61,7 +61,7 @@ func NewSessions(m SessionMerger) *Sessions {
 func (s *Sessions) Begin(app App, trace, requested string) string {
 	own := s.Token(app, trace)
 	if requested == "" || own == "" || s == nil {
-		return requested + own // at most one is not empty
+		return requested + own // at least one of the two is empty
 	}
 	if merged, ok := s.merger.MergeSessions(requested, own); ok {
 		return merged
@@ -132,7 +132,7 @@ func (s *Sessions) Token(app App, trace string) string {
 	return b.token
 }
 
-// Inbound merges token into the sessions of app. The token comes from the node of another application, which has called
+// Inbound merges token into the sessions of app. The token comes from the node of another application that has called
 // app or answered a call of app. Inbound ignores a token that cannot be read.
 func (s *Sessions) Inbound(app App, trace, token string) {
 	if s == nil || s.merger == nil || token == "" {
@@ -159,7 +159,7 @@ func (s *Sessions) Follow(app App, trace, token string) {
 	defer s.mu.Unlock()
 	b := s.sessionsLocked(app)
 	if b.traces[trace] != nil {
-		return // End has it
+		return // End and Inbound update it
 	}
 	if b.traces == nil {
 		b.traces = map[string]*list.Element{}

@@ -16,8 +16,8 @@ type StartGate struct {
 // NewStartGate returns a gate that is closed.
 func NewStartGate() *StartGate { return &StartGate{open: make(chan struct{})} }
 
-// Open permanently lets all requests continue. A node that stops during its start also calls Open, so that the services
-// can refuse the waiting requests. Open is idempotent.
+// Open permanently lets all requests continue. A node that stops during its start also calls Open, so that the
+// services can refuse the waiting requests. Open is idempotent.
 func (g *StartGate) Open() {
 	if g != nil {
 		g.once.Do(func() { close(g.open) })

@@ -30,9 +30,9 @@ type State struct {
 	limits Limits
 
 	actors   ActorHosts // nil = this node hosts no actors
-	callee   App        // the application in sessions
-	locks    LockStores // whose tokens writes can carry; nil = none
-	topics   Topics     // that transactions change; nil = none
+	callee   App        // the application whose sessions the requests use
+	locks    LockStores // lock stores whose tokens writes can carry; nil = none
+	topics   Topics     // for events and acknowledgements of transactions; nil = none
 	sessions *Sessions
 	watches  *Watches
 	seen     observed
@@ -45,7 +45,7 @@ func (s *State) Remember(app App, sessions *Sessions) *State {
 	return s
 }
 
-// visit is one request to a store as part of the application's session.
+// visit is one request to a store, with its trace id and the session token that it carries.
 type visit struct {
 	s            *State
 	trace, asked string
@@ -71,7 +71,7 @@ type ReadOptions struct {
 	Session     string            // token of an earlier answer; empty = none
 	Trace       string            // trace id of the request; empty = none
 	Metadata    map[string]string // maxStaleness, and metadata for the store; nil = none
-	MaxValue    int64             // a read of one key may return only the size of a larger value; 0 = no bound
+	MaxValue    int64             // bytes; a read of one key may return only the size of a larger value; 0 = no bound
 }
 
 // UnreservedValue is the maximum size in bytes of a value that the HTTP and gRPC servers read without reserving
@@ -207,7 +207,7 @@ func (s *State) store(name string) (*state.Instance, *Error) {
 	}
 }
 
-// checkRequestID checks the client's own id of a request, which may have limit bytes.
+// checkRequestID returns an error if the request id of a client is longer than limit bytes or is not valid UTF-8.
 func checkRequestID(id string, limit int) *Error {
 	if len(id) > limit {
 		return Exceeded("the request id is too long, in bytes", len(id), limit)
@@ -218,7 +218,7 @@ func checkRequestID(id string, limit int) *Error {
 	return nil
 }
 
-// resolve returns the store's default for an unset consistency.
+// resolve returns c, or the default of the store if c is not set.
 func resolve(inst *state.Instance, c state.Consistency) state.Consistency {
 	if c == state.DefaultConsistency {
 		return max(inst.DefaultConsistency, state.Eventual)

@@ -20,7 +20,7 @@ func (s *Surface) Set(r *component.APIRules) { s.rules.Store(r) }
 // as "/v1.0/state/{store}". A rule matches all paths that begin with its version and name.
 func (s *Surface) HTTP(path string) error {
 	if s == nil || s.rules.Load() == nil {
-		return nil // most nodes, for every request
+		return nil // the common case
 	}
 	return s.check("http", func(r component.APIRule) bool {
 		return strings.HasPrefix(path, "/"+r.Version+"/"+r.Name)
@@ -62,7 +62,7 @@ func notAllowed(what string) error {
 }
 
 // GroupOf returns the group and the version of a method of the Dapr service. Rules of a Configuration resource use
-// them to name methods.
+// them to name methods. group is "" if no group has the method.
 func GroupOf(method string) (group, version string) {
 	version = "v1"
 	for _, suffix := range []string{"Alpha1", "Alpha2", "Beta1"} {
@@ -82,7 +82,7 @@ func GroupOf(method string) (group, version string) {
 
 type grpcGroup struct {
 	name  string
-	parts []string // of method names
+	parts []string // parts of method names
 }
 
 // grpcGroups lists the groups. The first group with a matching part counts.
@@ -109,9 +109,9 @@ func grpcGroups() []grpcGroup {
 	}
 }
 
-// MethodNotServed returns the error text for a method that Dapr has and Quorate does not serve. If the method belongs
-// to a building block that Quorate does not serve, such as cryptography, the text names the block and what to use
-// instead. Otherwise the text lists the building blocks that Quorate serves.
+// MethodNotServed returns the error text for a method that Dapr has and Quorate does not serve. For a method of a
+// building block that Quorate does not serve, such as cryptography, the text names the block and an alternative.
+// Otherwise the text lists the building blocks that Quorate serves.
 func MethodNotServed(method string) string {
 	group, _ := GroupOf(method)
 	if group == "subscribe" {

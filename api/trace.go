@@ -8,7 +8,8 @@ import (
 // RequestTracer starts a trace span for each request of the API about state, secrets, actors, jobs and configuration.
 // Implementations are safe for concurrent use.
 type RequestTracer interface {
-	// Exports reports whether spans are sent anywhere. It is cheap: a request asks before it describes its span.
+	// Exports reports whether spans are sent anywhere. It must be cheap, because every request calls it before
+	// describing its span.
 	Exports() bool
 	// StartRequest starts a span as a child of the traceparent in h. It returns nil if spans are sent nowhere.
 	StartRequest(ctx context.Context, h http.Header, name string) RequestSpan
@@ -38,7 +39,7 @@ const (
 	SpanPeer       = "net.peer.name"
 )
 
-// StoreAttributes returns the attributes of a request of a store. The parameter system is state or secrets.
+// StoreAttributes returns the attributes of a request to a store. The parameter system is state or secrets.
 func StoreAttributes(system, store, statement string) []string {
 	return []string{SpanSystem, system, SpanConnection, system, SpanStatement, statement, SpanStore, store}
 }

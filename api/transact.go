@@ -26,7 +26,8 @@ type TransactRequest struct {
 	Operations []Operation
 	// StoreMetadata is passed to the store for the transaction as a whole.
 	StoreMetadata map[string]string
-	// Acks are tokens of deliveries that the transaction acknowledges, separated by commas.
+	// Acks has the tokens of deliveries that the transaction acknowledges. One text may have several tokens, separated
+	// by commas.
 	Acks []string
 	// Header has traceparent and tracestate of the caller, for events; nil = none.
 	Header http.Header
@@ -47,12 +48,13 @@ func (s *State) Transact(ctx context.Context, r TransactRequest) (state.Written,
 	return t.run(ctx, r)
 }
 
-// transaction is one transaction of the state API or the actor API, which differ in stored keys and error codes.
+// transaction is one transaction of the state API or the actor API, or one atomic delete of several keys. They differ
+// in stored keys and error codes.
 type transaction struct {
 	state     *State
 	inst      *state.Instance
 	op        operation
-	limit     int               // operations
+	limit     int               // maximum number of operations
 	actor     *state.ActorEpoch // nil = none
 	storedKey func(key string) string
 }
@@ -156,7 +158,7 @@ func (t *transaction) failed(err error, writes []state.Write, given []Operation)
 	switch {
 	case i < 0:
 		return t.op.failed(err, t.inst.Name, "", "")
-	case i >= len(given) && fault.Is(err, fault.Conflict): // the outbox has given its events up
+	case i >= len(given) && fault.Is(err, fault.Conflict): // the outbox has already discarded the events
 		return t.outboxLate(err)
 	case i >= len(given):
 		return t.op.failed(err, t.inst.Name, "", "")

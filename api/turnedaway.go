@@ -15,8 +15,8 @@ const (
 )
 
 // TurnedAway logs requests that were refused because of a missing token or a foreign origin. It logs at most one
-// request per minute and remote host. Metrics count all refused requests. The zero value is ready to use. TurnedAway is
-// safe for concurrent use.
+// request per minute and remote host. Metrics count all refused requests. The zero value is ready to use. TurnedAway
+// is safe for concurrent use.
 type TurnedAway struct {
 	mu     sync.Mutex // guards logged
 	logged map[string]time.Time

@@ -5,11 +5,10 @@ import (
 	"strings"
 )
 
-// block is a building block of Dapr that is not served here.
+// block is a building block of Dapr that Quorate does not serve, or of which it serves only some paths.
 type block struct {
 	name, instead string
-	// a path belongs to the block only if it contains one of these; nil = every path. Other paths of the block are
-	// served
+	// parts limits the block to paths that contain one of these texts; nil = all paths. Quorate serves the other paths
 	parts []string
 }
 
@@ -33,7 +32,7 @@ func (b block) serves(remainder string) bool {
 		slices.ContainsFunc(b.parts, func(part string) bool { return strings.Contains(remainder, part) }))
 }
 
-// daprVersions lists the first parts of paths of Dapr's API.
+// daprVersions lists the versions with which the paths of Dapr's API begin.
 func daprVersions() []string {
 	return []string{"v1.0", "v1.0-alpha1", "v1.0-alpha2", "v1.0-beta1"}
 }

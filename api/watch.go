@@ -24,12 +24,12 @@ const (
 // WatchRequest asks for the changes of the application's own keys.
 type WatchRequest struct {
 	Store    string
-	Prefix   string   // of the application's own keys; may be empty
-	Keys     []string // instead of a prefix
+	Prefix   string   // prefix of the application's own keys; may be empty
+	Keys     []string // keys to watch instead of a prefix
 	HasBoth  bool     // prefix and keys were given, which is an error
-	From     string   // a position; empty = from now on
+	From     string   // position to continue from; empty = from now on
 	Snapshot bool
-	Bookmark time.Duration // 0 = DefaultBookmark
+	Bookmark time.Duration // time without changes until a bookmark; 0 = DefaultBookmark
 }
 
 // Watch is a running watch. Only one goroutine may use it. The caller must call Close.
@@ -40,9 +40,9 @@ type Watch struct {
 	app      string
 	bookmark time.Duration
 	entry    *watchEntry
-	snapshot bool // its items are being delivered
+	snapshot bool // items of the snapshot are still being delivered
 
-	parent, ctx context.Context // of the last Next, and derived from it; made once for all calls with one parent
+	parent, ctx context.Context // parent is the argument of the last Next; ctx is derived from it
 	cancel      context.CancelFunc
 }
 
@@ -84,7 +84,7 @@ func (s *State) sessionOf(ctx context.Context, inst *state.Instance, r *state.Wa
 	}
 	item, err := inst.Store.Get(ctx, state.GetRequest{Key: key, ReadOptions: state.ReadOptions{MaxValue: 1}})
 	if err != nil {
-		return "" // the watch itself works
+		return "" // the watch works without a token
 	}
 	return item.Session
 }
@@ -255,8 +255,8 @@ func (w *Watch) endContext() {
 // of Next or CatchUp is expected for a long time.
 func (w *Watch) Rest() { w.endContext() }
 
-// EndOf returns the public error of a watch that has ended, the reason for clients, and the position resume, from which
-// the client can continue. If resume is empty, the client must start again with a snapshot.
+// EndOf returns the public error of a watch that has ended, and the reason for clients. resume is the position from
+// which the client can continue. If resume is empty, the client must start again with a snapshot.
 func (w *Watch) EndOf(err error) (e *Error, reason, resume string) {
 	reason = endReason(err)
 	switch reason {
@@ -269,7 +269,7 @@ func (w *Watch) EndOf(err error) (e *Error, reason, resume string) {
 	return watchFailed(err, w.inst.Name), reason, resume
 }
 
-// ends are the values of the reason label.
+// Values of the reason label of quorate_watch_ends_total, besides the reasons of state.WatchEnd.
 const (
 	endClient = "client"
 	endError  = "error"
@@ -282,7 +282,7 @@ func endReason(err error) string {
 		return endClient
 	case errors.As(err, &end):
 		return end.Reason
-	case errors.Is(err, os.ErrDeadlineExceeded): // of a write to the client; see internal/connlimit
+	case errors.Is(err, os.ErrDeadlineExceeded): // a write to the client took too long; see internal/connlimit
 		return state.WatchSlow
 	}
 	return endError

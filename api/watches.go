@@ -50,7 +50,7 @@ func (w *Watches) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{w.open, w.events, w.ends, lag{w}}
 }
 
-// lag is the metric of how far watchers are behind. It is computed when it is read.
+// lag computes the metric quorate_watch_lag_revisions when the metrics are collected.
 type lag struct{ watches *Watches }
 
 func lagDesc() *prometheus.Desc {
@@ -100,7 +100,7 @@ type watchEntry struct {
 	watches *Watches
 	state   *State
 	store   string
-	pos     atomic.Uint64 // what the connection was given last
+	pos     atomic.Uint64 // revision up to which the watcher has read
 	events  prometheus.Counter
 	wake    func() // called when the node stops; nil = none; guarded by watches.mu
 }

@@ -43,7 +43,7 @@ func TestWatches_LagIsThatOfTheSlowestWatcher(t *testing.T) {
 		t.Errorf("without a watch there are %d series", len(got))
 	}
 	var entries []*watchEntry
-	for _, pos := range []uint64{9, 4, 12} { // the last one is ahead of what its topic knows
+	for _, pos := range []uint64{9, 4, 12} { // the last one is ahead of the newest known revision
 		e, failure := w.enter(nil, "statestore")
 		if failure != nil {
 			t.Fatal(failure)
@@ -66,7 +66,7 @@ func TestWatches_LagIsThatOfTheSlowestWatcher(t *testing.T) {
 	}
 }
 
-// A watch that lost a part of its snapshot must not be continued.
+// EndOf returns a position only if the client can continue the watch from it.
 func TestWatch_EndHasAPositionOnlyIfTheWatchCanContinue(t *testing.T) {
 	w := &Watch{watch: lagging{pos: 7}, inst: &state.Instance{Name: "statestore"}}
 	for reason, want := range map[string]string{
@@ -93,7 +93,8 @@ func (p *parts) Next(context.Context, time.Duration) (part state.WatchPart, err 
 	return part, nil
 }
 
-// A client that continued from the position of an incomplete snapshot would never get its other items.
+// EndOf returns no position while the snapshot is incomplete. A client that continued from it would never get the
+// missing items.
 func TestWatch_EndHasNoPositionWithinASnapshot(t *testing.T) {
 	item := state.Change{Item: state.Item{Key: "shop||k", Value: []byte("1")}}
 	within := state.WatchPart{Items: []state.Change{item}}

@@ -19,25 +19,25 @@ const maxQueued = 1000
 type activation struct {
 	key      api.Actor
 	settings *TypeConfig
-	starting chan struct{} // closed when the directory has answered; nil = it has
-	done     chan struct{} // closed when the activation is no longer in Host.actors; nil = no call waits for that
+	starting chan struct{} // closed when the directory has answered; nil = it has answered
+	done     chan struct{} // closed when the activation is no longer in Host.actors; nil = no call waits
 
-	session  string // of the host
+	session  string // session of the host
 	revision uint64
 	epoch    uint64
 	token    string
 
-	chain   string // of the running turn
-	depth   int    // turns of the chain that run
+	chain   string // call chain of the running turn
+	depth   int    // number of running turns of the chain, more than 1 with reentrant calls
 	queue   []*waiter
 	last    time.Duration // end of the last turn, since Host.begun
 	timers  map[string]*timer
-	turns   *turn         // in the application
-	idle    chan struct{} // closed when the running turn of a gone activation has ended; nil = not waited for
-	parts   *parting      // the transfer that waits for the running turn; nil = none does
-	running bool          // a turn is in the application
-	gone    bool          // gets no further turns
-	leaving bool          // Host.deactivate removes it, even if its session ends before
+	turns   *turn         // turns in the application
+	idle    chan struct{} // closed when the running turn of a gone activation has ended; nil = none waits
+	parts   *parting      // the transfer that waits for the running turn; nil = none
+	running bool          // a turn is running
+	gone    bool          // the activation gets no further turns
+	leaving bool          // Host.deactivate removes the activation, even if its session ends earlier
 	dropped bool          // the application has dropped the actor, or never had it
 
 	canceled bool // its turns are canceled, also those that have not begun in the application
@@ -106,7 +106,7 @@ func (h *Host) acceptedLocked(kind string) *TypeConfig {
 	return h.config.Types[kind]
 }
 
-// unknown means that the caller asks the directory for the actor.
+// unknown is a result of tryEnter: the caller must activate the actor in the directory.
 type unknown struct{}
 
 // tryEnter tries to begin a turn for c, and returns the activation of the actor. It returns an error in these cases:
@@ -143,7 +143,7 @@ func (h *Host) tryEnter(c *Call, chain string) (a *activation, wait any, err err
 	case a.starting != nil:
 		return a, a.starting, nil
 	case a.running && !a.canceled && a.settings.Reentrancy && first(c.Header, headerReentrancy) == a.chain:
-		// The call is a part of the turn, which must be able to end even if the activation has been given up.
+		// The call is a part of the turn, which must be able to end even if the activation is retired.
 		if a.depth >= a.settings.MaxDepth {
 			return nil, nil, errDepth
 		}
@@ -191,7 +191,7 @@ func (h *Host) awaitTurn(ctx context.Context, a *activation, w *waiter) error {
 	return errGaveUp(ctx)
 }
 
-// leave ends a turn and begins the next one.
+// leave ends a turn and begins the next one in the queue.
 func (h *Host) leave(a *activation) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 
 func TestAnswer_ShorterThanAnnounced(t *testing.T) {
 	for method, want := range map[string]struct{ body, reason string }{
-		"short":  {body: "ok"},              // less than its Content-Length
+		"short":  {body: "ok"},              // shorter than its Content-Length
 		"broken": {reason: "indeterminate"}, // a chunked body without its end
 	} {
 		t.Run(method, func(t *testing.T) {
@@ -48,7 +48,7 @@ func (a *answering) Take(context.Context, *actors.Turn) (actors.Answer, error) {
 
 func (*answering) Deactivate(context.Context, api.Actor) error { return nil }
 
-// What an application answers over a stream, and what another node answers, is checked like an answer over HTTP.
+// Answers over a stream and answers of another node are checked like answers over HTTP.
 func TestAnswer_OfStreamAndOfAnotherNodeIsChecked(t *testing.T) {
 	many := http.Header{}
 	for i := range 1001 {

@@ -21,7 +21,7 @@ type Owner struct {
 // Registration describes a host to the directory.
 type Registration struct {
 	Session  string
-	Revision uint64 // of the session, to describe it anew; 0 = the session begins
+	Revision uint64 // revision of the session to update; 0 = a new session
 	Types    []string
 	Draining bool
 }
@@ -35,16 +35,16 @@ type Activation struct {
 
 // Advice says how a host helps to spread the actors of its application over the hosts.
 type Advice struct {
-	Take  []api.Actor // the directory made this host their owner
+	Take  []api.Actor // actors of which the directory made this host the owner
 	Give  int         // how many actors the host should transfer to To
 	To    string      // session of the other host
-	Types []string    // that the other host takes
+	Types []string    // actor types that the other host accepts
 }
 
 // Target is the host to which actors are transferred.
 type Target struct {
 	Session string // "" = none: the actors are only released
-	Keep    bool   // an operator moves the actors, so they are not spread for a while
+	Keep    bool   // an operator moves the actors, so spreading omits them for a while
 }
 
 // Released is an activation that its host gives up.
@@ -55,12 +55,12 @@ type Released struct {
 
 // Directory records which host owns which actor of one application. Implementations are safe for concurrent use.
 type Directory interface {
-	// Register begins the session of a host, or describes it anew. It returns the revision of the session, and
+	// Register begins the session of a host, or updates its description. It returns the revision of the session, and
 	// fault.NotFound if the session that it describes has ended.
 	Register(ctx context.Context, r Registration) (revision uint64, err error)
 	// Renew renews the session of a host. actors is the number of actors that the host has. gives reports whether the
-	// host transfers actors to hosts with fewer actors at the moment. Renew returns fault.NotFound if the session has
-	// ended.
+	// host may transfer actors to hosts with fewer actors at the moment. Renew returns fault.NotFound if the session
+	// has ended.
 	Renew(ctx context.Context, session string, actors int, gives bool) (Advice, error)
 	// Leave ends the session of a host.
 	Leave(ctx context.Context, session string) error
@@ -80,8 +80,8 @@ type Directories interface {
 	// Claim records that an application of this node hosts a type, and returns its directory. It returns
 	// fault.Conflict if another application hosts the type.
 	Claim(ctx context.Context, app, kind string) (Directory, error)
-	// Find returns the application that hosts a type in a namespace, and its directory; fault.NotFound = none does. An
-	// empty namespace is that of this node.
+	// Find returns the application that hosts a type in a namespace, and its directory. It returns fault.NotFound if
+	// no application hosts the type. An empty namespace means the namespace of this node.
 	Find(ctx context.Context, namespace, kind string) (app api.App, d Directory, err error)
 }
 
@@ -117,7 +117,8 @@ type App interface {
 	// Take executes one turn. It returns fault.Unavailable if the application certainly has not got the call, and
 	// fault.Indeterminate if it may have. The answer may have any status and any headers.
 	Take(ctx context.Context, t *Turn) (Answer, error)
-	// Deactivate informs the application that an actor is deactivated. After an error, the application may not know it.
+	// Deactivate informs the application that an actor is deactivated. After an error, the application may not know
+	// it.
 	Deactivate(ctx context.Context, a api.Actor) error
 }
 
@@ -133,13 +134,13 @@ type Call struct {
 	Actor    api.Actor
 	Callback string // CallbackReminder, CallbackTimer, or "" for a method
 	Method   string // a result of ParseMethod or CleanMethod; in a callback the name of the reminder or timer
-	Verb     string // of the caller
+	Verb     string // HTTP verb of the caller
 	Header   http.Header
 	Body     []byte
 	Caller   invoke.Caller
 
-	namespace string      // of the actor; "" = that of this node
-	only      *activation // the call is not delivered to another activation; nil = any
+	namespace string      // namespace of the actor; "" = that of this node
+	only      *activation // the only activation that may execute the call; nil = any
 }
 
 // Callbacks are the segments after "method" in the path of a request to an application. They mark the request as a
@@ -161,11 +162,11 @@ type Reminder struct {
 	Actor    api.Actor
 	Name     string
 	DueTime  string // of the first tick: RFC 3339, a Go duration or one of ISO 8601; "" = now
-	Period   string // Go duration, or one of ISO 8601 with R{n}/ in front for n ticks in all; "" = one tick
-	TTL      string // from the first tick; "" = no end
+	Period   string // Go or ISO 8601 duration; R{n}/ before an ISO duration = n ticks; "" = one tick
+	TTL      string // time from the first tick to the end; "" = no end
 	Data     json.RawMessage
-	Callback string         // of a timer
-	Policy   *api.JobPolicy // of a reminder; nil = three retries, one second apart
+	Callback string         // only for a timer: the field callback of its ticks
+	Policy   *api.JobPolicy // only for a reminder; nil = three retries, one second apart
 }
 
 // Reminders stores the reminders of actors in the replicated store, and delivers each tick when it is due. A tick is
@@ -192,8 +193,8 @@ type Reminders interface {
 
 // Plan is the sequence of the ticks of a timer. It is not safe for concurrent use.
 type Plan interface {
-	// Next returns how long it is until the first tick, and at each further call until the next one. Ticks that were
-	// missed count as the one before. ok is false if there is no further tick.
+	// Next returns the time until the next tick. The first call returns the time until the first tick. Next skips
+	// ticks whose time has passed. ok is false if there is no further tick.
 	Next() (wait time.Duration, ok bool)
 }
 
@@ -217,7 +218,7 @@ const (
 	defaultDepth = 32
 )
 
-// epochOf returns the condition of a write by an activation.
+// epochOf returns the epoch that a write of the activation must carry as a condition.
 func (a *activation) epochOf(app string) *state.ActorEpoch {
 	return &state.ActorEpoch{App: app, Type: a.key.Type, ID: a.key.ID, Epoch: a.epoch, Host: a.session,
 		Revision: a.revision}

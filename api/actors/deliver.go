@@ -57,7 +57,7 @@ func request(ctx context.Context, verb string, header http.Header, body []byte, 
 }
 
 // read reads the whole answer of the application. As in Dapr, an answer that is shorter than its Content-Length is no
-// error.
+// error. read returns fault.Indeterminate if reading fails, and fault.Corrupt if the answer has more than limit bytes.
 func read(r *http.Response, limit int64) ([]byte, error) {
 	defer r.Body.Close() //nolint:errcheck // it was read
 	b, err := io.ReadAll(io.LimitReader(r.Body, limit+1))
@@ -114,9 +114,9 @@ func (a *httpApp) Take(ctx context.Context, c *Turn) (Answer, error) {
 // maxFields is the maximum number of headers of an answer.
 const maxFields = atmostonce.DefaultMaxFields
 
-// checked removes the headers that must not be forwarded from an answer, and returns it. It returns fault.Corrupt if
-// the answer has an impossible status or too many headers. Every answer is checked, because it may come from a stream
-// or from another node.
+// checked removes from an answer the headers that must not be forwarded, and returns the answer. If err is not nil, it
+// returns err. It returns fault.Corrupt if the answer has an impossible status or too many headers. Every answer is
+// checked, because it may come from a stream or from another node.
 func checked(a Answer, err error) (Answer, error) {
 	if err != nil {
 		return Answer{}, err
@@ -176,8 +176,8 @@ func (a *httpApp) Deactivate(ctx context.Context, key api.Actor) error {
 	return err
 }
 
-// Config implements App. The result known is false if the application has no endpoint /dapr/config. An HTTP server may
-// answer 501 if it has no handler for GET, for example that of Python's standard library.
+// Config implements App. The result known is false if the application answers GET /dapr/config with a 4xx status or
+// 501. An HTTP server without a handler for GET may answer 501, for example the server of Python's standard library.
 func (a *httpApp) Config(ctx context.Context) (c Config, known bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, a.options.PlaceTime)
 	defer cancel()

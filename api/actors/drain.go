@@ -87,8 +87,8 @@ func (h *Host) drainLocked(a *activation) bool {
 }
 
 // awaitTurns waits until none of the given retired activations has a running turn. For each one, it waits at most the
-// drain timeout of its type, counted from the call of awaitTurns. It then cancels the turns that still run, so that the
-// application can stop its work. It returns false if some turns did not end in time.
+// drain timeout of its type, counted from the call of awaitTurns. It then cancels the turns that still run, so that
+// the application can stop its work. It returns false if some turns did not end in time.
 //
 // The application may continue with a canceled turn. Only a draining host calls awaitTurns, because it activates no
 // actors any more. Otherwise the next activation could have a turn at the same time, and both could write.

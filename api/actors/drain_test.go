@@ -11,8 +11,8 @@ import (
 	"github.com/quorate/quorate/api/actors"
 )
 
-// A host that stops lets the running turn end before it gives the actor up, so that no other host starts a turn of it
-// meanwhile.
+// Close waits for the running turn before it releases the actor. So no other host starts a turn of the actor at the
+// same time.
 func TestClose_AfterTheRunningTurn(t *testing.T) {
 	inWorld(t, plain, func(t *testing.T, w *world) {
 		running := w.call(t.Context(), "wait1", "")
@@ -60,7 +60,7 @@ func TestDrain_CancelsTheTurnAfterTheDrainTimeout(t *testing.T) {
 	})
 }
 
-// An application that goes on with a canceled turn does not keep the node from stopping.
+// Drain does not wait for an application that continues with a canceled turn.
 func TestDrain_DoesNotWaitForACanceledTurn(t *testing.T) {
 	inWorld(t, `{"entities":["T"],"drainOngoingCallTimeout":"3s"}`, func(t *testing.T, w *world) {
 		running := w.call(t.Context(), "wait1", "")
@@ -74,8 +74,8 @@ func TestDrain_DoesNotWaitForACanceledTurn(t *testing.T) {
 	})
 }
 
-// A drained host has given up its actors and takes no further ones, but its application still runs. So the later close
-// has nothing left to do.
+// Drain ends the turns, releases the actors and admits no further ones, while the application still runs. A later
+// Close then has nothing left to do.
 func TestDrain_EndsTurnsAndTakesNoFurtherActors(t *testing.T) {
 	inWorld(t, plain, func(t *testing.T, w *world) {
 		running := w.call(t.Context(), "wait1", "")
@@ -110,7 +110,8 @@ func TestDrain_EndsTurnsAndTakesNoFurtherActors(t *testing.T) {
 	})
 }
 
-// An activation that the directory grants while the host drains must not keep the actor from the other hosts.
+// If the directory grants an activation while the host drains, the host releases the actor, so that other hosts can
+// activate it.
 func TestDrain_ReleasesActorThatWasStarting(t *testing.T) {
 	inWorld(t, plain, func(t *testing.T, w *world) {
 		running := w.call(t.Context(), "wait1", "")

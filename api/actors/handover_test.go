@@ -16,7 +16,8 @@ type handedOver struct {
 	err         error
 }
 
-// handOver begins to move the actors 1, which tests call, and 2, which is not active. It returns where the result goes.
+// handOver begins to move the actors 1, which tests call, and 2, which is not active. It returns the channel that
+// receives the result.
 func (w *world) handOver(ctx context.Context) chan handedOver {
 	done := make(chan handedOver, 1)
 	go func() {
@@ -29,7 +30,7 @@ func (w *world) handOver(ctx context.Context) chan handedOver {
 	return done
 }
 
-// An actor that moves ends its turn first. The calls that wait find that it is not here any more. Its timers end.
+// HandOver moves an actor after its running turn, also if the actor has a timer.
 func TestHandOver_AfterTheRunningTurn(t *testing.T) {
 	inWorld(t, plain, func(t *testing.T, w *world) {
 		running := w.call(t.Context(), "wait1", "")
@@ -52,8 +53,9 @@ func TestHandOver_AfterTheRunningTurn(t *testing.T) {
 	})
 }
 
-// The application continues with a turn whatever the host does. If the actor left the host before the end of the turn,
-// the host could activate it again, and a second turn would write at the same time with the same right.
+// HandOver leaves an actor whose turn lasts longer than 5 s. The application continues with a turn, whatever the host
+// does. If the actor left the host before the end of the turn, the host could activate the actor again. Then a second
+// turn would write at the same time with the same epoch.
 func TestHandOver_LeavesActorWithLongTurn(t *testing.T) {
 	inWorld(t, `{"entities":["T"],"drainOngoingCallTimeout":"1s"}`, func(t *testing.T, w *world) {
 		running := w.call(t.Context(), "wait1", "")
@@ -84,8 +86,8 @@ func TestHandOver_LeavesActorWithLongTurn(t *testing.T) {
 	})
 }
 
-// A transfer without an answer may be applied late. So it is repeated until it has an answer, even if the operator has
-// gone, and the host does not activate the actor before.
+// A transfer without an answer may be applied late. So the host repeats the transfer until there is an answer, even if
+// the operator has gone. The host does not activate the actor before that.
 func TestHandOver_ContinuesWithoutItsCaller(t *testing.T) {
 	inWorld(t, plain, func(t *testing.T, w *world) {
 		if err := <-w.call(t.Context(), "a", ""); err != nil {
@@ -111,7 +113,8 @@ func TestHandOver_ContinuesWithoutItsCaller(t *testing.T) {
 	})
 }
 
-// A host that spreads actors waits for the same turn as an operator. The actor moves once, where the operator wants it.
+// While spreading waits for a turn to end, an operator moves the same actor. The actor moves once, to the host that
+// the operator chose.
 func TestHandOver_PrecedesTheSpreading(t *testing.T) {
 	inWorld(t, plain, func(t *testing.T, w *world) {
 		running := w.call(t.Context(), "wait1", "")

@@ -6,8 +6,8 @@ import (
 )
 
 // maxEarlier is the maximum number of actors in Host.earlier. If the previous process of the node did not end cleanly,
-// the host deactivates each actor in the application before its first activation. Host.earlier has the actors for which
-// this is done. Each takes about 100 bytes.
+// the host deactivates each actor in the application before its first activation. Host.earlier has the actors for
+// which this is done. Each takes about 100 bytes.
 const maxEarlier = 100_000
 
 // beginHolding records durably that the application may have actors in memory from now on. It also finds out whether

@@ -7,7 +7,7 @@ import (
 	"github.com/quorate/quorate/api/actors"
 )
 
-// memory is an actors.Holdings.
+// memory is an actors.Holdings that is lost with the test.
 type memory struct{ held bool }
 
 func (m *memory) Begin(string) (bool, error) {
@@ -21,7 +21,8 @@ func (m *memory) End(string) error {
 	return nil
 }
 
-// An application that outlives its node may hold actors in memory. It drops each of them before its first activation.
+// After an unclean stop of a node, its application may still hold actors in memory. The host deactivates each actor in
+// the application before the first activation of the actor.
 func TestHoldings_DeactivatesActorsOfAnEarlierProcess(t *testing.T) {
 	for name, c := range map[string]struct {
 		held    bool
@@ -69,7 +70,7 @@ func TestHoldings_StaysIfTheApplicationDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// A call waits until the application has dropped what an earlier process of the node left in its memory.
+// A call waits until the application has dropped the actor that an earlier process of the node left in its memory.
 func TestHoldings_RefusesTheTurnUntilTheActorIsDropped(t *testing.T) {
 	m := &memory{held: true}
 	inWorldWithHoldings(t, plain, m, func(t *testing.T, w *world) {

@@ -22,11 +22,11 @@ const (
 	leaseTime   = 800 * time.Millisecond
 	retryPause  = 500 * time.Millisecond
 	configEvery = time.Second
-	idleEvery   = time.Second // between looks for idle actors
+	idleEvery   = time.Second // between checks for idle actors
 	releaseTime = 10 * time.Second
-	cancelTime  = time.Second // for a canceled turn to end
-	batch       = 500         // activations released at once
-	parallel    = 32          // actors that are deactivated at a time
+	cancelTime  = time.Second // time for a canceled turn to end
+	batch       = 500         // activations released in one request
+	parallel    = 32          // actors that are activated or deactivated at a time
 )
 
 // Host hosts the actors of one application of this node. It is safe for concurrent use.
@@ -39,7 +39,7 @@ type Host struct {
 	turns    lifecycle.Tracker
 	life     context.Context
 	end      context.CancelFunc
-	turnLife context.Context // of the turns in the application, which outlive their callers
+	turnLife context.Context // context of the turns in the application, which outlive their callers
 	endTurns context.CancelFunc
 
 	mu        sync.Mutex
@@ -48,19 +48,19 @@ type Host struct {
 	directory Directory
 	session   string // empty = it has none
 	revision  uint64
-	valid     time.Time     // until when the lease is valid
+	valid     time.Time     // end of the lease
 	renewed   chan struct{} // closed at the next renewal
 	actors    map[api.Actor]*activation
-	chains    map[string]int         // of running turns, and how many reentrant actors each has entered
-	kept      map[api.Actor]struct{} // the application has them still, although their activation has ended
-	holding   bool                   // recorded in Holdings
-	earlier   map[api.Actor]struct{} // dropped since an unclean start; nil = the start was clean
+	chains    map[string]int         // call chains with running turns: how many actors each has entered
+	kept      map[api.Actor]struct{} // actors whose activation has ended, but which the application may still have
+	holding   bool                   // Holdings has recorded that the application may hold actors
+	earlier   map[api.Actor]struct{} // actors dropped since an unclean start; nil = the start was clean
 	asked     bool                   // the types of the application are known, or refused
 	tried     bool                   // the first attempt to register its types has ended
 	giving    bool                   // transfers actors to another host, to spread them
-	active    bool                   // a goroutine asks for the configuration, or hosts
+	active    bool                   // the goroutine of run exists
 	draining  bool
-	drained   bool // has released its actors
+	drained   bool // drain has released the actors of the host
 	closed    bool
 }
 
@@ -73,7 +73,7 @@ func newHost(app string, o *Options) *Host {
 	return h
 }
 
-// application returns what takes the turns now.
+// application returns the current connection to the application, over which turns are executed.
 func (h *Host) application() App {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -244,7 +244,7 @@ func (h *Host) serve(a App) {
 	}
 }
 
-// register begins a session.
+// register begins a session in the directory, and reports whether this succeeded.
 func (h *Host) register() bool {
 	ctx, cancel := context.WithTimeout(h.life, 5*time.Second)
 	defer cancel()
@@ -273,7 +273,7 @@ func (h *Host) register() bool {
 	return true
 }
 
-// renew renews the session once.
+// renew renews the session once. If the session has ended, renew sends its id to lost.
 func (h *Host) renew(lost chan<- string) {
 	h.mu.Lock()
 	session, count, d := h.session, len(h.actors), h.directory
@@ -300,7 +300,8 @@ func (h *Host) renew(lost chan<- string) {
 	}
 }
 
-// extend makes the lease valid from the moment at which a renewal was sent.
+// extend makes the lease valid until leaseTime after sentAt, the time at which a renewal was sent. It does nothing if
+// the session has ended.
 func (h *Host) extend(session string, sentAt time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -336,7 +337,7 @@ func (h *Host) forgetLocked() {
 	}
 }
 
-// leaveSession ends the session at the wish of this node.
+// leaveSession ends all activations of this host, and then its session in the directory.
 func (h *Host) leaveSession() {
 	h.mu.Lock()
 	session, d := h.session, h.directory
@@ -381,7 +382,8 @@ func (h *Host) leased(ctx context.Context, a *activation) error {
 	}
 }
 
-// holds reports whether an answer of the activation may be relayed now.
+// holds reports whether the host may return an answer of the activation to the caller: its session has not ended, and
+// the lease is valid.
 func (h *Host) holds(a *activation) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -416,7 +418,7 @@ func (h *Host) dropEnded() {
 		if h.actors[key] == nil && len(ended) < batch {
 			a := newActivation(key, &TypeConfig{DrainTimeout: defaultDrain})
 			a.starting = nil
-			a.gone, a.leaving, a.dropped = true, true, false // its calls wait until it is removed
+			a.gone, a.leaving, a.dropped = true, true, false // calls wait until the activation is removed
 			h.actors[a.key] = a
 			delete(h.kept, key)
 			ended = append(ended, a)
@@ -438,7 +440,7 @@ func (h *Host) dropAll(ctx context.Context, all []*activation) {
 	for _, a := range all {
 		slots <- struct{}{}
 		dropping.Go(func() {
-			_ = h.drop(ctx, a) // otherwise before its next activation
+			_ = h.drop(ctx, a) // after an error, activate calls drop again
 			<-slots
 		})
 	}
@@ -572,7 +574,7 @@ func (h *Host) wrote(key api.Actor, epoch uint64, token string, moved bool) {
 	switch {
 	case a == nil || a.epoch != epoch:
 	case moved:
-		a.session = "" // no write and no answer of it counts any more
+		a.session = "" // its writes and answers are refused from now on
 		h.parts.Metrics.refused.WithLabelValues(key.Type).Inc()
 		h.retireLocked(a, reasonRefused)
 		h.settleLocked(a)
@@ -581,8 +583,8 @@ func (h *Host) wrote(key api.Actor, epoch uint64, token string, moved bool) {
 	}
 }
 
-// counts returns how many actors of each type are active. Types without active actors have the count 0. They are left
-// out if the application is unhealthy or its stream has ended, because this node does not host them at that time.
+// counts returns how many actors of each type are active. Types without active actors have the count 0. Such types are
+// left out if the application is unhealthy or its stream has ended, because this node then does not host them.
 func (h *Host) counts() map[string]int {
 	h.mu.Lock()
 	defer h.mu.Unlock()

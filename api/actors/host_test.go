@@ -31,7 +31,7 @@ type world struct {
 	runtime *actors.Runtime
 
 	mu       sync.Mutex
-	session  string // that has not ended
+	session  string // the session, unless it has ended
 	sessions int
 	cut      bool // the directory does not answer
 	refused  int  // releases and transfers that it refuses, after which it accepts them
@@ -39,10 +39,10 @@ type world struct {
 	owned    map[string]uint64
 	config   string
 	configs  atomic.Int32  // requests for the configuration
-	slow     time.Duration // until the application says which types it hosts
+	slow     time.Duration // how long the application takes to answer GET /dapr/config
 	begun    []string      // turns
 	deleted  []string
-	given    []string                 // to other hosts
+	given    []string                 // actors transferred to other hosts
 	hangs    bool                     // the application does not answer DELETE
 	deleting chan struct{}            // the next DELETE is answered when it is closed; nil = at once
 	release  map[string]chan struct{} // turns that wait
@@ -50,15 +50,15 @@ type world struct {
 	bodies   []string
 	contexts []context.Context // of the calls of the application
 	located  int               // requests for an owner
-	forgets  bool              // does not record the turns
+	forgets  bool              // the world does not record the turns
 	registry *prometheus.Registry
 	policy   *resiliency.Policy
 
-	advice actors.Advice            // of the next renewal
+	advice actors.Advice            // result of the next renewal
 	holds  map[string]chan struct{} // ids of actors whose activation waits until the channel is closed
 
-	elsewhere *actors.Answer // of another node, which owns all actors; nil = this node owns them
-	fails     []fault.Code   // of calls of the other node, one after the other; the last one stays
+	elsewhere *actors.Answer // answer of another node, which owns all actors; nil = this node owns them
+	fails     []fault.Code   // errors of calls of the other node, one after the other; the last one stays
 }
 
 func inWorld(t *testing.T, config string, test func(t *testing.T, w *world)) {
@@ -198,7 +198,8 @@ func (w *world) Transfer(_ context.Context, released []actors.Released, to actor
 	return nil
 }
 
-// An application that does not implement GET at all hosts no actors, like one without the path.
+// An application that answers GET /dapr/config with 404, 405 or 501 hosts no actors and gets one request. After other
+// errors, the host asks again.
 func TestHost_ApplicationWithoutConfigGetsOneRequest(t *testing.T) {
 	for status, want := range map[string]int32{"404": 1, "405": 1, "501": 1, "500": 5, "503": 5} {
 		inWorld(t, status, func(t *testing.T, w *world) {
@@ -212,8 +213,8 @@ func TestHost_ApplicationWithoutConfigGetsOneRequest(t *testing.T) {
 
 func (w *world) Healthy() (bool, string) { return true, "" }
 
-// RoundTrip is the application. A method that begins with "wait" answers when finish is called with it, and one that
-// begins with "obey" when its context ends.
+// RoundTrip plays the application. It answers a method that begins with "wait" when finish is called with the method.
+// It answers a method that begins with "obey" when the context of the request ends.
 func (w *world) RoundTrip(r *http.Request) (*http.Response, error) {
 	path := r.URL.Opaque
 	method := path[strings.LastIndexByte(path, '/')+1:]
@@ -308,7 +309,7 @@ func (w *world) setCut(cut bool) {
 	w.cut = cut
 }
 
-// call begins a call and returns where its error goes.
+// call begins a call and returns the channel that receives its error.
 func (w *world) call(ctx context.Context, method, chain string) chan error {
 	done := make(chan error, 1)
 	header := http.Header{}
@@ -352,7 +353,7 @@ func TestTurns_OneAfterTheOther(t *testing.T) {
 	})
 }
 
-// A caller that goes does not end its turn: the application still works on it.
+// A turn continues after its caller has gone, because the application still works on it.
 func TestTurns_OutliveTheirCaller(t *testing.T) {
 	inWorld(t, plain, func(t *testing.T, w *world) {
 		ctx, leave := context.WithCancel(t.Context())
@@ -372,7 +373,8 @@ func TestTurns_OutliveTheirCaller(t *testing.T) {
 	})
 }
 
-// net/http registers each request at its context, so a context that outlives the request keeps its memory.
+// The context of a turn ends with the turn. net/http registers each request at its context, so a longer context would
+// keep the memory of the request.
 func TestTurns_EndTheirContext(t *testing.T) {
 	inWorld(t, plain, func(t *testing.T, w *world) {
 		running, done := w.call(t.Context(), "wait1", ""), w.call(t.Context(), "b", "")
@@ -409,7 +411,7 @@ func TestLease_WithoutItNoTurnAndNoAnswer(t *testing.T) {
 		if got := w.turns(); got != "wait1" {
 			t.Errorf("turns %q without a lease", got)
 		}
-		w.setCut(false) // the session has not ended: the actor goes on
+		w.setCut(false) // the session has not ended, so the actor stays active
 		if err := <-waiting; err != nil {
 			t.Error(err)
 		}
@@ -438,8 +440,8 @@ func TestActivation_WaitsForEarlierTurn(t *testing.T) {
 	})
 }
 
-// An application may keep the state of an actor in memory. It must drop it before another activation begins, because
-// another host may have changed the state in between.
+// An application may keep the state of an actor in memory. The application must drop this state before another
+// activation begins, because another host may have changed the state in between.
 func TestActivation_ApplicationDropsEarlierOne(t *testing.T) {
 	hang := func(w *world, hangs bool) {
 		w.mu.Lock()
@@ -587,8 +589,9 @@ func TestIdle_ActorIsDeactivatedAndComesBack(t *testing.T) {
 	})
 }
 
-// A release without an answer may be applied late. If the actor were activated here again before the answer, it would
-// have the same epoch, and another host could own it while this one serves it.
+// A release without an answer may be applied late. If this host activated the actor again before the answer, the
+// activation would have the same epoch. The late release would end it, and another host could own the actor at the
+// same time.
 func TestIdle_ActorWaitsForItsRelease(t *testing.T) {
 	inWorld(t, plain, func(t *testing.T, w *world) {
 		if err := <-w.call(t.Context(), "a", ""); err != nil {

@@ -20,9 +20,9 @@ func CleanMethod(method string) (string, error) {
 	return ParseMethod(strings.Join(parts, "/"))
 }
 
-// ParseMethod parses the escaped method of a call, with its query after a question mark. The result has no dot segments
-// and is otherwise unchanged. It rejects what invoke.ParseMethod and invoke.CheckQuery reject, and the paths of
-// reminders and timers. All errors are *api.Error.
+// ParseMethod parses the escaped method of a call, with its query after a question mark. The result has no dot
+// segments and is otherwise unchanged. It rejects what invoke.ParseMethod and invoke.CheckQuery reject, and the paths
+// of reminders and timers. All errors are *api.Error.
 func ParseMethod(escaped string) (string, error) {
 	path, query, mark := strings.Cut(escaped, "?")
 	method, err := invoke.ParseMethod("/" + path)

@@ -44,7 +44,8 @@ func withStatus(r *resiliency.Retry, status int) *resiliency.Retry {
 	return &copied
 }
 
-// The last attempt did not reach the application, but an earlier one may have.
+// If an earlier attempt may have been executed, the error is indeterminate, even if the last attempt did not reach the
+// application.
 func TestPolicy_EarlierAttemptMayHaveBeenExecuted(t *testing.T) {
 	for name, c := range map[string]struct {
 		fails []fault.Code
@@ -68,7 +69,7 @@ func TestPolicy_EarlierAttemptMayHaveBeenExecuted(t *testing.T) {
 	}
 }
 
-// A timeout ends the call, not the turn: the application still works on it.
+// A timeout of the policy ends the call, but not the turn, because the application still works on it.
 func TestPolicy_TimeoutEndsTheCall(t *testing.T) {
 	inWorld(t, plain, func(t *testing.T, w *world) {
 		w.policy = &resiliency.Policy{Timeout: 5 * time.Second}

@@ -12,8 +12,8 @@ import (
 
 const reentrant = `{"entities":["T"],"reentrancy":{"enabled":true,"maxStackDepth":3}}`
 
-// callFrom begins a call of an actor by an application, with a chain that the application chooses. It returns the chain
-// of the turn, or "" if the turn has not begun, and where the error of the call goes.
+// callFrom begins a call of an actor by an application, with a chain that the application chooses. It returns the
+// chain of the turn, or "" if the turn has not begun, and the channel that receives the error of the call.
 func (w *world) callFrom(caller, id, method, chosen string) (chain string, done chan error) {
 	w.mu.Lock()
 	before := len(w.headers)
@@ -75,7 +75,7 @@ func TestReentrancy_ChainReachesOtherActorsWhileItsTurnRuns(t *testing.T) {
 		if back != chain {
 			t.Errorf("the way back into the first actor has the chain %q, want %q", back, chain)
 		}
-		// An application that works on no turn cannot begin one with a chain, but may return into the chain.
+		// An application without a turn cannot begin a turn with a given chain, but may call an actor of the chain.
 		strange, fourth := w.callFrom("other", "3", "wait4", chain)
 		if strange == "" || strange == chain {
 			t.Errorf("a call of an application outside of the chain has the chain %q", strange)
@@ -93,8 +93,7 @@ func TestReentrancy_ChainReachesOtherActorsWhileItsTurnRuns(t *testing.T) {
 	})
 }
 
-// A host gives up an actor while its turn runs. A call of the turn to its own actor still passes, because the turn
-// could not end otherwise.
+// A call of a running turn to its own actor passes while the host drains. Otherwise the turn could not end.
 func TestReentrancy_PassesWhileTheHostDrains(t *testing.T) {
 	inWorld(t, reentrant, func(t *testing.T, w *world) {
 		chain, first := w.callFrom("app", "1", "wait1", "")

@@ -11,11 +11,11 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Headers of callbacks. The tick of a reminder is the same whenever it is delivered again.
+// Headers of callbacks. Repeated deliveries of a tick have the same tick id.
 const (
 	headerTick    = "Quorate-Reminder-Tick"
 	headerAttempt = "Quorate-Reminder-Attempt"
-	headerCancel  = "X-Daprremindercancel" // of an answer: stop the reminder or the timer
+	headerCancel  = "X-Daprremindercancel" // header of an answer: "true" ends the reminder or the timer
 )
 
 // Tick is the JSON body of a tick that the application receives. The field callback is absent for reminders. The field
@@ -28,7 +28,7 @@ type Tick struct {
 	Period   string          `json:"period"`
 }
 
-// callback returns the call by which the application learns of a tick.
+// callback returns the call that delivers a tick to the application.
 func (r *Reminder) callback(kind string) (*Call, error) {
 	body := Tick{Data: r.Data}
 	if kind == CallbackTimer {
@@ -97,7 +97,7 @@ func (r *Runtime) delivering(key hostKey) (end func()) {
 	}
 }
 
-// checkReminder returns what is wrong with a reminder or a timer.
+// checkReminder returns an error if the name, the data or the policy of a reminder or a timer is not valid.
 func checkReminder(r *Reminder) error {
 	if err := checkReminderName(r.Actor, r.Name); err != nil {
 		return err

@@ -31,8 +31,8 @@ type Options struct {
 	Plan func(t *Reminder) (Plan, error)
 	// Allow applies the access rules of an application to a call.
 	Allow func(in *invoke.Inbound) error
-	// Policy returns the Resiliency policy for the actors of a type; nil = none. A nil function means that there are no
-	// policies.
+	// Policy returns the Resiliency policy for the actors of a type; nil = none. A nil function means that there are
+	// no policies.
 	Policy    func(actorType string) *resiliency.Policy
 	PlaceTime time.Duration // how long a call may wait for an owner
 	// KeepActors keeps active actors on this node when other hosts have fewer.
@@ -64,7 +64,7 @@ type Runtime struct {
 	mu     sync.Mutex
 	hosts  map[string]*Host // by application
 	owners map[ownerKey]Owner
-	ticks  map[hostKey]int // of reminders that this node is delivering
+	ticks  map[hostKey]int // number of ticks of reminders that this node is delivering
 	closed bool
 
 	opened  bool
@@ -92,7 +92,7 @@ func NewRuntime(o Options) *Runtime {
 		pending: map[string]App{}}
 }
 
-// Open begins to ask applications which actors they host.
+// Open makes the Runtime request the actor types of applications, also of those that accepted calls before.
 func (r *Runtime) Open() {
 	r.mu.Lock()
 	r.opened = true
@@ -110,7 +110,8 @@ func (r *Runtime) Returned(app string, channel Channel) {
 	r.attach(app, &httpApp{channel, &r.options})
 }
 
-// attach lets a host ask an application which actors it hosts.
+// attach makes a the connection to an application, and lets the host of the application request the actor types over
+// it. Before Open, attach only remembers a.
 func (r *Runtime) attach(app string, a App) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -145,7 +146,7 @@ func (r *Runtime) Close(ctx context.Context) error {
 	return nil
 }
 
-// each calls f for all hosts at once, and waits for the calls. No host is added any more.
+// each calls f for all hosts concurrently, and waits for the calls. It also prevents that hosts are added later.
 func (r *Runtime) each(f func(h *Host)) {
 	r.mu.Lock()
 	r.closed = true
@@ -201,8 +202,8 @@ func (r *Runtime) Take(ctx context.Context, target api.App, c *Call) (Answer, er
 	return h.take(ctx, c)
 }
 
-// Do calls an actor on behalf of an application of this node. The actor may be on any node. Do may change the header of
-// the call. All errors are *api.Error.
+// Do calls an actor on behalf of an application of this node. The actor may be on any node. Do may change the header
+// of the call. All errors are *api.Error.
 func (r *Runtime) Do(ctx context.Context, c *Call) (Answer, error) {
 	if err := state.ValidateActor(c.Actor.Type, c.Actor.ID); err != nil {
 		return Answer{}, &api.Error{Kind: api.Malformed, Code: api.CodeMalformed, Message: fault.Text(err)}
@@ -228,8 +229,9 @@ func (r *Runtime) Do(ctx context.Context, c *Call) (Answer, error) {
 	return answer, nil
 }
 
-// repeat calls an actor as often as the policy of the actor type permits. Without a policy, it calls the actor once. If
-// the application may have executed an earlier attempt, the error does not say that the call was not executed.
+// repeat calls an actor as often as the policy of the actor type permits. Without a policy, it calls the actor once.
+// If an earlier attempt may have been executed, an error of the last attempt that denies this is replaced by
+// fault.Indeterminate.
 func (r *Runtime) repeat(ctx context.Context, c *Call) (answer Answer, err error) {
 	policy, attempts, doubt := r.options.Policy(c.Actor.Type), 0, false
 	_ = policy.Repeat(ctx, func(ctx context.Context) error {
@@ -287,7 +289,7 @@ func (r *Runtime) place(ctx context.Context, c *Call) (answer Answer, err error)
 		wait := movedPause
 		switch fault.CodeOf(err) {
 		case fault.ActorMoved:
-			begun = begun.Add(time.Since(tried)) // the owner was found: the call may have waited for its turn
+			begun = begun.Add(time.Since(tried)) // the owner was found; the wait for the turn does not count
 		case fault.Unavailable, fault.NotLeader:
 		case fault.NotFound:
 			if time.Since(begun) >= r.options.HostWait {
@@ -325,7 +327,7 @@ func (r *Runtime) attempt(ctx context.Context, c *Call, begun time.Time) (Answer
 	}
 	var answer Answer
 	if owner.Node == r.options.Node() {
-		c.Caller.Proven, c.Caller.Local = true, true // by its listener
+		c.Caller.Proven, c.Caller.Local = true, true // the call comes from this node
 		answer, err = r.Take(ctx, app, c)
 	} else {
 		answer, err = checked(r.options.Carrier.Carry(ctx, owner, app, c))
@@ -356,7 +358,7 @@ func (r *Runtime) owner(ctx context.Context, key ownerKey, d Directory) (Owner, 
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	key.actor.Type, key.actor.ID = strings.Clone(key.actor.Type), strings.Clone(key.actor.ID) // not the request
+	key.actor.Type, key.actor.ID = strings.Clone(key.actor.Type), strings.Clone(key.actor.ID) // frees the request text
 	if len(r.owners) >= maxCached {
 		clear(r.owners)
 	}
@@ -414,8 +416,8 @@ func verdict(err error) (kind api.Kind, reason string) {
 
 // HandOver transfers the given actors of an application of this node to the host with the session id target. An actor
 // with a running turn moves when the turn has ended. HandOver returns how many actors have moved, and how many are
-// busy: their turn did not end within 5 s, so they stay. The others are not active here. If ctx ends before, HandOver
-// returns fault.Indeterminate, and the transfer continues.
+// busy: their turn did not end within 5 s, so they stay. All other actors are not active here. If ctx ends earlier,
+// HandOver returns fault.Indeterminate, and the transfer continues.
 func (r *Runtime) HandOver(ctx context.Context, app string, all []api.Actor,
 	target string) (moved, busy int, err error) {
 	h := r.host(app)

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// quietTime is for how long an actor that is preferred for a transfer has had no turn.
+	// quietTime is the time without a turn after which an actor is preferred for a transfer.
 	quietTime = time.Second
 	// partTime is how long a transfer waits for running turns to end. An actor whose turn lasts longer stays here.
 	partTime = 5 * time.Second
@@ -20,12 +20,12 @@ const (
 // parting is a transfer of actors to another host.
 type parting struct {
 	to    Target
-	idle  []*activation    // are transferred at once
-	busy  []*activation    // have a running turn
-	ended chan *activation // gets those of busy whose turn has ended; has room for all of them
+	idle  []*activation    // actors without a running turn, which are transferred at once
+	busy  []*activation    // actors with a running turn
+	ended chan *activation // receives the actors of busy whose turn has ended; has room for all
 }
 
-// reason returns the label value of the metric of deactivations.
+// reason returns the value of the label reason in the metric of deactivations.
 func (p *parting) reason() string {
 	if p.to.Keep {
 		return reasonHanded
@@ -37,14 +37,15 @@ func (p *parting) reason() string {
 // h.mu.
 func (h *Host) givesLocked() bool { return !h.parts.KeepActors && !h.giving && !h.draining }
 
-// adopt activates actors that another host has transferred to this host. Only active actors are counted, and
-// deactivated when they are idle. adopt does not inform the application, which learns of an actor with its first turn.
+// adopt activates actors that another host has transferred to this host. Otherwise only the next call of such an actor
+// would activate it. Until then, the host would neither count the actor nor deactivate it when it is idle. adopt does
+// not inform the application, which learns of an actor with its first turn.
 func (h *Host) adopt(all []api.Actor) {
 	slots := make(chan struct{}, parallel)
 	var adopting sync.WaitGroup
 	for _, key := range all {
 		if h.owns(key) {
-			continue // by a call
+			continue // a call has activated the actor
 		}
 		slots <- struct{}{}
 		adopting.Go(func() {
@@ -53,7 +54,7 @@ func (h *Host) adopt(all []api.Actor) {
 			defer cancel()
 			a, err := h.enter(ctx, &Call{Actor: key}, h.parts.NewID())
 			if err != nil {
-				return // the next call activates it
+				return // the next call activates the actor
 			}
 			h.leave(a)
 		})
@@ -61,8 +62,8 @@ func (h *Host) adopt(all []api.Actor) {
 	adopting.Wait()
 }
 
-// give transfers p.Give actors to the host p.To, so that the hosts have similar numbers of actors. It prefers actors
-// that have had no turn for quietTime. Actors with timers stay, because timers end with the activation.
+// give transfers at most p.Give actors to the host p.To, so that the hosts have similar numbers of actors. It prefers
+// actors that have had no turn for quietTime. Actors with timers stay, because timers end with the activation.
 func (h *Host) give(p *Advice) {
 	if p.Give <= 0 {
 		return
@@ -84,7 +85,7 @@ func (h *Host) give(p *Advice) {
 
 // handOver transfers the given actors to the host with the session id target, because an operator wants it. It returns
 // how many of them have moved, and how many stay because they are busy: their running turn lasts longer than partTime.
-// The others were not active here. If ctx ends before, the transfer continues.
+// All other actors were not active here. If ctx ends earlier, the transfer continues.
 func (h *Host) handOver(ctx context.Context, keys []api.Actor, target string) (moved, busy int, err error) {
 	type result struct{ moved, busy int }
 	got := make(chan result, 1)
@@ -134,8 +135,8 @@ func (h *Host) activeLocked(keys []api.Actor) (idle, busy []*activation) {
 //   - An activation is retired only while no turn runs, and gets no turn afterwards. So its waiting calls have not
 //     reached the application, and their senders look for the new owner.
 //   - The activation at the new owner has a later epoch. Its first turn begins after the transfer.
-//   - If the outcome of the transfer is unknown, release repeats the transfer. This host does not activate the actor in
-//     the meantime.
+//   - If the outcome of the transfer is unknown, release repeats the transfer. Meanwhile this host does not activate
+//     the actor.
 func (h *Host) partLocked(idle, busy []*activation, to Target) *parting {
 	p := &parting{to: to, idle: idle, busy: busy, ended: make(chan *activation, len(busy))}
 	for _, a := range idle {
@@ -148,7 +149,8 @@ func (h *Host) partLocked(idle, busy []*activation, to Target) *parting {
 	return p
 }
 
-// transfer completes the transfer p. It returns how many actors have moved, and how many stay because they are busy.
+// transfer completes the transfer p. It waits at most partTime for running turns. It returns how many actors have
+// moved, and how many stay because they are busy.
 func (h *Host) transfer(p *parting) (moved, stayed int) {
 	h.deactivate(h.turnLife, p.idle, p.to)
 	moved = len(p.idle)
@@ -211,7 +213,7 @@ func appendUpTo(all []*activation, a *activation, most int) []*activation {
 	return all
 }
 
-// received returns what the channel holds.
+// received returns all activations that are in the channel, without waiting.
 func received(c <-chan *activation) (all []*activation) {
 	for {
 		select {
@@ -232,6 +234,6 @@ func (h *Host) partedLocked(a *activation) bool {
 	}
 	h.retireLocked(a, p.reason())
 	a.leaving = true
-	p.ended <- a // it has room
+	p.ended <- a // the channel has room
 	return true
 }

@@ -23,8 +23,8 @@ import (
 )
 
 // town is a cluster of nodes with an application each, whose actors run turns of random length. The directory gives
-// advice to spread the actors. It checks that the turns of an actor do not overlap on any two nodes, that no turn is
-// canceled, and that each call is executed once.
+// advice to spread the actors. The town checks that turns of an actor do not overlap, that no turn is canceled, and
+// that each call is executed once.
 type town struct {
 	t     *testing.T
 	nodes []*townNode
@@ -39,8 +39,8 @@ type town struct {
 	moved    int             // transfers
 	running  map[string]bool // actors with a turn
 	executed map[string]int  // calls
-	ticks    map[string]int  // of timers
-	slow     time.Duration   // of each turn; 0 = random
+	ticks    map[string]int  // ticks of timers
+	slow     time.Duration   // duration of each turn; 0 = random
 }
 
 // transfers returns how often an actor has moved.
@@ -55,7 +55,7 @@ type townNode struct {
 	name    string
 	runtime *actors.Runtime
 	begun   int         // turns
-	taken   []api.Actor // transferred to it, not reported yet
+	taken   []api.Actor // actors transferred to the node, not reported yet
 }
 
 func newTown(t *testing.T, seed uint64) *town {
@@ -220,7 +220,7 @@ func (n *townNode) Transfer(_ context.Context, released []actors.Released, to ac
 
 func (n *townNode) Healthy() (bool, string) { return true, "" }
 
-// RoundTrip is the application.
+// RoundTrip plays the application.
 func (n *townNode) RoundTrip(r *http.Request) (*http.Response, error) {
 	parts := strings.Split(r.URL.Opaque, "/")
 	answer := &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: http.NoBody}
@@ -259,7 +259,7 @@ func (n *townNode) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, nil
 }
 
-// call calls an actor from a node. It must succeed.
+// call calls an actor from a node. The call must succeed.
 func (n *townNode) call(actor, method string) {
 	_, err := n.runtime.Do(context.Background(), &actors.Call{Actor: api.Actor{Type: "T", ID: actor}, Method: method,
 		Verb: http.MethodPost, Header: http.Header{}})
@@ -380,7 +380,7 @@ func TestSpread_KeepsActorsWithTimers(t *testing.T) {
 	})
 }
 
-// A long turn keeps its actor here, until the turn has ended.
+// An actor with a long turn stays on its node until the turn has ended.
 func TestSpread_WaitsForLongTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTown(t, 1)
@@ -404,7 +404,7 @@ func TestSpread_WaitsForLongTurns(t *testing.T) {
 	})
 }
 
-// Calls that have waited for their turn longer than a call may wait for an owner continue at the new owner.
+// When an actor moves, its waiting calls continue at the new owner, even if they have waited longer than PlaceTime.
 func TestSpread_MovesCallsThatHaveWaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTown(t, 1)
@@ -425,7 +425,7 @@ func TestSpread_MovesCallsThatHaveWaited(t *testing.T) {
 	})
 }
 
-// A timer that is set at another node runs where the actor is, and ends there.
+// A timer that is set or removed at another node is set or removed at the owner of the actor.
 func TestTimer_OfAnotherNodeIsForwarded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTown(t, 1)
@@ -465,7 +465,7 @@ func TestTimer_OfAnotherNodeIsForwarded(t *testing.T) {
 	})
 }
 
-// While an actor moves, a timer that is set gets to its new owner.
+// A timer that is set while its actor moves runs at the new owner.
 func TestTimer_IsSetWhileTheActorMoves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTown(t, 1)
@@ -492,8 +492,8 @@ func TestTimer_IsSetWhileTheActorMoves(t *testing.T) {
 	})
 }
 
-// A transferred actor may get a call before the host activates it at the advice of the leader. The application then has
-// the actor, and learns of its deactivation.
+// A transferred actor may get a call before the host activates the actor on the advice of the leader. Then the
+// application has the actor, and must be informed when the actor is deactivated.
 func TestAdopt_KeepsThatApplicationHasActor(t *testing.T) {
 	inWorld(t, plain, func(t *testing.T, w *world) {
 		hold := make(chan struct{})

@@ -14,11 +14,11 @@ import (
 // maxTimers is how many timers an actor may have.
 const maxTimers = 1000
 
-// timer is a timer of an activation. It ends with it. Host.mu guards the fields.
+// timer is a timer of an activation. The timer ends with its activation. Host.mu guards the fields.
 type timer struct {
 	Reminder
 	plan Plan
-	stop func() bool // of the next tick
+	stop func() bool // cancels the next tick
 }
 
 // Names of calls between nodes that change the timers of an actor at its owner. The owner executes them itself and
@@ -98,7 +98,8 @@ func (s *Service) RemoveTimer(ctx context.Context, a api.Actor, name string) err
 	return nil
 }
 
-// onHost calls f with the activation of an actor on this node. f must not block.
+// onHost calls f with the activation of an actor on this node. f must not block. onHost returns errInactive if the
+// actor is not active here.
 func (s *Service) onHost(key api.Actor, f func(h *Host, a *activation) error) error {
 	if h := s.runtime.host(s.app.ID); h != nil {
 		return h.onActive(key, f)
@@ -106,7 +107,8 @@ func (s *Service) onHost(key api.Actor, f func(h *Host, a *activation) error) er
 	return errInactive
 }
 
-// onActive calls f with the activation of an actor, and holds h.mu meanwhile.
+// onActive calls f with the activation of an actor, and holds h.mu meanwhile. It returns errInactive if the actor is
+// not active here.
 func (h *Host) onActive(key api.Actor, f func(h *Host, a *activation) error) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -121,8 +123,9 @@ const opTimer = "actors.Timer"
 // errInactive means that the actor is not active on this node.
 var errInactive = fault.New(fault.ActorMoved, opTimer, "the actor is not active on this node")
 
-// changeTimer executes a call that changes the timers of an actor of this host. It returns fault.ActorMoved if this
-// host does not own the actor, and fault.Denied if the call is not from the application of the actor.
+// changeTimer executes a call that changes the timers of an actor of this host. It returns fault.Denied if the call is
+// not from the application of the actor. If it must set a timer and this host does not own the actor, it returns
+// fault.ActorMoved.
 func (h *Host) changeTimer(ctx context.Context, target api.App, c *Call) (Answer, error) {
 	if c.Caller.App != target {
 		return Answer{}, fault.New(fault.Denied, opTimer, "the application "+target.ID+" hosts the type (an "+
@@ -190,7 +193,7 @@ func (h *Host) armLocked(a *activation, t *timer, wait time.Duration) {
 	t.stop = time.AfterFunc(wait, func() { h.tick(a, t) }).Stop
 }
 
-// tick delivers one tick of a timer, and waits for the next one.
+// tick delivers one tick of a timer, and schedules the next one.
 func (h *Host) tick(a *activation, t *timer) {
 	h.mu.Lock()
 	if a.timers[t.Name] != t {
@@ -207,7 +210,7 @@ func (h *Host) tick(a *activation, t *timer) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if a.timers[t.Name] != t {
-		return // it was removed or replaced meanwhile, or the activation has ended
+		return // the timer was removed or replaced meanwhile, or the activation has ended
 	}
 	if wait, more := t.plan.Next(); more && !cancel {
 		h.armLocked(a, t, wait)
@@ -216,7 +219,7 @@ func (h *Host) tick(a *activation, t *timer) {
 	}
 }
 
-// call calls the application for one tick. It returns true if the application wants no more.
+// call calls the application for one tick. It returns true if the application wants no more ticks.
 func (h *Host) call(a *activation, t *timer) (cancel bool) {
 	c, err := t.callback(CallbackTimer)
 	if err == nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/quorate/quorate/api/actors"
 )
 
-// ticks is a Plan with one tick after each period, as many as more says.
+// ticks is a Plan with a tick after each period. more is the number of ticks that are left.
 type ticks struct {
 	period time.Duration
 	more   int
@@ -24,7 +24,7 @@ func (p *ticks) Next() (time.Duration, bool) {
 	return p.period, p.more >= 0
 }
 
-// planTicks returns the plan of a timer whose period is a duration and whose ttl has as many bytes as it has ticks.
+// planTicks returns a plan with the period of the timer t. The number of ticks is the length of its ttl.
 func planTicks(t *actors.Reminder) (actors.Plan, error) {
 	period, err := time.ParseDuration(t.Period)
 	return &ticks{period, len(t.TTL)}, err
@@ -137,7 +137,7 @@ func TestTimer_EndsWhenRemovedReplacedOrCanceled(t *testing.T) {
 	})
 }
 
-// A timer ends with the activation, and its ticks count as turns: the actor does not become idle between them.
+// Ticks of a timer count as turns, so they keep the actor from becoming idle. Timers end with the activation.
 func TestTimer_KeepsTheActorAndEndsWithIt(t *testing.T) {
 	inWorld(t, plain, func(t *testing.T, w *world) {
 		if err := <-w.call(t.Context(), "a", ""); err != nil {
@@ -206,7 +206,7 @@ func TestTimers_AreBounded(t *testing.T) {
 	})
 }
 
-// A tick of a reminder activates the actor. The header of the answer says that there should be no more.
+// Remind calls the actor and returns the status of the answer. A header of the answer cancels all further ticks.
 func TestRemind_CallsTheActor(t *testing.T) {
 	inWorld(t, plain, func(t *testing.T, w *world) {
 		for _, c := range []struct {
@@ -230,7 +230,7 @@ func TestRemind_CallsTheActor(t *testing.T) {
 	})
 }
 
-// A reminder waits for the types of an application that is starting. Afterwards, other types are refused at once.
+// SetReminder waits for the types of an application that is starting. Afterwards, it refuses other types at once.
 func TestSetReminder_WaitsForTheTypesOfAStartingApplication(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, plain, nil)
@@ -255,7 +255,8 @@ func TestSetReminder_WaitsForTheTypesOfAStartingApplication(t *testing.T) {
 	})
 }
 
-// The state of an actor is not accessible without its epoch while the types of an application are being registered.
+// Epoch waits until the types of a starting application are registered. Otherwise a client could write the state of an
+// actor without an epoch.
 func TestEpoch_WaitsForTheTypesOfAStartingApplication(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, plain, nil)

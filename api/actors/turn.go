@@ -9,10 +9,10 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// turn is a turn in the application.
+// turn is one running turn of an activation in the application.
 type turn struct {
 	cancel context.CancelCauseFunc
-	next   *turn // of the same activation, which has several with reentrant calls
+	next   *turn // another turn of the same activation, because of a reentrant call
 }
 
 // take executes a call as one turn and counts it in the metrics. If the caller disconnects, the turn continues until
@@ -38,7 +38,7 @@ func (h *Host) take(ctx context.Context, c *Call) (answer Answer, err error) {
 		if a.settings.Reentrancy {
 			t.Chain = a.chain
 		}
-		life, end := h.beginTurn(a) // what net/http registers at its context is freed with the turn
+		life, end := h.beginTurn(a) // a context of its own, so that net/http frees its callbacks with the turn
 		defer end()
 		answer, err := checked(h.application().Take(life, t))
 		switch {
@@ -63,10 +63,10 @@ func (h *Host) take(ctx context.Context, c *Call) (answer Answer, err error) {
 	}
 }
 
-// verifyChain sets the header that tells the host of an actor to which call chain a call belongs. It sets the header
-// only if the application of the caller is executing a turn of that chain on this node. Without the header, the host
-// begins a new chain. Otherwise callers could choose ids, and two callers with the same id could enter an actor at the
-// same time.
+// verifyChain sets the header that names the call chain of a call to the host of the actor. It sets the header only if
+// the application of the caller is executing a turn of that chain on this node. Without the header, the host begins a
+// new chain. Otherwise callers could choose ids, and two callers with the same id could enter an actor at the same
+// time.
 //
 // The check is not needed for a reentrant call, which is a call of an actor that is already in the chain. Only
 // participants know the id of a running chain.

@@ -27,8 +27,8 @@ type Actors interface {
 	// ListActors describes the actors of all applications, with at most limit active actors of each.
 	ListActors(ctx context.Context, limit int) ([]schema.ActorsStatus, error)
 	// MoveActor moves an active actor to another node, after its running turn. It returns fault.NotFound if the node
-	// does not host the type, and fault.Conflict if the actor is there already, is not active, or its running turn does
-	// not end in time.
+	// does not host the type. It returns fault.Conflict if the actor is there already or is not active, or if its
+	// running turn does not end in time.
 	MoveActor(ctx context.Context, r schema.ActorMove) error
 	// RebalanceActors distributes the actors of a type evenly. After an error, some actors may have moved.
 	RebalanceActors(ctx context.Context, kind string) (schema.ActorsMoved, error)

@@ -35,9 +35,9 @@ func groupPath(pattern string, group uint64) string {
 	return strings.Replace(pattern, "{id}", strconv.FormatUint(group, 10), 1)
 }
 
-// Timeouts of requests. They do not apply to requests that take as long as they need (see route). Each timeout is
-// shorter than the one of the waiting side: the other node answers first, then this node, and only then the client
-// gives up. So the client gets the reason if a group has no quorum.
+// Timeouts of requests. They do not apply to slow requests (see route). Another node answers within remoteTime, this
+// node within answerTime, and the client waits RequestTime. Each side waits longer than the side that it calls, so the
+// client gets the reason if a group has no quorum.
 const (
 	RequestTime = 10 * time.Second // the timeout of clients
 	answerTime  = 8 * time.Second
@@ -55,13 +55,13 @@ const maxBody = 64 << 10
 type Node interface {
 	// Status describes the node as it is now, whether it is ready or not.
 	Status(ctx context.Context) (schema.NodeStatus, error)
-	// Members lists the nodes that the node knows, itself included, by their ids.
+	// Members lists the nodes that the node knows, itself included, in order of their ids.
 	Members(ctx context.Context) ([]schema.MemberStatus, error)
-	// Apps lists every application that the node knows of, by application and node.
+	// Apps lists every application that the node knows of, in order of application and node.
 	Apps(ctx context.Context) ([]schema.AppInstance, error)
 	// TransferLeader transfers leadership of a group to the node with the id to. If to is empty, it chooses a voter
-	// that keeps up with the log. If this node does not lead the group, the error is fault.NotLeader, and its key is
-	// the node id of the leader, if one is known. The handler of the admin socket then asks the leader.
+	// that keeps up with the log. If this node does not lead the group, the error is fault.NotLeader. Its key is the
+	// node id of the leader, if one is known. The handler of the admin socket then asks the leader.
 	TransferLeader(ctx context.Context, group uint64, to string) (schema.TransferResult, error)
 	// CompareReplicas compares the states of all replicas of a group now, and changes none. It takes up to 16 seconds.
 	// If this node does not lead the group, the error is fault.NotLeader.
@@ -87,8 +87,8 @@ type Node interface {
 type route struct {
 	pattern string // of http.ServeMux
 	serve   http.HandlerFunc
-	remote  bool // another node may send it; see Cluster.Forward
-	slow    bool // it takes as long as it needs, or bounds its time itself
+	remote  bool // another node may send the request; see Cluster.Forward
+	slow    bool // no timeout of this package applies; the handler may have its own
 }
 
 func (h *handler) routes() []route {

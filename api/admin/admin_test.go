@@ -345,7 +345,7 @@ func TestAdminSocket_ReplacesStaleSocket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.(*net.UnixListener).SetUnlinkOnClose(false) // as a kill leaves it
+	l.(*net.UnixListener).SetUnlinkOnClose(false) // the socket file stays, as after a kill
 	_ = l.Close()
 	listenAdmin(t, dir, "")
 }

@@ -21,7 +21,7 @@ func audited(next http.Handler, log *slog.Logger) http.Handler {
 			outcome := "done"
 			switch {
 			case seen.status == 0, seen.broken && (r.Method != http.MethodGet || r.Context().Err() == nil):
-				outcome = "broken off" // the end of a read by its reader is the usual one
+				outcome = "broken off" // usually the reader ends a read by closing the connection
 			case seen.status >= http.StatusBadRequest:
 				outcome = "refused or failed"
 			}

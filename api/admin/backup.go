@@ -69,7 +69,8 @@ func (s *backupWriter) Write(p []byte) (int, error) {
 func (h *handler) restoreBackup(w http.ResponseWriter, r *http.Request) {
 	result, err := h.node.RestoreBackup(r.Context(), upload{r.Body})
 	if err != nil {
-		// Read the rest. Otherwise the connection is closed, and a client that is still sending gets no answer.
+		// Read the rest of the body. Otherwise the connection is closed, and a client that is still sending gets no
+		// answer.
 		_, _ = io.Copy(io.Discard, r.Body)
 	}
 	h.answer(w, result, err)

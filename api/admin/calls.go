@@ -54,7 +54,7 @@ func (h *handler) watchCalls(w http.ResponseWriter, r *http.Request) {
 }
 
 // stream answers a request with JSON lines, which run sends. If run fails before the first line, the answer is an
-// ordinary error. If it fails later, the last line is the one that broken makes of the error.
+// ordinary error. If run fails later, the last line is the result of broken for the encoded error.
 func stream[T any](h *handler, w http.ResponseWriter, broken func(json.RawMessage) T, run func(func(T) error) error) {
 	begun := false
 	control, lines := http.NewResponseController(w), json.NewEncoder(w)

@@ -45,8 +45,8 @@ type Cluster interface {
 	// ClusterStatus returns the status of all nodes that gossip knows. It asks them concurrently and waits at most
 	// two seconds for each. A node that does not answer has an error instead of a status.
 	ClusterStatus(ctx context.Context) (schema.ClusterStatus, error)
-	// Forward sends a request to the admin API of the node with the id node, which may be this node, and returns
-	// the body of its answer. It carries only the requests that NewRemoteHandler serves. The errors of the other node
+	// Forward sends a request to the admin API of the node with the id node, and returns the body of the answer. The
+	// node may be this node. It carries only the requests that NewRemoteHandler serves. The errors of the other node
 	// keep their code and their hint. It returns fault.NotFound if gossip does not know the node, and
 	// fault.Unavailable if the node cannot be reached.
 	Forward(ctx context.Context, node string, r Request) ([]byte, error)
@@ -94,7 +94,7 @@ func (r *recorder) Header() http.Header         { return r.header }
 func (r *recorder) WriteHeader(status int)      { r.status = status }
 func (r *recorder) Write(p []byte) (int, error) { return r.body.Write(p) }
 
-// remoteKey is the key of the node that forwarded a request.
+// remoteKey is the context key under which Serve stores the id of the node that forwarded a request.
 type remoteKey struct{}
 
 // remoteNode returns the id of the node that forwarded the request. It returns "" for a request over the admin
@@ -131,7 +131,7 @@ func (h *handler) forward(w http.ResponseWriter, r *http.Request) {
 	relay(w, r)
 }
 
-// isSlow reports whether a request of another node takes as long as it needs.
+// isSlow reports whether no timeout applies to a forwarded request.
 func (h *handler) isSlow(q Request) bool {
 	asked, _, _ := strings.Cut(q.Method+" "+q.Path, "?")
 	return slices.ContainsFunc(h.routes(), func(r route) bool {
@@ -140,7 +140,7 @@ func (h *handler) isSlow(q Request) bool {
 	})
 }
 
-// transferAt transfers leadership at the node that leads the group.
+// transferAt forwards a transfer of leadership to the node that leads the group.
 func (h *handler) transferAt(w http.ResponseWriter, r *http.Request, leader string, group uint64,
 	t schema.TransferRequest) {
 	body, err := json.Marshal(t)
@@ -151,7 +151,7 @@ func (h *handler) transferAt(w http.ResponseWriter, r *http.Request, leader stri
 	h.relay(w, r, leader, Request{Method: http.MethodPost, Path: TransferPath(group), Body: body})
 }
 
-// relay answers with the answer of another node.
+// relay forwards the request q to a node, and answers with the answer of that node.
 func (h *handler) relay(w http.ResponseWriter, r *http.Request, node string, q Request) {
 	answer, err := h.node.Forward(r.Context(), node, q)
 	if err != nil {

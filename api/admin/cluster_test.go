@@ -69,7 +69,7 @@ func TestForward_AnswersAsTheOtherNodeDoes(t *testing.T) {
 	}
 }
 
-// A node that forwards has no way to back up, restore or remove on another node, and a request goes one hop only.
+// A node forwards no backup, restore or removal, and a forwarded request is not forwarded again.
 func TestForward_CarriesOnlySafeRequests(t *testing.T) {
 	for _, c := range []struct {
 		method, path string
@@ -80,7 +80,7 @@ func TestForward_CarriesOnlySafeRequests(t *testing.T) {
 		{http.MethodGet, admin.ClusterPath, true},
 		{http.MethodPost, admin.TransferPath(0), true},
 		{http.MethodGet, admin.VotersPath, true},
-		{http.MethodPost, admin.VotersPath, false}, // it has no number
+		{http.MethodPost, admin.VotersPath, false}, // the request has no number
 		{http.MethodGet, admin.BackupPath, false},
 		{http.MethodPost, admin.BackupPath, false},
 		{http.MethodPost, admin.RemovePath, false},

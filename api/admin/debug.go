@@ -39,7 +39,7 @@ func (h *handler) debugBundle(w http.ResponseWriter, r *http.Request) {
 			Hint: "give 1 to 60 seconds"})
 		return
 	}
-	var b bytes.Buffer // a megabyte or two; an error can still be answered
+	var b bytes.Buffer // in memory (1-2 MB), so that an error can still be answered
 	if err := h.node.DebugBundle(r.Context(), &b, time.Duration(seconds)*time.Second); err != nil {
 		h.answer(w, nil, err)
 		return

@@ -18,8 +18,8 @@ const (
 type Locks interface {
 	// HeldLocks lists every lock that has an owner.
 	HeldLocks(ctx context.Context) ([]schema.LockStatus, error)
-	// ReleaseLock ends a lock, whoever owns it, and returns it. It returns fault.NotFound if there is no such lock, and
-	// fault.Conflict if several locks match or the lock has another token.
+	// ReleaseLock ends a lock, regardless of its owner, and returns it. It returns fault.NotFound if there is no such
+	// lock, and fault.Conflict if several locks match or the lock has another token.
 	ReleaseLock(ctx context.Context, r schema.LockReleaseRequest) (schema.LockStatus, error)
 }
 

@@ -45,7 +45,7 @@ func adminPost(t *testing.T, a admin.Node, path, body string) (int, []byte) {
 	return w.Code, w.Body.Bytes()
 }
 
-// TestAdminMembers_FieldNamesAreStable holds the JSON names: programs read them.
+// TestAdminMembers_FieldNamesAreStable checks the JSON names, because programs read them.
 func TestAdminMembers_FieldNamesAreStable(t *testing.T) {
 	o := &operated{members: []schema.MemberStatus{{Node: "n1", ServerID: "n1.4f", Role: "server", State: "failed",
 		Since: time.Unix(1700000000, 0).UTC(),

@@ -24,9 +24,9 @@ const (
 )
 
 // Listen opens the admin socket of the node with the data directory dataDir. Only the operating-system user that runs
-// the node can connect (mode 0600). If the path of a socket in dataDir would be too long, Listen creates it in
-// runtimeDir and writes its path to a file in dataDir. The caller must hold the lock of dataDir, because Listen
-// replaces the socket of a crashed node.
+// the node can connect (mode 0600). If the path of a socket in dataDir would be too long, Listen creates the socket in
+// runtimeDir. It then writes the path of the socket to a file in dataDir. The caller must hold the lock of dataDir,
+// because Listen replaces the socket of a crashed node.
 func Listen(dataDir, runtimeDir string) (net.Listener, error) {
 	path, err := chooseSocket(dataDir, runtimeDir)
 	if err != nil {
@@ -87,8 +87,8 @@ func chooseSocket(dataDir, runtimeDir string) (string, error) {
 	return path, nil
 }
 
-// privateDir creates dir if it does not exist. It returns an error if another user can access dir, because somebody
-// else may have created it in a shared parent directory.
+// privateDir creates dir if it does not exist. It returns an error if another user can access dir, because another
+// user may have created it in a shared parent directory.
 func privateDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return socketFault(fault.Denied, err, "the directory for sockets cannot be made: "+dir, "set XDG_RUNTIME_DIR")

@@ -17,7 +17,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// leaderless is a node whose groups have no leader: it waits for one until the context ends.
+// leaderless is a node whose groups have no leader: its requests wait for a leader until their context ends.
 type leaderless struct{ adminFunc }
 
 func wait(ctx context.Context) error {
@@ -55,7 +55,8 @@ func (leaderless) WriteConfiguration(ctx context.Context, _ string, _ []configur
 
 func (leaderless) SaveBackup(ctx context.Context, _ io.Writer) error { return wait(ctx) }
 
-// A node answers before its client gives up, and another node before this one does. Otherwise the reason is lost.
+// A node answers before its client gives up, and before the node that has forwarded the request gives up. Otherwise
+// the client would not get the reason.
 func TestHandler_AnswersBeforeItsClientGivesUp(t *testing.T) {
 	for name, c := range map[string]struct {
 		method, path, body string

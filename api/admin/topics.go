@@ -51,10 +51,10 @@ type Topics interface {
 	// ReadMessages passes the messages of a topic to take. When it has passed all messages that exist, it reports this
 	// once, with CaughtUp. With r.Follow, it ends only when ctx ends or take returns an error.
 	ReadMessages(ctx context.Context, r schema.TopicRead, take func(schema.TopicLine) error) error
-	// ReplayTopic makes a consumer group receive messages again. It returns the topic afterwards.
+	// ReplayTopic makes a consumer group receive messages again. It returns the new status of the topic.
 	ReplayTopic(ctx context.Context, r schema.TopicReplay) (schema.TopicStatus, error)
-	// DeleteTopic deletes a topic or a consumer group, step by step. The last progress has the totals, and its Ended is
-	// true. DeleteTopic returns fault.Conflict if there are subscribers, unless the request forces the deletion.
+	// DeleteTopic deletes a topic or a consumer group, step by step. The last progress has the totals, and its Ended
+	// is true. DeleteTopic returns fault.Conflict if there are subscribers, unless the request forces the deletion.
 	DeleteTopic(ctx context.Context, r schema.TopicDelete, report func(schema.TopicProgress) error) error
 	// RedriveTopic moves dead letters back, step by step. It reports its progress as DeleteTopic does.
 	RedriveTopic(ctx context.Context, r schema.TopicRedrive, report func(schema.TopicProgress) error) error

@@ -12,7 +12,7 @@ import (
 	"github.com/quorate/quorate/api/admin/schema"
 )
 
-// adminStatus sends a request to the handler of the admin socket.
+// adminStatus sends a request to h and returns the status of the answer.
 func adminStatus(t *testing.T, h http.Handler, method, path, body string) int {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -46,7 +46,7 @@ func TestTopics_ListAndPublish(t *testing.T) {
 		strings.Contains(text, "secret") || strings.Contains(text, "c2Vj") {
 		t.Errorf("the audit log:\n%s", text)
 	}
-	// Other nodes can list topics, and publish nothing.
+	// Other nodes can list topics, but cannot publish messages.
 	remote := admin.NewRemoteHandler(node, slog.New(slog.DiscardHandler))
 	if got := adminStatus(t, remote, http.MethodGet, admin.TopicsPath, ""); got != http.StatusOK {
 		t.Errorf("a list of another node: %d", got)

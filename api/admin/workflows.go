@@ -43,7 +43,8 @@ type Workflows interface {
 		payloads bool) (schema.WorkflowHistory, error)
 	// StartWorkflow starts an instance. It returns fault.NotFound if the cluster does not know the application.
 	StartWorkflow(ctx context.Context, r schema.WorkflowStart) (schema.WorkflowChanged, error)
-	// ChangeWorkflow changes an instance. It returns fault.Conflict if the change has no effect in its status.
+	// ChangeWorkflow changes an instance. It returns fault.Conflict if the change has no effect on an instance with
+	// its present status.
 	ChangeWorkflow(ctx context.Context, r schema.WorkflowChange) (schema.WorkflowChanged, error)
 	// PurgeWorkflows removes instances.
 	PurgeWorkflows(ctx context.Context, r schema.WorkflowPurge) (schema.WorkflowsPurged, error)
@@ -51,7 +52,8 @@ type Workflows interface {
 	RerunWorkflow(ctx context.Context, r schema.WorkflowRerun) (schema.WorkflowChanged, error)
 }
 
-// numberOf returns a number of a query.
+// numberOf returns the number with the given name in a query, or otherwise if there is none. It returns fault.Invalid
+// unless the number is from 0 to highest.
 func numberOf(op string, q url.Values, name string, otherwise, highest int) (int, error) {
 	text := q.Get(name)
 	if text == "" {
@@ -64,7 +66,7 @@ func numberOf(op string, q url.Values, name string, otherwise, highest int) (int
 	return n, nil
 }
 
-// momentOf returns a time of a query; zero if there is none.
+// momentOf returns the time with the given name in a query, or the zero time if there is none.
 func momentOf(op string, q url.Values, name string) (at time.Time, err error) {
 	if text := q.Get(name); text != "" {
 		if at, err = time.Parse(time.RFC3339Nano, text); err != nil {

@@ -10,7 +10,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// outside is a BindingSource with one binding, "events", which answers with its request.
+// outside has one output binding, "events", which answers with the data and the metadata of the request. The operation
+// send has no answer, and the operation fail returns an error.
 type outside struct{}
 
 func (outside) Binding(name string) (*bindings.Instance, bool) {

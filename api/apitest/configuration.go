@@ -44,7 +44,7 @@ func newConfigurations(t testing.TB) *ConfigurationCatalogue {
 	}}
 }
 
-// readOnly is a store without Write.
+// readOnly hides the method Write of a store.
 type readOnly struct{ configuration.Store }
 
 type faultyConfiguration struct{}
@@ -92,10 +92,10 @@ func (NoPolicies) Outbound(string) *resiliency.Policy { return nil }
 // Inbound implements configurations.Policies.
 func (NoPolicies) Inbound(string) *resiliency.Policy { return nil }
 
-// Notice is one call of an application about a change.
+// Notice is one notification of an application about a change.
 type Notice struct{ Store, Key, Body string }
 
-// Listener is a configurations.Receiver. It is safe for concurrent use.
+// Listener is a configurations.Receiver that sends the notifications to Notices. It is safe for concurrent use.
 type Listener struct {
 	Notices chan Notice
 
@@ -104,7 +104,7 @@ type Listener struct {
 	offline bool
 }
 
-// Refuse makes the next n calls fail.
+// Refuse makes the next n calls of Notify fail.
 func (l *Listener) Refuse(n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -9,12 +9,13 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// locks is a lock store in memory. Its locks do not expire. Operations on a resource that begins with "fail" fail.
+// locks is a lock store in memory. Its locks do not expire. TryLock and Unlock fail if the name of the resource begins
+// with "fail".
 type locks struct {
 	mu    sync.Mutex
 	token uint64
 	held  map[lock.Key]heldLock
-	known map[string]lock.Grant // by request id
+	known map[string]lock.Grant // the last grant with a request id, by that id
 }
 
 type heldLock struct {
@@ -91,7 +92,7 @@ func (l *locks) Unlock(_ context.Context, r lock.Release) (lock.Status, error) {
 // Close implements lock.Store.
 func (l *locks) Close() error { return nil }
 
-// simpleLocks is a store without renewals.
+// simpleLocks hides the methods of lock.Leaser, such as Renew.
 type simpleLocks struct{ lock.Store }
 
 // LockCatalogue implements api.LockStores.

@@ -22,7 +22,7 @@ import (
 //	foreign  belongs to another application
 type Secrets struct {
 	List  []*secretstores.Instance
-	Ready bool // false = they are not loaded yet
+	Ready bool // false = the stores are not loaded yet
 }
 
 func newSecrets() *Secrets {
@@ -75,7 +75,8 @@ func (m memorySecrets) Bulk(context.Context, map[string]string) (map[string]map[
 
 func (m memorySecrets) Close() error { return nil }
 
-// versions is a store that answers with the metadata of the request.
+// versions is a store with versions of secrets. Version 1 answers with metadata of the request, and version 9 does not
+// exist.
 type versions struct{ memorySecrets }
 
 func (v versions) Get(ctx context.Context, name string, metadata map[string]string) (map[string]string, error) {
@@ -96,7 +97,8 @@ type folds struct{ memorySecrets }
 
 func (folds) Fold(name string) string { return strings.ToLower(name) }
 
-// faultySecrets is a store that fails with the code in the name of the secret.
+// faultySecrets is a store whose reads fail with the fault code that is the name of the secret. The names bare and
+// late fail in other ways.
 type faultySecrets struct{ memorySecrets }
 
 func (f faultySecrets) Get(ctx context.Context, name string, _ map[string]string) (map[string]string, error) {

@@ -9,10 +9,10 @@ import (
 	"github.com/quorate/quorate/api"
 )
 
-// Parent is the value of the traceparent header that Span.Inject sets. It is the same for all spans.
+// Parent is the value of the header traceparent that Span.Inject sets, for every span.
 const Parent = "00-11111111111111111111111111111111-2222222222222222-01"
 
-// Spans records the spans of requests. If Off is true, it records nothing, as without a collector.
+// Spans records the spans of requests. If Off is true, StartRequest returns nil and records nothing.
 type Spans struct {
 	Off bool
 
@@ -44,7 +44,7 @@ func (s *Spans) StartRequest(_ context.Context, h http.Header, name string) api.
 	return one
 }
 
-// Take returns the spans recorded so far, and forgets them.
+// Take returns the spans that were recorded after the last call of Take.
 func (s *Spans) Take() []*Span {
 	s.mu.Lock()
 	defer s.mu.Unlock()

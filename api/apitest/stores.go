@@ -22,7 +22,7 @@ func Instance(name string, store state.Store) *state.Instance {
 // Stores implements api.StateStores. List must be sorted by name.
 type Stores struct {
 	List  []*state.Instance
-	Ready bool // false = they are not loaded yet
+	Ready bool // false = the stores are not loaded yet
 }
 
 // StateStore returns the store with a name.
@@ -52,12 +52,12 @@ func (s *Stores) ActorStore() (*state.Instance, bool) {
 // Loaded reports whether the list is complete.
 func (s *Stores) Loaded() bool { return s.Ready }
 
-// plainStore hides the optional abilities of a store.
+// plainStore hides the optional abilities of a store, such as transactions.
 type plainStore struct{ state.Store }
 
-// faulty is a store whose failures depend on the key. A key that is a fault code makes reads fail with that code. For
-// example, a read of "timeout" returns fault.Timeout. A few other keys, such as "panic", fail in other ways. All
-// remaining keys work.
+// faulty is a store whose failures depend on the key. If a key is the name of a fault code, operations on the key fail
+// with that code. For example, a read of "timeout" returns fault.Timeout. Operations on a few other keys, such as
+// "panic", fail in other ways. All remaining keys work.
 type faulty struct{ state.Store }
 
 func (s faulty) failure(ctx context.Context, stored string) error {

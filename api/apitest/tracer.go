@@ -7,7 +7,7 @@ import (
 	"github.com/quorate/quorate/api/invoke"
 )
 
-// Untraced is a tracer that records nothing.
+// Untraced is an invoke.Tracer that records nothing.
 type Untraced struct{}
 
 // Start returns a span without a trace.

@@ -1,5 +1,5 @@
 // Package apitest provides World, a fake node for tests of the HTTP and gRPC servers. Each store, secret store and
-// binding of a World has one behaviour under test. Both servers are tested with the same data.
+// binding of a World has one behaviour under test. The tests of both servers use the same data.
 //
 // It owns the fake stores, secrets and bindings of a World. It is independent of HTTP and gRPC. It has no goroutines.
 package apitest
@@ -44,7 +44,7 @@ type World struct {
 	Health         *Health
 	Metrics        *prometheus.Registry
 	Log            *Log
-	Stopped        chan bool // the argument of each Shutdown
+	Stopped        chan bool // receives the argument of each Shutdown
 
 	App            api.App
 	Tokens         *api.Tokens
@@ -268,7 +268,7 @@ func Tokens(list ...string) *api.Tokens {
 	return t
 }
 
-// noActors is a cluster in which no node hosts actors, so that there are no reminders.
+// noActors is a cluster in which no node hosts actors and no reminders exist.
 type noActors struct{}
 
 // Claim implements actors.Directories.

@@ -15,7 +15,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Item is an item as the HTTP API shows it. Empty fields are left out.
+// Item is a configuration item in the form of the HTTP API. Empty fields are left out.
 type Item struct {
 	Value    string            `json:"value,omitempty"`
 	Version  string            `json:"version,omitempty"`
@@ -27,17 +27,17 @@ func ItemOf(i *configuration.Item) Item {
 	return Item{Value: i.Value, Version: i.Version, Metadata: i.Metadata}
 }
 
-// The pauses between calls of an application that did not take a change.
+// Pauses and limits of the calls that deliver changes to an application.
 const (
-	firstCallback  = time.Second // doubles
+	firstCallback  = time.Second // before the first repetition of a failed call; doubles
 	lastCallback   = 30 * time.Second
 	callbackHealth = 200 * time.Millisecond // between checks of the application's health
-	callbackTime   = time.Minute            // of one call
+	callbackTime   = time.Minute            // limit of one call
 )
 
 // SubscribeCallback starts a subscription that calls the application for each change, and returns its id. If there is
-// already a subscription to the same keys with the same metadata, the new one replaces it, and the earlier id becomes
-// invalid. A subscription lasts until UnsubscribeCallback is called or the node stops.
+// already a subscription to the same keys with the same metadata, the call renews or replaces it, and the earlier id
+// becomes invalid. A subscription lasts until UnsubscribeCallback is called or the node stops.
 func (c *Service) SubscribeCallback(ctx context.Context, r Request) (string, error) {
 	if _, failure := c.store(r.Store); failure != nil {
 		return "", failure
@@ -48,7 +48,7 @@ func (c *Service) SubscribeCallback(ctx context.Context, r Request) (string, err
 			Message: "app channel is not initialized: start the node with --app-port, so that it can call the " +
 				"application, or subscribe over gRPC"}
 	}
-	if r.Metadata[metadataInitial] == "" { // nothing that waits for the application is lost, as it would be otherwise
+	if r.Metadata[metadataInitial] == "" { // a renewal keeps waiting changes, a new subscription does not
 		if id := c.subscriptions.renew(&r); id != "" {
 			return id, nil
 		}
@@ -107,7 +107,7 @@ func (c *Service) UnsubscribeCallback(store, id string) error {
 		Message: "failed to unsubscribe: configuration store " + store + " has no subscription " + api.ShortenName(id)}
 }
 
-// maxCallbacks is how many calls of an application one subscription may have under way.
+// maxCallbacks is the maximum number of concurrent calls of the application by one subscription.
 const maxCallbacks = 16
 
 // callbacks delivers the changes of one subscription to the application. A slow or failing call for one key does not
@@ -126,14 +126,14 @@ type callbacks struct {
 type callback struct {
 	item    configuration.Item
 	due     time.Time
-	pause   time.Duration // before the next attempt
+	pause   time.Duration // pause before the next attempt
 	order   int
 	calling bool // the application is being called with this or an older value
 	// stopRetries ends the retries of that call. It is nil before the first call.
 	stopRetries context.CancelFunc
 }
 
-// finished is the end of one call.
+// finished is the result of one call.
 type finished struct {
 	key     string
 	version *callback
@@ -187,7 +187,7 @@ func (p *callbacks) source(changes <-chan []configuration.Item) <-chan []configu
 	return changes
 }
 
-// read hands over changes until the subscription ends.
+// read sends the changes of the subscription to the channel to, until the subscription or ctx ends.
 func (p *callbacks) read(ctx context.Context, to chan<- []configuration.Item) {
 	defer close(to)
 	for {
@@ -240,10 +240,11 @@ func (p *callbacks) start(ctx context.Context) time.Duration {
 	return next
 }
 
-// finish takes note of the end of a call.
+// finish handles the result of a call. After a failure, it schedules the next attempt with the same change. If a newer
+// change of the key waits, that change is sent at once instead.
 func (p *callbacks) finish(f *finished) {
 	p.calling--
-	now := p.waiting[f.key] // newer than what was sent, if it changed during the call
+	now := p.waiting[f.key] // a newer change, if the item changed during the call
 	now.calling = false
 	now.stopRetries()
 	if f.err == nil {

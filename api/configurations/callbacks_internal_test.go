@@ -38,8 +38,8 @@ func (e *emptied) Subscribe(context.Context, configuration.SubscribeRequest) (co
 	return e.current, nil
 }
 
-// A subscription of an application that takes nothing overflows in the end. Every deletion that it dropped is reported
-// after that.
+// If an application takes no changes, its subscription overflows. Afterwards, the subscription still reports every
+// deletion that it dropped.
 func TestCallbacks_KeepDeletionsThroughOverflow(t *testing.T) {
 	const keys = 2*configuration.MaxWaiting + 1
 	store := &emptied{}

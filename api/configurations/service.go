@@ -50,7 +50,7 @@ func New(o Options) *Service {
 	return c
 }
 
-// Request reads items.
+// Request selects the items to read or to subscribe to.
 type Request struct {
 	Store    string
 	Keys     []string // empty = all
@@ -94,7 +94,7 @@ type Change struct {
 	Key      string            `json:"key"`
 	Value    string            `json:"value,omitempty"`
 	Metadata map[string]string `json:"metadata,omitempty"`
-	Version  string            `json:"version,omitempty"` // only if it is current; "0" = only if the key is absent
+	Version  string            `json:"version,omitempty"` // required current version; "0" = the key must not exist
 	Delete   bool              `json:"delete,omitempty"`
 }
 

@@ -203,7 +203,7 @@ func codeOfError(err error) string {
 }
 
 // TestConfigurations_ReplacedStoreReportsDeletions replaces the store of a subscription, as a reload of components
-// does. A key that was deleted meanwhile was never delivered before.
+// does. The subscription must report a key that was deleted meanwhile, although it has never delivered this key.
 func TestConfigurations_ReplacedStoreReportsDeletions(t *testing.T) {
 	for name, keys := range map[string][]string{"all": nil, "named": {"kept", "deleted"}} {
 		t.Run(name, func(t *testing.T) {
@@ -293,7 +293,8 @@ func (h *hanging) Subscribe(ctx context.Context, r configuration.SubscribeReques
 	return nil, ctx.Err()
 }
 
-// A call that repeats one that has not ended must not rely on it, because the earlier call may still fail.
+// A repeated call of SubscribeCallback must not rely on an earlier call that has not ended, because the earlier call
+// may still fail.
 func TestConfigurations_RepeatedCallDoesNotRelyOnUnfinishedOne(t *testing.T) {
 	c := newConfigured(t)
 	store := &hanging{Store: c.world.Configurations.List[0].Store, begun: make(chan struct{})}

@@ -27,7 +27,7 @@ const MaxSubscriptions = 128
 // Receiver, SubscribeCallback returns an error.
 type Options struct {
 	App      api.App
-	Callee   api.App // the application in sessions
+	Callee   api.App // the application whose sessions the requests use
 	Stores   Stores
 	Policies Policies
 	Sessions *api.Sessions // nil = none
@@ -68,7 +68,7 @@ func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.open, m.events}
 }
 
-// Protocols of subscriptions. Their ids are separate.
+// Protocols of subscriptions. A subscription of one protocol cannot be ended over the other.
 const (
 	subscribedHTTP = "http"
 	subscribedGRPC = "grpc"
@@ -91,7 +91,7 @@ func (s *subscriptions) init() {
 
 // Stream is a subscription. Only one goroutine may use Next.
 type Stream struct {
-	ID       string // over HTTP, renew changes it; subscriptions.mu guards it then
+	ID       string // renew changes it over HTTP; then subscriptions.mu guards it
 	service  *Service
 	store    string
 	protocol string
@@ -254,8 +254,8 @@ const (
 func (s *Stream) Overflow() context.Context { return s.current.Overflow() }
 
 // next waits for changes and returns them. If the component of the store was replaced, next subscribes to the new
-// component and first returns its current items. If changes were dropped because too many waited, a gRPC client gets
-// an error, and a callback gets the current items.
+// component. It then returns the deletions in between, and the current items. If changes were dropped because too many
+// waited, a gRPC client gets an error, and a callback gets the current items.
 func (s *Stream) next(ctx context.Context) ([]configuration.Item, error) {
 	for {
 		items, err := s.current.Next(ctx)

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	maxGraph  = 40 // applications of the graph; more would not be readable, and the tables have all
+	maxGraph  = 40 // applications in the graph, so that it is readable; the tables list all
 	maxLabels = 16 // arrows of the graph that have a label
 )
 
@@ -71,7 +71,7 @@ func (s *Snapshot) edges() []call {
 // application is what the console knows of an application.
 type application struct {
 	name      string
-	level     string // ok if all called instances are healthy, fail if none can be called; empty = none is called
+	level     string // ok = all callable instances are healthy, warn = some, fail = none; empty = none is callable
 	instances int
 	in, out   callRate
 }
@@ -111,7 +111,7 @@ func applications(instances []schema.AppInstance, edges []call) []application {
 	return out
 }
 
-// appTable is one line for each application with its calls in and out.
+// appTable renders a table with one line for each application and its calls in and out.
 func appTable(list []application) html {
 	var rows []html
 	for i := range list {
@@ -139,7 +139,7 @@ func (c *callRate) add(o callRate) { c.All, c.Failed = c.All+o.All, c.Failed+o.F
 
 func (c callRate) show() html { return esc(number(c.All) + "/s") }
 
-// share is the share of the calls that fail.
+// share renders the percentage of the calls that fail.
 func (c callRate) share() html {
 	switch {
 	case c.All == 0:
@@ -307,7 +307,7 @@ func arrow(c *call, from, to box) (line html, shown string, places []box) {
 	length := math.Hypot(dx, dy)
 	wide := 7*float64(len(shown)) + 8
 	var d html
-	if length == 0 { // it calls itself
+	if length == 0 { // the application calls itself
 		places = []box{{from.x, from.y - 40, wide}}
 		d = h("M % C % % %", from.moved(-18, -boxTall/2), from.moved(-40, -48), from.moved(40, -48),
 			from.moved(18, -boxTall/2))
@@ -332,10 +332,11 @@ func (b box) label(shown string, fails bool) html {
 		when(fails, " fail"), coordinate(b.x), coordinate(b.y+4), esc(shown))
 }
 
-// moved is a point near the middle of b, as a path of SVG has it.
+// moved returns the point that is dx and dy away from the middle of b, as text for the path of an SVG.
 func (b box) moved(dx, dy float64) html { return coordinate(b.x+dx) + " " + coordinate(b.y+dy) }
 
-// border is the point of the border of b, with some room, towards another point.
+// border returns the point at which the line from the middle of b to another point leaves b. It is 3 units outside the
+// border of b.
 func (b box) border(to box) box {
 	dx, dy := to.x-b.x, to.y-b.y
 	part := min((b.wide/2+3)/max(math.Abs(dx), 0.1), (boxTall/2+3)/max(math.Abs(dy), 0.1), 1)

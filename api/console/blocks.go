@@ -14,7 +14,7 @@ import (
 type Blocks interface {
 	// HeldLocks lists every lock that has an owner.
 	HeldLocks(ctx context.Context) ([]schema.LockStatus, error)
-	// ReleaseLock ends a lock, whoever owns it.
+	// ReleaseLock ends a lock, regardless of its owner.
 	ReleaseLock(ctx context.Context, r schema.LockReleaseRequest) (schema.LockStatus, error)
 	// ConfigurationStores returns the names of the configuration stores of this node.
 	ConfigurationStores() []string
@@ -22,7 +22,7 @@ type Blocks interface {
 	ConfigurationItems(ctx context.Context, store string, keys []string) ([]configurations.Change, error)
 }
 
-// blocksTime bounds the time of reading locks or configuration items for a page.
+// blocksTime is the timeout for reading the data of a page, such as locks, jobs or topics.
 const blocksTime = 5 * time.Second
 
 // locksBody lists the locks that have an owner.
@@ -58,7 +58,7 @@ func leaseLeft(l *schema.LockStatus) string {
 	return age(time.Duration(*l.LeftMS) * time.Millisecond)
 }
 
-// releaseForm releases a lock if it still has the token that is shown.
+// releaseForm renders the form that releases a lock, if the lock still has the token on the page.
 func (r *request) releaseForm(l *schema.LockStatus) html {
 	return h(`<form method="post" action="/locks/release">%%%%%<button class="danger" data-confirm="%">`+
 		`Release</button></form>`, r.csrf(), hidden("store", l.Store), hidden("prefix", l.Prefix),

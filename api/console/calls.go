@@ -21,7 +21,7 @@ type liveCalls struct {
 	watch *api.CallWatch
 	calls []api.LiveCall // oldest first
 	seen  uint64         // calls that the filter selected
-	lost  uint64         // of these, dropped because the page did not read them in time
+	lost  uint64         // calls of seen that were dropped, because the page did not read them in time
 }
 
 // read takes the new calls from the watch.
@@ -105,7 +105,7 @@ func (l *liveCalls) table(r *http.Request) html {
 	return dim(note) + grid("Calls", "Ended (UTC)|Application|Route|Status|Took|Consistency|Trace", rows)
 }
 
-// traceLink is a trace id with a link to all calls of that trace.
+// traceLink renders a trace id as a link to all calls of that trace.
 func traceLink(r *http.Request, id string) html {
 	if id == "" {
 		return text("")

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	compareTime    = 20 * time.Second // for one comparison of replicas
-	maxComparisons = 64               // that are remembered, at most one of each group
+	compareTime    = 20 * time.Second // timeout of one comparison of replicas
+	maxComparisons = 64               // remembered results, at most one of each group
 )
 
 // comparison is the last comparison of the replicas of a group.
@@ -36,7 +36,7 @@ type comparisons struct {
 	last map[uint64]comparison // by group
 }
 
-// latest returns the last comparison of a group. Its at is zero if there is none.
+// latest returns the last comparison of a group. The field at is zero if there is none.
 func (c *comparisons) latest(group uint64) comparison {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -82,7 +82,7 @@ func reloads(s *Snapshot) html {
 	return grid("Reading the files", "Node|State|Last read|Changes read since the start|Problem", rows)
 }
 
-// merge adds the counts of all nodes.
+// merge adds the counts of all nodes that have the same name and part. It sorts list.
 func merge(list []schema.NamedCount) []schema.NamedCount {
 	sort.SliceStable(list, func(i, k int) bool {
 		return cmp.Or(cmp.Compare(list[i].Name, list[k].Name), cmp.Compare(list[i].Part, list[k].Part)) < 0

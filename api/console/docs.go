@@ -13,7 +13,7 @@ import (
 type pathDoc struct {
 	tag, verb, path, summary string
 	parameters               []parameterDoc
-	body, example            string      // media types and the type of a request body, and an example
+	body, example            string      // media type and type of the request body; example of a body
 	answers                  [][2]string // status and what it means
 }
 

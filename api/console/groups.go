@@ -15,7 +15,7 @@ func groupsBody(r *request) (html, error) {
 	return card("groups", "Replication groups", groupTable(r.snap)), nil
 }
 
-// groupTable is one line for each group.
+// groupTable renders a table with one line for each group.
 func groupTable(s *Snapshot) html {
 	var rows []html
 	for _, one := range s.groups() {
@@ -36,7 +36,7 @@ func groupLink(id uint64) html {
 //go:noinline
 func groupName(id uint64) string { return "group " + strconv.FormatUint(id, 10) }
 
-// leaderLink is a link to the leader of a group, if there is one.
+// leaderLink renders a link to the leader of a group, or a dash if none is known.
 //
 //go:noinline
 func leaderLink(node string) html {
@@ -46,7 +46,8 @@ func leaderLink(node string) html {
 	return link(node, "nodes", node)
 }
 
-// groupState returns what a group serves. Like quorate status, it warns if the loss of one more voter would end that.
+// groupState renders whether a group serves reads and writes. Like quorate status, it warns if the loss of one more
+// voter would stop writes.
 func groupState(one group) html {
 	margin := schema.Margin(one.Servers)
 	switch {
@@ -63,7 +64,7 @@ func groupState(one group) html {
 	}
 }
 
-// groupBody is the page of one group.
+// groupBody renders the page of one group.
 func groupBody(r *request) (html, error) {
 	for _, one := range r.snap.groups() {
 		if strconv.FormatUint(one.ID, 10) == r.PathValue("group") {
@@ -134,7 +135,7 @@ func (r *request) leaderList(group uint64) html {
 const maxLeaders = 20
 
 // leaders returns the known leaders of a group, the newest first: at most one per term, and at most maxLeaders. The
-// time of a leader is the earliest at which any node learned of it.
+// time of a leader is the earliest at which any node heard of this leader.
 func (s *Snapshot) leaders(group uint64) (out []schema.LeaderSeen) {
 	byTerm := map[uint64]schema.LeaderSeen{}
 	for _, m := range s.Members {
@@ -154,7 +155,8 @@ func (s *Snapshot) leaders(group uint64) (out []schema.LeaderSeen) {
 	return out[:min(len(out), maxLeaders)]
 }
 
-// transferForm asks for the voter that leads next.
+// transferForm renders the form that transfers leadership to another voter. It renders nothing if the console is
+// read-only or there is no other voter.
 func (r *request) transferForm(one group) html {
 	if !r.console.config.Write {
 		return ""

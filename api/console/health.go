@@ -19,9 +19,9 @@ const (
 
 // group is one replication group as the whole cluster sees it.
 type group struct {
-	schema.GroupStatus             // by its leader, or by a node that has it
+	schema.GroupStatus             // as its leader reports it, or otherwise another node
 	Leads              bool        // GroupStatus is from its leader
-	Views              []groupView // by every node that holds the group, by node id
+	Views              []groupView // one of every node that holds the group, by node id
 }
 
 // groupView is a group as one node sees it.
@@ -30,7 +30,7 @@ type groupView struct {
 	schema.GroupStatus
 }
 
-// groups merges what all nodes say about the groups, by id.
+// groups merges the reports of all nodes about the groups. It returns the groups in order of their ids.
 func (s *Snapshot) groups() []group {
 	byID := map[uint64]*group{}
 	for _, m := range s.Members {
@@ -109,7 +109,7 @@ func health(s *Snapshot) (level, text string) {
 		" with a leader, no problem."
 }
 
-// missing says which nodes do not answer.
+// missing returns a text that begins with lead and names the nodes that do not answer, or "" if silent is empty.
 func missing(silent []Member, lead string) string {
 	if len(silent) == 0 {
 		return ""
@@ -137,10 +137,10 @@ type alert struct{ Level, Name, Where, Text string }
 
 const (
 	firesFor     = 5 * time.Minute  // how long an alert of a counter fires after the counter has grown
-	changesIn    = 10 * time.Minute // in which changes of leadership are counted
+	changesIn    = 10 * time.Minute // period in which changes of leadership are counted
 	manyChanges  = 3
 	slowLog      = 0.1 // seconds
-	slowSamples  = 15  // in sequence that are slow: half a minute
+	slowSamples  = 15  // number of consecutive slow samples: half a minute
 	manyErrors   = 0.05
 	leastErrors  = 5 // fewer failed calls in a minute are no alert
 	backupTooOld = 26 * time.Hour
@@ -190,7 +190,7 @@ func (s *Snapshot) alerts() (out []alert) {
 	return sorted(append(out, s.backupAlerts()...))
 }
 
-// leaderChanges counts the changes of leadership in the last minutes.
+// leaderChanges counts the changes of leadership of a group in the period changesIn.
 func (s *Snapshot) leaderChanges(group uint64) (n int) {
 	list := s.leaders(group)
 	for i := range list {
@@ -224,7 +224,7 @@ func (s *Snapshot) backupAlerts() (out []alert) {
 	return out
 }
 
-// alertsOf returns what is wrong with a node that answers.
+// alertsOf returns the alerts of a node that answers.
 func (s *Snapshot) alertsOf(m Member) (out []alert) {
 	if m.View == nil {
 		return nil
@@ -259,7 +259,7 @@ func (s *Snapshot) alertsOf(m Member) (out []alert) {
 	return out
 }
 
-// slow reports whether all of the newest samples have slow log writes.
+// slow reports whether log writes are slow in all of the newest slowSamples samples.
 func slow(past []Sample) bool {
 	for i := range slowSamples {
 		if at := len(past) - 1 - i; at < 0 || !(past[at].SyncP99 > slowLog) { // NaN = no write

@@ -39,7 +39,7 @@ func h(format string, args ...html) html {
 //go:noinline
 func esc(s string) html { return html(stdhtml.EscapeString(s)) }
 
-// text is text; an empty one is a dash.
+// text renders s. An empty s becomes a dash.
 //
 //go:noinline
 func text(s string) html {
@@ -49,12 +49,12 @@ func text(s string) html {
 	return esc(s)
 }
 
-// num is a number.
+// num renders a number.
 //
 //go:noinline
 func num(n uint64) html { return html(strconv.FormatUint(n, 10)) }
 
-// some is a number; 0 is a dash.
+// some renders a number. 0 becomes a dash.
 //
 //go:noinline
 func some(n uint64) html {
@@ -64,7 +64,7 @@ func some(n uint64) html {
 	return num(n)
 }
 
-// when returns x if the condition holds, and otherwise nothing.
+// when returns x if holds is true, and "" otherwise.
 //
 //go:noinline
 func when(holds bool, x html) html {
@@ -85,7 +85,7 @@ func joined(list []html) html {
 	return html(b.String())
 }
 
-// row is a row of a table.
+// row renders one line of a table.
 //
 //go:noinline
 func row(cells ...html) html {
@@ -100,19 +100,19 @@ func row(cells ...html) html {
 	return html(b.String())
 }
 
-// code is text in a fixed-width font.
+// code renders text in a fixed-width font.
 //
 //go:noinline
 func code(s string) html { return h("<code>%</code>", text(s)) }
 
-// hidden is a hidden field of a form.
+// hidden renders a hidden field of a form.
 //
 //go:noinline
 func hidden(name, value string) html {
 	return h(`<input type="hidden" name="%" value="%">`, esc(name), esc(value))
 }
 
-// label returns a text field with its label. extra has further attributes of the field.
+// label renders a text field with its label. extra has further attributes of the field.
 //
 //go:noinline
 func label(title, name, value string, extra html) html {
@@ -120,7 +120,7 @@ func label(title, name, value string, extra html) html {
 		extra)
 }
 
-// choose is a list of options with its label. An option is its value, or value=text.
+// choose renders a list of options with a label. An option is its value, or value=text.
 //
 //go:noinline
 func choose(title, name, current string, options []string) html {
@@ -136,7 +136,7 @@ func choose(title, name, current string, options []string) html {
 	return h(`<label>% <select name="%">%</select></label>`, esc(title), esc(name), joined(list))
 }
 
-// area is a text area with its label.
+// area renders a text area with its label. more has further attributes of the text area.
 //
 //go:noinline
 func area(title, value, example string, more html) html {

@@ -14,7 +14,7 @@ func nodesBody(r *request) (html, error) {
 	return card("nodes", "Nodes of the cluster", nodeTable(r.snap)), nil
 }
 
-// nodeTable is one line for each node.
+// nodeTable renders a table with one line for each node.
 func nodeTable(s *Snapshot) html {
 	var rows []html
 	groups := s.groups()
@@ -39,7 +39,8 @@ func nodeTable(s *Snapshot) html {
 	return grid("Nodes", "Node|State|Role|Leads|Behind|Requests|p99|CPU|Memory|Disk free|Uptime|Version", rows)
 }
 
-// behind is how far a node is behind the leaders of its groups, at most.
+// behind returns by how many log entries a node is behind the leaders of its groups, at most. It returns "" if no
+// leader has reported that.
 func behind(groups []group, node string) string {
 	lag, known := uint64(0), false
 	for _, one := range groups {
@@ -55,7 +56,7 @@ func behind(groups []group, node string) string {
 	return entries(lag)
 }
 
-// nodeState is whether a node answers and is ready.
+// nodeState renders whether a node answers and is ready.
 func nodeState(m Member) html {
 	switch {
 	case m.State == "left":
@@ -99,7 +100,7 @@ func diskFree(v *schema.NodeView) string {
 	return size(v.Figures.DiskFree)
 }
 
-// nodeBody is the page of one node.
+// nodeBody renders the page of one node.
 func nodeBody(r *request) (html, error) {
 	for _, m := range r.snap.Members {
 		if m.Node == r.PathValue("node") {
@@ -187,7 +188,7 @@ func connections(list []schema.NamedCount) html {
 	return pairs(out...)
 }
 
-// counts is a table of counts.
+// counts renders a table of counts.
 func counts(head string, list []schema.NamedCount) html {
 	var rows []html
 	for _, c := range list {

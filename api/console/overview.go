@@ -13,7 +13,7 @@ func overviewBody(r *request) (html, error) {
 		card("nodes", "Nodes", nodeTable(s)) + card("groups", "Groups", groupTable(s)), nil
 }
 
-// totals are the rates of the whole cluster.
+// totals renders the figures of the whole cluster.
 func (r *request) totals() html {
 	s, sum := r.snap, schema.Rates{}
 	var keys, disk float64
@@ -56,7 +56,7 @@ func (s *Snapshot) entryRate(node string, group uint64) float64 {
 	return s.Logs[logOf{node, group}]
 }
 
-// sumPast adds the samples of all nodes. Of the latency it takes the worst.
+// sumPast adds the samples of all nodes. For latencies and log entries, it takes the largest value instead.
 func (s *Snapshot) sumPast() []Sample {
 	longest := 0
 	for _, one := range s.Past {

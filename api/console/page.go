@@ -57,7 +57,7 @@ const documentHead = `<!doctype html>
 	`<meta name="color-scheme" content="light dark"><title>%Quorate</title>` +
 	`<link rel="icon" href="/assets/icon.svg" type="image/svg+xml"><link rel="stylesheet" href="/assets/console.css">`
 
-// document is a whole page.
+// document renders a whole page.
 func (r *request) document(p page, body html) html {
 	cluster := ""
 	if v := r.snap.self(); v != nil {
@@ -111,7 +111,7 @@ func (r *request) footer() html {
 	return h("<footer>Quorate %, served by node %</footer>", esc(v.Status.Node.Version), esc(v.Status.Node.ID))
 }
 
-// banner is the health of the cluster in one sentence. It is at the top of every page.
+// banner renders the health of the cluster in one sentence. Every page has it at the top.
 func (r *request) banner() html {
 	level, text := health(r.snap)
 	return h(`<p id="health" class="banner %" role="status"><span class="dot" aria-hidden="true"></span>`+
@@ -119,28 +119,28 @@ func (r *request) banner() html {
 		esc(r.snap.At.UTC().Format("15:04:05")))
 }
 
-// csrf is the hidden field that every form needs.
+// csrf renders the hidden field with the CSRF token, which every form needs.
 func (r *request) csrf() html { return hidden("csrf", r.session.csrf) }
 
-// signIn answers a browser that has not signed in.
+// signIn answers a browser that has not signed in with a page that explains how to sign in.
 func (c *Console) signIn(w http.ResponseWriter, status int, text string) {
 	writePage(w, status, plainPage("Sign in", h("<p>%</p><p>Run this command on the machine of the node, as the user "+
 		"of the node. It prints a link that signs one browser in:</p><pre><code>quorate console</code></pre>",
 		esc(text))))
 }
 
-// failed answers with an error.
+// failed answers with an error page.
 func (c *Console) failed(r *request, status int, text string) {
 	writePage(r.w, status, plainPage(http.StatusText(status), failure(text)+
 		`<p><a href="/">Back to the overview</a></p>`))
 }
 
-// failure is what has failed.
+// failure renders an error message.
 //
 //go:noinline
 func failure(text string) html { return h(`<p class="notice fail" role="alert">%</p>`, esc(text)) }
 
-// plainPage is a page without the navigation.
+// plainPage renders a page without the navigation.
 func plainPage(title string, body html) html {
 	return h(documentHead+`</head><body class="plain"><main id="main"><h1>%</h1>%</main></body></html>`,
 		esc(title+" · "), esc(title), body)
@@ -156,7 +156,7 @@ func (s *Snapshot) self() *schema.NodeView {
 	return nil
 }
 
-// card is a titled part of a page. Its id lets the script replace it alone.
+// card renders a titled part of a page. The script finds a card by its id, and replaces only the cards that changed.
 //
 //go:noinline
 func card(id, title string, body html) html {
@@ -164,14 +164,14 @@ func card(id, title string, body html) html {
 		esc(id), esc(id), esc(title), body)
 }
 
-// scroll lets a wide part scroll sideways on narrow screens.
+// scroll wraps a wide part of a page, so that it scrolls sideways on narrow screens.
 //
 //go:noinline
 func scroll(name string, body html) html {
 	return h(`<div class="scroll" tabindex="0" role="region" aria-label="%">%</div>`, esc(name), body)
 }
 
-// grid is a table. The names of the columns are separated by |.
+// grid renders a table. The names of the columns are separated by |.
 //
 //go:noinline
 func grid(caption, head string, rows []html) html {
@@ -186,7 +186,7 @@ func grid(caption, head string, rows []html) html {
 		`<tbody>%</tbody></table>`, esc(caption), joined(cells), joined(rows)))
 }
 
-// pairs is a list of elements made by pair.
+// pairs renders a list of elements made by pair.
 //
 //go:noinline
 func pairs(list ...html) html {
@@ -199,7 +199,7 @@ func pairs(list ...html) html {
 	return html(b.String())
 }
 
-// pair is a name with a value.
+// pair renders a name with a value.
 //
 //go:noinline
 func pair(name, value string) html { return pairOf(name, text(value)) }
@@ -209,31 +209,31 @@ func pairOf(name string, value html) html {
 	return h("<div><dt>%</dt><dd>%</dd></div>", esc(name), value)
 }
 
-// badge is a short coloured word. The kinds are ok, warn, fail, neutral and write.
+// badge renders a short coloured word. The kinds are ok, warn, fail, neutral and write.
 //
 //go:noinline
 func badge(kind, word string) html { return h(`<span class="badge %">%</span>`, esc(kind), esc(word)) }
 
-// dim is text of less weight.
+// dim renders a paragraph of less prominent text.
 //
 //go:noinline
 func dim(s string) html { return h(`<p class="dim">%</p>`, esc(s)) }
 
-// figure is a large number with a label and, if there are samples, a chart.
+// figure renders a large number with a label and, if there are samples, a chart.
 //
 //go:noinline
 func figure(label, value string, chart html) html {
 	return h(`<div class="figure"><span class="label">%</span><strong>%</strong>%</div>`, esc(label), esc(value), chart)
 }
 
-// figures is a group of figures.
+// figures renders a group of figures.
 //
 //go:noinline
 func figures(id, name string, list html) html {
 	return h(`<section id="%" class="figures" aria-label="%">%</section>`, esc(id), esc(name), list)
 }
 
-// link is a link to a path. Segments after the first are escaped.
+// link renders a link to the path with the given segments, and escapes them.
 //
 //go:noinline
 func link(label string, segments ...string) html {
@@ -366,7 +366,7 @@ func moment(at, now time.Time) string {
 	return text + " (" + age(-d) + " ago)"
 }
 
-// age formats how long ago something was, or how long it takes, in its largest units.
+// age formats a duration in its largest units.
 //
 //go:noinline
 func age(d time.Duration) string {

@@ -33,7 +33,7 @@ const (
 	maxStreams = 64                     // open pages that are kept up to date
 	updateEach = 500 * time.Millisecond // the least time between two updates of an open page
 	heartbeat  = 15 * time.Second
-	sendTime   = 20 * time.Second // for one update of a page
+	sendTime   = 20 * time.Second // timeout of sending one update of a page
 )
 
 // Config has the dependencies of a Console. Cluster, Data, Blocks, Work, Workflows, Topics, Calls, OpenAPI, Logger and
@@ -50,7 +50,7 @@ type Config struct {
 	OpenAPI   []byte // the description of the HTTP API
 	// Token returns the API token of an application of this node; empty = none is needed. It is never shown.
 	Token  func(app string) string
-	Port   string // that the console listens on; part of the name of its cookie
+	Port   string // port of the console; a part of the name of its cookie
 	Logger *slog.Logger
 	Now    func() time.Time
 }
@@ -79,7 +79,7 @@ func New(c Config) (*Console, error) {
 	con := &Console{config: c, sessions: newSessions("quorate-console-"+c.Port, c.Now),
 		watcher: newWatcher(c.Cluster, c.Now), paths: paths, mux: http.NewServeMux(),
 		streams: make(chan struct{}, maxStreams), closed: make(chan struct{})}
-	con.hostname, _ = os.Hostname() // without one, only addresses are accepted
+	con.hostname, _ = os.Hostname() // without one, only addresses and localhost are accepted
 	con.compared.closing, con.compared.cease = context.WithCancel(context.Background())
 	con.close = sync.OnceFunc(func() {
 		close(con.closed)
@@ -102,7 +102,7 @@ func (c *Console) Login() (path string, expires time.Time) {
 // route sets up the paths.
 func (c *Console) route() {
 	c.mux.HandleFunc("GET /login", c.login)
-	// A preview of the link must not use it up.
+	// Some programs preview a link with HEAD. Such a request must not use the link up.
 	c.mux.HandleFunc("HEAD /login", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
 	c.mux.HandleFunc("GET /assets/{file}", c.asset)
 	for _, p := range pages() {
@@ -128,7 +128,7 @@ func (c *Console) route() {
 
 // Handler returns the handler of the console.
 func (c *Console) Handler() http.Handler {
-	// It checks Sec-Fetch-Site and Origin. Forms have a token in addition.
+	// The protection checks Sec-Fetch-Site and Origin. Forms also have a token.
 	protection := http.NewCrossOriginProtection()
 	next := protection.Handler(c.mux)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -289,7 +289,7 @@ func (c *Console) stream(r *request, p page) {
 			}
 		}
 		if event != nil {
-			_ = out.SetWriteDeadline(time.Now().Add(sendTime)) // not every test writer has deadlines
+			_ = out.SetWriteDeadline(time.Now().Add(sendTime)) // response writers of tests may have no deadlines
 			if _, err := r.w.Write(event); err != nil || out.Flush() != nil {
 				return
 			}
@@ -302,7 +302,7 @@ func (c *Console) stream(r *request, p page) {
 				return
 			}
 		case <-alive.C:
-			if c.sessions.look(r.Request) == nil { // it has ended
+			if c.sessions.look(r.Request) == nil { // the session has ended
 				return
 			}
 		case <-c.closed:
@@ -342,7 +342,7 @@ func sse(text []byte) []byte {
 	for line := range bytes.Lines(text) {
 		b.WriteString("data: ")
 		line = bytes.TrimRight(line, "\r\n")
-		b.Write(bytes.ReplaceAll(line, []byte("\r"), []byte(" "))) // it would end the line of the event
+		b.Write(bytes.ReplaceAll(line, []byte("\r"), []byte(" "))) // a carriage return would end the line
 		b.WriteByte('\n')
 	}
 	b.WriteByte('\n')

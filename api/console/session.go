@@ -10,14 +10,14 @@ import (
 
 const (
 	loginTime   = 10 * time.Minute // how long a login link can be used
-	sessionTime = 12 * time.Hour   // without a request
+	sessionTime = 12 * time.Hour   // how long a session lasts without a request
 	maxSessions = 32
 	maxLogins   = 32
 )
 
 // session is one browser that has signed in.
 type session struct {
-	csrf string // in every form; a request that changes something must send it
+	csrf string // token in every form; a request that changes something must send it
 	seen time.Time
 }
 

@@ -23,7 +23,7 @@ const (
 	maxShown   = 64 << 10 // bytes of a value that are shown and can be edited
 )
 
-// choice is what the page of the state shows.
+// choice has the parameters of the state page.
 type choice struct{ app, store, prefix, token, key, consistency string }
 
 func (r *request) choice() choice {
@@ -38,7 +38,7 @@ func (r *request) choice() choice {
 	return c
 }
 
-// link is the address of the page with another key or page.
+// link returns the address of the state page with the given key and page token.
 func (c choice) link(key, token string) string {
 	q := url.Values{}
 	for _, one := range [...][2]string{{"app", c.app}, {"store", c.store}, {"prefix", c.prefix}, {"token", token},
@@ -58,7 +58,7 @@ func (c choice) options() api.ReadOptions {
 	return o
 }
 
-// apps are the ids of the applications of the cluster, those of this node first.
+// apps returns the ids of the applications of the cluster, those of this node first.
 func (r *request) apps() []string {
 	var own, other []string
 	if v := r.snap.self(); v != nil {
@@ -75,7 +75,7 @@ func (r *request) apps() []string {
 	return append(own, slices.Compact(other)...)
 }
 
-// stateBody browses the keys of an application.
+// stateBody renders the page that browses the keys of an application.
 func stateBody(r *request) (html, error) {
 	c := r.choice()
 	body := r.chooser(c)
@@ -94,7 +94,7 @@ func stateBody(r *request) (html, error) {
 	return body, nil
 }
 
-// chooser is the form that chooses the application, the store and the prefix.
+// chooser renders the form that chooses the application, the store and the prefix.
 func (r *request) chooser(c choice) html {
 	stores := r.console.config.Data.Stores(c.app)
 	if c.store != "" && !slices.Contains(stores, c.store) {
@@ -111,7 +111,7 @@ func (r *request) chooser(c choice) html {
 		choose("Read", "consistency", c.consistency, []string{"eventual", "strong"})))
 }
 
-// keys is one page of the keys.
+// keys renders one page of the keys.
 func (r *request) keys(c choice) html {
 	page, err := r.console.config.Data.State(c.app).List(r.Context(), api.ListRequest{Store: c.store, Prefix: c.prefix,
 		Limit: keysOfPage, Token: c.token, ReadOptions: c.options()})
@@ -133,7 +133,7 @@ func (r *request) keys(c choice) html {
 	return card("keys", "Keys", grid("Keys", "Key|ETag|Expires", rows)+dim("Answered with "+proof(page.Proof)+".")+turn)
 }
 
-// proof says what an answer guarantees.
+// proof describes the consistency of an answer.
 func proof(p state.Proof) string {
 	if p.Level == "" {
 		return "the consistency of the store"
@@ -148,7 +148,7 @@ func proof(p state.Proof) string {
 	return out
 }
 
-// value shows the value of one key. It is written to the audit log.
+// value renders the value of one key. It writes an audit log line for the read.
 func (r *request) value(c choice) html {
 	item, err := r.console.config.Data.State(c.app).Get(r.Context(), api.GetRequest{Store: c.store, Key: c.key,
 		ReadOptions: c.options()})
@@ -256,7 +256,8 @@ func formTarget(c choice, item state.Item) html {
 	return fields
 }
 
-// editor is the form for a value. Without a key it creates one that must not exist yet.
+// editor renders the form that saves a value. Without a key in c, the form has a field for a new key, which must not
+// exist yet.
 func (r *request) editor(c choice, item state.Item, shown string) html {
 	ttl := ""
 	if !item.Expires.IsZero() {

@@ -18,8 +18,8 @@ import (
 
 // Topics shows topics. Implementations are safe for concurrent use.
 type Topics interface {
-	// ListTopics lists the topics of a component, or of all components if pubsub is empty. A name of a topic selects
-	// that topic, which must exist.
+	// ListTopics lists the topics of a component, or of all components if pubsub is empty. If topic is not empty, it
+	// lists only that topic, and returns an error if the topic does not exist.
 	ListTopics(ctx context.Context, pubsub, topic string) ([]schema.TopicStatus, error)
 	// ReadMessages calls take for the messages of a topic, and returns the error of take.
 	ReadMessages(ctx context.Context, r schema.TopicRead, take func(schema.TopicLine) error) error
@@ -32,7 +32,7 @@ const (
 
 var errEnough = errors.New("the page has enough messages")
 
-// topicsBody lists topics with their groups, and shows one of them.
+// topicsBody lists topics with their groups. It also shows the topic that the request names.
 func topicsBody(r *request) (html, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), blocksTime)
 	defer cancel()
@@ -75,7 +75,7 @@ func topicsBody(r *request) (html, error) {
 		"that can be shown.")), nil
 }
 
-// topicQuery is the query of the page of a topic.
+// topicQuery returns the query of the page of a topic.
 func topicQuery(pubsub, topic string) url.Values {
 	return url.Values{"pubsub": {pubsub}, "topic": {topic}}
 }
@@ -99,7 +99,7 @@ func sizeOfTopic(t *schema.TopicStatus) html {
 	return esc(size(float64(t.Bytes))) + when(t.Full, " "+badge(levelFail, "full"))
 }
 
-// subscribers warns of a group that has messages and no subscription that receives them.
+// subscribers renders the number of subscribers of a group. It warns if the group has messages and no subscriber.
 func subscribers(g *schema.TopicGroupStatus) html {
 	if g.Subscribers == 0 && g.Lag > 0 {
 		return badge(levelWarn, "none")
@@ -107,7 +107,7 @@ func subscribers(g *schema.TopicGroupStatus) html {
 	return num(g.Subscribers)
 }
 
-// lag is the lag of a group. With a + there may be more.
+// lag returns the lag of a group. A + at its end means that the lag may be larger.
 func lag(g *schema.TopicGroupStatus) string {
 	n := strconv.FormatUint(g.Lag, 10)
 	if g.Capped {
@@ -116,7 +116,7 @@ func lag(g *schema.TopicGroupStatus) string {
 	return n
 }
 
-// oldest is for how long the oldest message of a group has waited; empty = none waits.
+// oldest returns how long the oldest message of a group has waited, or "" if none waits.
 func oldest(g *schema.TopicGroupStatus) string {
 	if g.Oldest == nil {
 		return ""
@@ -124,12 +124,13 @@ func oldest(g *schema.TopicGroupStatus) string {
 	return age(time.Duration(g.OldestAgeMS) * time.Millisecond)
 }
 
-// topic shows one of the topics in list with its groups and, on request, its messages. err is why there is no list.
+// topic shows one of the topics in list with its groups and, on request, its messages. err is the error if there is no
+// list.
 func (r *request) topic(ctx context.Context, pubsub, topic string, list []schema.TopicStatus, err error) html {
 	title := "Topic " + topic
 	n := slices.IndexFunc(list, func(t schema.TopicStatus) bool { return t.PubSub == pubsub && t.Topic == topic })
 	if err == nil && n < 0 {
-		_, err = r.console.config.Topics.ListTopics(ctx, pubsub, topic) // says which topic may be meant
+		_, err = r.console.config.Topics.ListTopics(ctx, pubsub, topic) // the error names a similar topic
 	}
 	if err != nil {
 		return card("topic", title, failure(textOf(err)))
@@ -253,7 +254,8 @@ func shownData(m *schema.TopicMessage) string {
 	return cutData(string(v), whole, maxMessage)
 }
 
-// cutData adds to the first part of data how large the whole is.
+// cutData returns first, the first part of some data. If the whole data has more than limit bytes, it appends the size
+// of the whole.
 func cutData(first string, whole, limit int) string {
 	if whole <= limit {
 		return first

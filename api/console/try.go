@@ -21,15 +21,15 @@ const (
 	maxAnswer = 64 << 10 // bytes of an answer that are shown
 )
 
-// tryPage composes a request to the API, shows it as a command, and sends it.
+// tryPage returns the page that composes a request to the API, shows it as a command, and sends it.
 func tryPage() page { return page{"/try", "Try it", nil, tryBody} }
 
-// attempt is the form of the page.
+// attempt has the fields of the form.
 type attempt struct {
 	kind, app, store, key, value, etag, target, method, verb string
 }
 
-// kinds are the requests that the page can compose.
+// kinds returns the kinds of requests that the page can compose.
 func kinds() []string { return []string{"get", "save", "delete", "transaction", "invoke"} }
 
 func attemptOf(q url.Values) *attempt {
@@ -97,7 +97,7 @@ func (r *request) ownAPIs() (out []ownAPI) {
 	return out
 }
 
-// reachable replaces an address that means all interfaces by loopback.
+// reachable replaces the unspecified address, which means all interfaces, by 127.0.0.1.
 func reachable(at string) string {
 	host, port, err := net.SplitHostPort(at)
 	if ip := net.ParseIP(host); err == nil && ip != nil && ip.IsUnspecified() {
@@ -113,7 +113,7 @@ func (r *request) token(app string) string {
 	return r.console.config.Token(app)
 }
 
-// kindLinks choose the kind of the request.
+// kindLinks renders the links that choose the kind of the request.
 func kindLinks(a *attempt) html {
 	var links []html
 	for _, k := range kinds() {
@@ -123,7 +123,7 @@ func kindLinks(a *attempt) html {
 	return h(`<nav class="tabs" aria-label="Kind of request"><ul>%</ul></nav>`, joined(links))
 }
 
-// fields are the fields of a kind, in order: name, label and example.
+// fields returns the name, the label and an example of each field of a kind, in order.
 func (a *attempt) fields() [][3]string {
 	store, key := [3]string{"store", "Store", "statestore"}, [3]string{"key", "Key", "order-1"}
 	value, etag := [3]string{"value", "Value (JSON)", `{"total": 12}`}, [3]string{"etag", "ETag (empty = any)", ""}
@@ -161,7 +161,7 @@ func (a *attempt) get(field string) string {
 	return a.verb
 }
 
-// complete reports whether the fields without which there is no request are filled in.
+// complete reports whether all required fields are filled in.
 func (a *attempt) complete() bool {
 	for _, f := range a.fields() {
 		optional := f[0] == "etag" || a.kind == "invoke" && (f[0] == "value" || f[0] == "verb")
@@ -189,7 +189,8 @@ func tryForm(a *attempt, addresses []ownAPI) html {
 		hidden("kind", a.kind), choose("As application", "app", a.app, apps), joined(inputs))
 }
 
-// runForm sends the request that is shown.
+// runForm renders the button that sends the composed request. In a read-only console, only requests of the kind get
+// have it.
 func (r *request) runForm(a *attempt) html {
 	if a.kind != "get" && !r.console.config.Write {
 		return dim(readOnlyText)
@@ -208,7 +209,7 @@ type apiCall struct {
 	body      string
 }
 
-// call composes the request.
+// call composes the request. It returns fault.Invalid if a value that must be JSON is not JSON.
 func (a *attempt) call(address string) (apiCall, error) {
 	base := "http://" + address
 	state := base + "/v1.0/state/" + url.PathEscape(a.store)

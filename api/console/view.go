@@ -11,7 +11,7 @@ import (
 type Member struct {
 	schema.MemberStatus
 	View *schema.NodeView // nil = the node did not answer
-	Err  string           // why not
+	Err  string           // why the node did not answer
 }
 
 // Cluster describes a cluster, transfers leadership between its nodes, and compares its replicas. Implementations are
@@ -31,6 +31,6 @@ type Cluster interface {
 type Data interface {
 	// Stores returns the names of the state stores that an application sees on this node.
 	Stores(app string) []string
-	// State returns the state service of an application. It need not run on this node.
+	// State returns the state service of an application. The application need not run on this node.
 	State(app string) *api.State
 }

@@ -11,8 +11,8 @@ import (
 
 const (
 	pollEvery = 2 * time.Second
-	pollTime  = 1500 * time.Millisecond // for the answers of all nodes
-	keepTime  = time.Minute             // of what is known, without a page
+	pollTime  = 1500 * time.Millisecond // timeout for the answers of all nodes
+	keepTime  = time.Minute             // how long snapshots are kept without a page
 	// keep is the number of samples of each node: 4 minutes.
 	keep = 120
 	// keepNodes bounds the nodes with samples, and so the memory: 50 nodes need 144 kB.
@@ -25,7 +25,7 @@ type Snapshot struct {
 	Members []Member
 	Rates   map[string]schema.Rates // by node id
 	Past    map[string][]Sample     // by node id, oldest first
-	Calls   map[edge]callRate       // of all nodes
+	Calls   map[edge]callRate       // calls per second, summed over all nodes
 	Logs    map[logOf]float64       // log entries per second
 	Grew    map[partOf]time.Time    // when the counter of an alert grew last, by node and alert
 	// Recent are the calls of about the last minute, by application and called application, and by node and store.
@@ -47,7 +47,7 @@ type logOf struct {
 // partOf is a part of a node or of an application, such as a store.
 type partOf struct{ Of, Part string }
 
-// recent is the time in which a call loses its weight in Snapshot.Recent.
+// recent is the time constant with which calls lose their weight in Snapshot.Recent.
 const recent = time.Minute
 
 // Sample is one point of the charts of a node.
@@ -63,7 +63,7 @@ type watcher struct {
 
 	mu     sync.Mutex
 	pages  map[chan<- struct{}]struct{} // open streams
-	stop   context.CancelFunc           // of the loop; nil = no page is open
+	stop   context.CancelFunc           // ends the loop; nil = no page is open
 	last   *Snapshot
 	past   map[string][]Sample
 	forget *time.Timer // drops last and past when no page was open or requested for keepTime
@@ -110,9 +110,9 @@ func (w *watcher) loop(ctx context.Context) {
 	}
 }
 
-// current returns a snapshot that is at most a poll interval old.
+// current returns a snapshot that is less than pollEvery+pollTime old, or a new one.
 func (w *watcher) current(ctx context.Context) *Snapshot {
-	// The browser may go away, but what the nodes answer is for others, too.
+	// The poll continues if the browser disconnects, because other pages use the answers of the nodes, too.
 	return w.poll(context.WithoutCancel(ctx), pollEvery+pollTime)
 }
 
@@ -154,13 +154,13 @@ func (w *watcher) poll(ctx context.Context, maxAge time.Duration) *Snapshot {
 	for changed := range w.pages {
 		select {
 		case changed <- struct{}{}:
-		default: // the page knows
+		default: // the page has not read the previous element
 		}
 	}
 	return next
 }
 
-// drop frees what is known, after the last page was closed.
+// drop frees the snapshots and samples, unless a page is open.
 func (w *watcher) drop() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -169,7 +169,7 @@ func (w *watcher) drop() {
 	}
 }
 
-// remember adds the rates of s to the samples of the charts, and gives s a copy of them.
+// remember adds the rates of s to the samples of the charts, and sets s.Past to these samples.
 func (w *watcher) remember(s *Snapshot) {
 	s.Past = map[string][]Sample{}
 	for _, m := range s.Members {
@@ -181,7 +181,7 @@ func (w *watcher) remember(s *Snapshot) {
 			samples = append(samples, Sample{float32(r.Requests), float32(r.Errors), float32(r.P99),
 				float32(r.SyncP99), float32(r.Entries), float32(r.CPU)})
 		} else if m.View == nil && known {
-			samples = append(samples, Sample{}) // it does not answer
+			samples = append(samples, Sample{}) // the node does not answer
 		}
 		if extra := len(samples) - keep; extra > 0 {
 			samples = append(samples[:0:0], samples[extra:]...)
@@ -221,7 +221,7 @@ func (s *Snapshot) derive(earlier *Snapshot) {
 	}
 }
 
-// count adds what has happened at a node since an older view of it.
+// count adds the calls, log entries and alerts of a node since an older view of the node.
 func (s *Snapshot) count(m Member, older *schema.NodeView) {
 	seconds, calls, logs := m.View.At.Sub(older.At).Seconds(), map[edge]schema.AppCalls{}, map[string]float64{}
 	counters := map[string]float64{}

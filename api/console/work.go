@@ -19,7 +19,7 @@ type Work interface {
 	ListActors(ctx context.Context, limit int) ([]schema.ActorsStatus, error)
 }
 
-const maxRows = 500 // of a table of jobs or actors
+const maxRows = 500 // maximum number of lines of a table
 
 // jobsBody lists jobs, without their data.
 func jobsBody(r *request) (html, error) {
@@ -58,7 +58,7 @@ func jobsBody(r *request) (html, error) {
 			"runs of the jobs whose group it leads, at most 8 of each job and 128 in all, since it started.")), nil
 }
 
-// runs returns the last runs of jobs that any node remembers, the newest first.
+// runs returns the remembered runs of the jobs that pick selects, the newest first, at most maxRows.
 func (s *Snapshot) runs(pick schema.JobSelection) (out []schema.JobRun) {
 	for _, m := range s.Members {
 		if m.View == nil {
@@ -110,7 +110,7 @@ func jobState(j *schema.JobStatus, now time.Time) html {
 	}
 }
 
-// stamp formats a time in UTC. It omits the date if that is today.
+// stamp formats a time in UTC. It omits the date if the time is today.
 //
 //go:noinline
 func stamp(t, now time.Time) string {
@@ -120,7 +120,7 @@ func stamp(t, now time.Time) string {
 	return t.Format("Jan 2 15:04:05")
 }
 
-// cut says that a table shows only some of n rows.
+// cut returns a note that a table shows only some of n rows, or "" if it shows all.
 func cut(n int) string {
 	if n <= maxRows {
 		return ""

@@ -12,7 +12,7 @@ import (
 
 // Workflows shows workflows. Implementations are safe for concurrent use.
 type Workflows interface {
-	// ListWorkflows lists instances by application and time of creation.
+	// ListWorkflows lists instances in the order of application and time of creation.
 	ListWorkflows(ctx context.Context, r schema.WorkflowSelection) (schema.WorkflowPage, error)
 	// ShowWorkflow describes an instance and its steps.
 	ShowWorkflow(ctx context.Context, r schema.WorkflowRef, payloads bool) (schema.WorkflowDetail, error)
@@ -75,7 +75,7 @@ func workflowsBody(r *request) (html, error) {
 	return joined(append(parts, card("instances", "Instances", table))), nil
 }
 
-// instanceLink is a link to the page of an instance.
+// instanceLink renders a link to the page of an instance.
 func instanceLink(w schema.WorkflowRef, shown string) html {
 	return h(`<a href="%">%</a>`, esc("/workflows?"+instanceQuery(w).Encode()), code(shown))
 }
@@ -135,7 +135,7 @@ func (r *request) workflow(ctx context.Context, ref schema.WorkflowRef, payloads
 	return card("instance", title, body+stepPicture(&d, now)+r.payloads(&d, payloads))
 }
 
-// payloads shows input, output and custom status, or the button that does.
+// payloads shows input, output and custom status, or the button that shows them.
 func (r *request) payloads(d *schema.WorkflowDetail, shown bool) html {
 	q := instanceQuery(d.WorkflowRef)
 	if !shown {
@@ -213,7 +213,7 @@ func stepPicture(d *schema.WorkflowDetail, now time.Time) html {
 	return h("<h3>Steps</h3>%", grid("Steps", "Step|Name|Time|Outcome|Took|Details", rows)) + dim(note)
 }
 
-// stepTime is how long a step took, or has taken so far.
+// stepTime returns how long a step took, or has taken until end.
 func stepTime(s *schema.WorkflowStep, end time.Time) time.Duration {
 	if !s.End.IsZero() {
 		end = s.End
@@ -236,7 +236,7 @@ func stepOutcome(s *schema.WorkflowStep) (word, level string) {
 	return s.Outcome, levelOK
 }
 
-// stepBar is the bar of a step. The axis has 1000 units, and every bar can be seen.
+// stepBar renders the bar of a step on an axis of 1000 units. Every bar is wide enough to be visible.
 func stepBar(s *schema.WorkflowStep, level string, begin, end time.Time, whole time.Duration) html {
 	const axis, least = 1000.0, 4.0
 	at := axis * float64(max(s.Begin.Sub(begin), 0)) / float64(whole)

@@ -17,7 +17,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// reminderMessage is what the requests for reminders and timers have in common.
+// reminderMessage has the methods that the requests for reminders and timers have in common.
 type reminderMessage interface {
 	GetActorType() string
 	GetActorId() string
@@ -28,7 +28,7 @@ type reminderMessage interface {
 	GetData() []byte
 }
 
-// reminderOf converts a request. Data are bytes, which applications get as base64.
+// reminderOf converts a request. Applications get the data, which are bytes, as a base64 string.
 func reminderOf(in reminderMessage) (actors.Reminder, error) {
 	out := actors.Reminder{Actor: api.Actor{Type: in.GetActorType(), ID: in.GetActorId()}, Name: in.GetName(),
 		DueTime: in.GetDueTime(), Period: in.GetPeriod(), TTL: in.GetTtl()}
@@ -40,8 +40,8 @@ func reminderOf(in reminderMessage) (actors.Reminder, error) {
 	return out, fault.Wrap(err, "grpc.reminderOf", "the data cannot be encoded")
 }
 
-// reminderData converts the stored data of a reminder to a BytesValue. As in Dapr, the BytesValue
-// has the bytes that a base64 string encodes. For any other JSON value, it has the text of the value.
+// reminderData converts the stored data of a reminder to a BytesValue. As in Dapr, if data is a base64 string, the
+// BytesValue has the decoded bytes. For any other JSON value, it has the text of the value.
 func reminderData(data json.RawMessage) (*anypb.Any, error) {
 	if len(data) == 0 {
 		return nil, nil
@@ -90,7 +90,7 @@ func (s *actorMethods) GetActorReminder(ctx context.Context,
 		Period: given(r.Period), Ttl: given(r.TTL), Data: data}, err
 }
 
-// given returns nil for an empty text.
+// given returns a pointer to text, or nil if text is empty.
 func given(text string) *string {
 	if text == "" {
 		return nil
@@ -109,7 +109,7 @@ func (s *actorMethods) ListActorReminders(ctx context.Context,
 	return &runtimev1.ListActorRemindersResponse{Reminders: list}, nil
 }
 
-// reminderMemory is the memory in bytes for a listed reminder without its texts and its data.
+// reminderMemory is the number of bytes that are reserved for a listed reminder, beside its texts and its data.
 const reminderMemory = 256
 
 // listReminders reads reminders page by page with the function read. It reserves memory for each page before it reads

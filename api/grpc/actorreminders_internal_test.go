@@ -46,7 +46,8 @@ func TestTurnRequest_AnyBytesOfACallerCanBeSent(t *testing.T) {
 	}
 }
 
-// reminderPages is a store of reminders. Each page has one reminder, or as many as each says.
+// reminderPages is a store with several pages of reminders. The field each is the number of reminders of a page; 0 =
+// one.
 type reminderPages struct {
 	size, each, pages int
 	read              int // pages
@@ -91,7 +92,7 @@ func TestListReminders_RefusesTooMany(t *testing.T) {
 	for name, c := range map[string]struct {
 		id, remedy string
 		store      reminderPages
-		most       int // pages that are read
+		most       int // maximum of pages that are read
 	}{
 		"of a type":   {"", "give an actor id", reminderPages{size: 1 << 20, pages: 5000}, 32},
 		"of an actor": {"a", "GetActorReminder", reminderPages{size: 1 << 20, pages: 5000}, 32},

@@ -14,12 +14,13 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
-// actorMethods serves actors: their state, calls of their methods, reminders and timers, and the stream of their host.
+// actorMethods serves actors: their state, calls of their methods, their reminders and timers, and the stream of the
+// application that hosts them.
 type actorMethods struct {
 	*core
 	state    *api.State
 	actors   *actors.Service
-	metadata *api.Metadata // of the connection to the application
+	metadata *api.Metadata // describes the connection to the application
 }
 
 // GetActorState reads one key of an actor. If the key does not exist, the answer is empty.
@@ -54,7 +55,7 @@ func (s *actorMethods) ExecuteActorStateTransaction(ctx context.Context,
 	return empty(ctx, &written, err)
 }
 
-// InvokeActor calls a method of an actor. Metadata are the headers of the call.
+// InvokeActor calls a method of an actor. The metadata of the request become the headers of the call.
 func (s *actorMethods) InvokeActor(ctx context.Context,
 	in *runtimev1.InvokeActorRequest) (*runtimev1.InvokeActorResponse, error) {
 	if err := s.state.CheckActors(); err != nil {

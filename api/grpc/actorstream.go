@@ -25,7 +25,7 @@ type (
 	toApp   = runtimev1.SubscribeActorEventsResponseAlpha1
 )
 
-// actorStream is the stream by which an application hosts actors. It implements actors.App.
+// actorStream is the stream over which an application hosts actors. It implements actors.App.
 type actorStream struct {
 	config actors.Config
 	ended  chan struct{} // closed when the stream has ended
@@ -87,7 +87,7 @@ func (s *actorMethods) SubscribeActorEventsAlpha1(out runtimev1.Dapr_SubscribeAc
 	return err
 }
 
-// streamConfig converts the first message of an application.
+// streamConfig converts the first message of an application to the configuration of its actors.
 func streamConfig(in *runtimev1.SubscribeActorEventsRequestInitialAlpha1) (actors.Config, error) {
 	base := streamType(actors.DefaultType(), in.GetActorIdleTimeout(), in.GetDrainOngoingCallTimeout(),
 		in.GetReentrancy())
@@ -100,7 +100,7 @@ func streamConfig(in *runtimev1.SubscribeActorEventsRequestInitialAlpha1) (actor
 	return actors.NewConfig(in.GetEntities(), base, own)
 }
 
-// streamType returns t with the settings that are given.
+// streamType returns t with the given settings. Settings that are zero or nil stay as in t.
 func streamType(t actors.TypeConfig, idle, drain *durationpb.Duration,
 	reentrancy *runtimev1.ActorReentrancyConfig) actors.TypeConfig {
 	if d := idle.AsDuration(); d > 0 {
@@ -118,7 +118,8 @@ func streamType(t actors.TypeConfig, idle, drain *durationpb.Duration,
 	return t
 }
 
-// receive passes the answers of the application on until the stream ends.
+// receive passes the answers of the application to the calls of ask that wait for them. It runs until the stream ends,
+// and returns the error of the stream.
 func (a *actorStream) receive() error {
 	for {
 		m, err := a.out.Recv()
@@ -165,9 +166,9 @@ func (a *actorStream) ask(ctx context.Context, request func(id string) *toApp) (
 	}
 }
 
-// send sends a message to the application. It returns when ctx ends, also if the application reads nothing. If the
-// application does not take the message within the stall timeout, send ends the stream, because no other message
-// could be sent either.
+// send sends a message to the application. It returns when ctx ends, even if the application reads nothing. If the
+// application does not take the message within the stall timeout, send ends the stream, because no other message could
+// be sent either.
 func (a *actorStream) send(ctx context.Context, m *toApp) error {
 	select {
 	case a.sending <- struct{}{}:
@@ -246,7 +247,7 @@ func (a *actorStream) Take(ctx context.Context, t *actors.Turn) (actors.Answer, 
 	return out, nil
 }
 
-// turnRequest returns what makes the message of a turn.
+// turnRequest returns a function that makes the message of a turn with a given request id.
 func turnRequest(t *actors.Turn) (func(id string) *toApp, error) {
 	kind, actor := t.Actor.Type, t.Actor.ID
 	if t.Callback == "" {
@@ -283,7 +284,7 @@ func turnRequest(t *actors.Turn) (func(id string) *toApp, error) {
 // has them cannot be sent. gRPC would end the stream, and all actors of the application would be lost.
 func validText(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
 
-// turnMetadata returns the headers of a call, with those of the runtime.
+// turnMetadata returns the headers of a turn as metadata, including the headers that the runtime adds.
 func turnMetadata(t *actors.Turn) map[string]string {
 	out := map[string]string{}
 	for name, value := range t.Headers() {

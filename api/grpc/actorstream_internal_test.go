@@ -25,7 +25,7 @@ func (f fullActorStream) Send(*toApp) error {
 	return context.Cause(f.ended)
 }
 
-// An application that reads nothing does not keep calls waiting after their contexts have ended.
+// If the application reads nothing, a call still ends when its context ends.
 func TestActorStream_CallEndsIfApplicationDoesNotRead(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
 	begun := make(chan struct{}, 1)

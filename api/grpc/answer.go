@@ -19,7 +19,7 @@ import (
 const (
 	freeAnswer  = 64 << 10  // size in bytes up to which an answer reserves no memory
 	answerPiece = 256 << 10 // size in bytes of the pieces of an answer; each is freed once it is sent
-	maxAnswers  = 32 << 20  // bytes of all answers of a server that wait for memory
+	maxAnswers  = 32 << 20  // maximum bytes of the answers of a server that wait for memory in room
 	// answerCopies is the memory for an answer, as a multiple of its size. An answer exists twice: as the value that
 	// was read, and as the encoded message. If the connection breaks, both stay in memory until the next garbage
 	// collection.
@@ -33,7 +33,7 @@ type answer struct {
 	conn     *conn
 	share    admission.Share
 	transfer *admission.Transfer
-	pieces   atomic.Int64 // not yet sent
+	pieces   atomic.Int64 // pieces that are not sent yet
 	over     atomic.Bool
 }
 
@@ -59,7 +59,7 @@ func (c *core) answering(ctx context.Context, message any, size int) (any, error
 	return a, nil
 }
 
-// held calls the function read and reserves memory for the value that it returns. No value is in memory while held
+// held calls the function read and reserves memory for the value that read returns. No value is in memory while held
 // waits for a reservation. Therefore held first sets options.MaxValue to a small size. read must pass the options to
 // the store. If the value is larger, or the reservation has to wait, held drops the value. It calls read again after
 // the reservation.
@@ -95,13 +95,14 @@ func (c *core) held(
 const (
 	smallBulk  = 128 << 10
 	largeBulk  = 32 << 20
-	bulkCopies = 2 // the values, and the answer made of them
+	bulkCopies = 2 // the values, and the encoded answer
 )
 
 // largeList is the total size in bytes of the jobs or reminders that one call may list.
 const largeList = largeBulk
 
-// bulk reads several keys within the memory for answers.
+// bulk reads several keys within the memory budget for answers. It first reads with a small limit. If the values are
+// larger, it reads them again with a large limit.
 func (c *core) bulk(
 	ctx context.Context, request api.BulkGetRequest, read func(api.BulkGetRequest) (api.Bulk, error),
 ) (api.Bulk, error) {
@@ -157,8 +158,8 @@ func (c *core) extend(ctx context.Context, size int64) error {
 	return nil
 }
 
-// room reserves size bytes for an answer that is already in memory, and waits while the budget is exhausted. It
-// returns fault.Overloaded if more than maxAnswers bytes of answers would wait.
+// room reserves size bytes for an answer without an earlier reservation. It waits while the budget is exhausted. If
+// other answers wait already and the total would exceed maxAnswers bytes, it returns fault.Overloaded.
 func (c *core) room(ctx context.Context, a *answer, size int64) error {
 	if a.share.TryAdd(size) {
 		return nil
@@ -181,8 +182,8 @@ func (a *answer) end() {
 	a.conn.finish(a)
 }
 
-// marshal returns the encoded message as several buffers, without copying the value. grpc-go calls the method Put of
-// the type sent for each buffer that was sent.
+// marshal returns the encoded message as several buffers. It does not copy the data of a frame or the value of a
+// GetStateResponse. grpc-go calls sent.Put for each buffer that was sent.
 func (a *answer) marshal() (mem.BufferSlice, error) {
 	if f, ok := a.message.(*frame); ok {
 		return a.cut(nil, f.data, nil), nil
@@ -210,7 +211,7 @@ func (a *answer) marshalValue(g *runtimev1.GetStateResponse) (mem.BufferSlice, e
 	return a.cut(protowire.AppendVarint(head, uint64(len(g.GetData()))), g.GetData(), rest), nil
 }
 
-// cut cuts the large part of a message into pieces.
+// cut returns a message as buffers: head, then data in pieces of answerPiece bytes or more, then rest.
 func (a *answer) cut(head, data, rest []byte) mem.BufferSlice {
 	out := mem.BufferSlice{mem.SliceBuffer(head)}
 	a.pieces.Store(int64(max(len(data)/answerPiece, 1)))
@@ -229,11 +230,11 @@ func (a *answer) cut(head, data, rest []byte) mem.BufferSlice {
 	return out
 }
 
-// The type sent implements mem.BufferPool for the buffers of an answer. It counts returned buffers. It does not reuse
-// them, because their bytes belong to the stored value.
+// The type sent implements mem.BufferPool for the buffers of an answer. It counts the buffers that grpc-go returns. It
+// does not reuse them, because their bytes may belong to a stored value.
 type sent answer
 
-// Get allocates. grpc-go does not call it.
+// Get returns a new buffer. grpc-go does not call it.
 func (*sent) Get(length int) *[]byte { b := make([]byte, length); return &b }
 
 // Put counts a piece that was sent or discarded.

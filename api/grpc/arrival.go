@@ -17,11 +17,11 @@ import (
 // connected.
 type arrival struct {
 	context.Context
-	refused error              // why the call may not pass; nil = it may
+	refused error              // the error to answer the call with; nil = the call is not refused
 	cancel  context.CancelFunc // ends the call, also while it waits for a message; nil for refused calls
 	timer   *time.Timer        // nil for streaming calls, which have no time limit
 	late    atomic.Bool
-	answer  admission.Share // memory for the answer, reserved while it was made; see held
+	answer  admission.Share // memory for the answer, reserved before the answer is encoded; see held
 }
 
 // Err returns context.DeadlineExceeded if the message did not arrive in time. Otherwise it returns the error of the
@@ -63,8 +63,9 @@ func arrived(ctx context.Context) error {
 	return a.refused
 }
 
-// arrive refuses calls without a valid token before their first message is read. For other unary calls, it starts the
-// timer for the arrival of the message. It runs in the goroutine that reads the connection.
+// arrive refuses calls without a valid token before their first message is read. For other calls, it returns a context
+// that is an arrival. For unary calls, it also starts the timer for the arrival of the message. grpc-go calls arrive
+// in the goroutine that reads the connection, so arrive must not block.
 func (s *Server) arrive(ctx context.Context, info *tap.Info) (context.Context, error) {
 	if err := s.check(info.Header, info.FullMethodName); err != nil {
 		s.away.Note(s.log, remote(ctx), s.metrics.label(info.FullMethodName), err)
@@ -78,9 +79,9 @@ func (s *Server) arrive(ctx context.Context, info *tap.Info) (context.Context, e
 	return a, nil
 }
 
-// refuse refuses a call with err before its message is read. Usually it returns err to grpc-go. But grpc-go then keeps
-// a timer in memory until the deadline of the call. If this deadline is later than the request timeout, refuse returns
-// no error. Instead, it pauses the connection, and returns a context with which guard and enter answer the call with
+// refuse refuses a call with err before its message is read. Usually it returns err to grpc-go, which then keeps a
+// timer in memory until the deadline of the call. If this deadline is later than the request timeout, refuse returns
+// no error. Instead, it pauses the connection, and returns a context that makes guard or enter answer the call with
 // err.
 func (s *Server) refuse(ctx context.Context, method string, err error) (context.Context, error) {
 	c := connOf(ctx)

@@ -15,7 +15,8 @@ import (
 	"github.com/quorate/quorate/component/configuration"
 )
 
-// configurationMethods serves configuration as Dapr does. Items are written with configurationServer.
+// configurationMethods serves the configuration methods of Dapr, which cannot write items. configurationServer writes
+// them.
 type configurationMethods struct {
 	*core
 	configurations *configurations.Service
@@ -98,7 +99,7 @@ func (s *configurationMethods) subscribeConfiguration(in *runtimev1.SubscribeCon
 	}
 }
 
-// cut aborts a call that has not ended after the stall timeout of connections.
+// cut aborts a call after the stall timeout, unless the call has ended by then.
 func (s *configurationMethods) cut(ctx context.Context) {
 	if a := arrivalOf(ctx); a != nil {
 		time.AfterFunc(s.stall, a.cancel)

@@ -13,7 +13,7 @@ import (
 	"github.com/quorate/quorate/component/configuration"
 )
 
-// configurationCalls are the stable or the alpha forms of the calls.
+// configurationCalls has the methods for configuration, all in their stable or all in their alpha form.
 type configurationCalls struct {
 	get func(context.Context, *runtimev1.GetConfigurationRequest,
 		...grpc.CallOption) (*runtimev1.GetConfigurationResponse, error)
@@ -84,7 +84,7 @@ func TestConfiguration_StableAndAlphaForms(t *testing.T) {
 				t.Errorf("%v, %v", ended, err)
 			}
 			if m, err := stream.Recv(); err == nil || status.Code(err) != codes.Unknown {
-				t.Errorf("after the end: %v, %v", m, err) // io.EOF has no code
+				t.Errorf("after the end: %v, %v", m, err) // io.EOF has the code Unknown
 			}
 			ended, err = c.unsubscribe(ctx, &runtimev1.UnsubscribeConfigurationRequest{StoreName: "items",
 				Id: first.GetId()})

@@ -49,7 +49,7 @@ func (o *openConns) remove(c *conn) {
 func (o *openConns) closeIf(condition func(*conn) bool) {
 	for _, c := range o.list() {
 		if condition(c) {
-			_ = c.Close() // the library notices
+			_ = c.Close() // grpc-go gets an error from Read
 		}
 	}
 }
@@ -94,20 +94,20 @@ type conn struct {
 	net.Conn
 	crowd    *connlimit.Limiter
 	open     *openConns
-	received atomic.Int64 // bytes, until opened
+	received atomic.Int64 // bytes read, counted until opened returns true
 
-	mu     sync.Mutex // guards what follows; locked before the connection limit's
+	mu     sync.Mutex // guards what follows; locked before the mutex of the connection limit
 	calls  int
 	closed bool
 
-	paused   atomic.Bool // spares Read and Write the lock
+	paused   atomic.Bool // lets Read skip the lock gate
 	gate     sync.Mutex  // guards what follows
 	answered sync.Cond
 	refused  int  // calls that were refused and have not ended
 	unsent   bool // an answer to a refused call may not be sent yet
 	writing  bool
 	gone     bool
-	answers  map[*answer]struct{} // that the client has not taken
+	answers  map[*answer]struct{} // answers that are not sent completely
 }
 
 // address is the address of the peer. It also holds the connection.

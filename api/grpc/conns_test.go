@@ -26,7 +26,7 @@ import (
 // patience bounds each wait of a test.
 const patience = time.Minute
 
-// wire is a connection on which a test writes frames itself.
+// wire is a connection on which a test reads and writes HTTP/2 frames.
 type wire struct {
 	net.Conn
 	*http2.Framer
@@ -41,12 +41,12 @@ func knock(t testing.TB, to *grpc.ClientConn) *wire {
 	must(t, c.SetDeadline(time.Now().Add(patience)))
 	w := &wire{Conn: c, Framer: http2.NewFramer(c, c), t: t}
 	w.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
-	_, _ = io.WriteString(c, http2.ClientPreface) // a connection that is refused may be closed already
+	_, _ = io.WriteString(c, http2.ClientPreface) // the server may have closed the connection already
 	_ = w.WriteSettings()
 	return w
 }
 
-// begin sends the header of a call, and no message.
+// begin sends the header of a call, but no message.
 func (w *wire) begin(stream uint32, method string, more ...hpack.HeaderField) {
 	w.t.Helper()
 	var b strings.Builder
@@ -62,7 +62,7 @@ func (w *wire) begin(stream uint32, method string, more ...hpack.HeaderField) {
 		EndHeaders: true}))
 }
 
-// await reads frames until one matches. The test fails if the connection ends before.
+// await reads frames until is returns true for one of them. The test fails if the connection ends before that.
 func (w *wire) await(what string, is func(http2.Frame) bool) http2.Frame {
 	w.t.Helper()
 	for {
@@ -85,7 +85,7 @@ func (w *wire) settings() *http2.SettingsFrame {
 	}).(*http2.SettingsFrame)
 }
 
-// ends waits until the other side has closed the connection.
+// ends waits until the other side has closed the connection. It returns false if this takes longer than patience.
 func (w *wire) ends() bool {
 	for {
 		if _, err := w.ReadFrame(); err != nil {
@@ -94,7 +94,7 @@ func (w *wire) ends() bool {
 	}
 }
 
-// status reads the code that a call ends with.
+// status waits for the end of a call and returns its status code, or "none".
 func (w *wire) status(stream uint32) string {
 	w.t.Helper()
 	f := w.await("the end of the call", func(f http2.Frame) bool {
@@ -109,8 +109,8 @@ func (w *wire) status(stream uint32) string {
 	return "none"
 }
 
-// metric returns the value of the time series with the given label values, in the order of the label names and without
-// the label of the application. It returns 0 if there is no such series.
+// metric returns the value of the time series with the given label values. The values are in the order of the label
+// names, without the label app. It returns 0 if there is no such series.
 func (f *fixture) metric(t testing.TB, name string, labels ...string) float64 {
 	t.Helper()
 	families, err := f.Metrics.Gather()
@@ -134,7 +134,7 @@ func (f *fixture) metric(t testing.TB, name string, labels ...string) float64 {
 	return 0
 }
 
-// calls returns the number of calls of a method of the runtime that ended with a code.
+// calls returns the number of calls of a method of Dapr's service that ended with a code.
 func (f *fixture) calls(t testing.TB, method, code string) float64 {
 	t.Helper()
 	return f.metric(t, "quorate_grpc_requests_total", code, "Dapr/"+method)
@@ -180,7 +180,7 @@ func TestConns_OverLimitClosesLongestIdle(t *testing.T) {
 		return err
 	}
 	silent := knock(t, kept)
-	silent.settings() // it is accepted before the next connection
+	silent.settings() // the server has accepted this connection before the next one
 	must(t, get(c))
 	third := knock(t, kept)
 	third.settings()
@@ -331,7 +331,7 @@ func TestToken_MissingIsRefusedBeforeMessage(t *testing.T) {
 	}
 }
 
-// A client must not avoid the refusal with a timeout that is longer than the server's.
+// A call without a token is refused at once, even if its timeout is longer than the request timeout.
 func TestToken_MissingIsRefusedWithDetailsDespiteLongTimeout(t *testing.T) {
 	for _, timeout := range []time.Duration{25 * time.Second, time.Hour} {
 		f := newFixture(t)

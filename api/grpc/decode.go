@@ -98,7 +98,7 @@ func writeOptions(ctx context.Context) api.WriteOptions {
 		Locks: metadata.ValueFromIncomingContext(ctx, keyLock)}
 }
 
-// empty returns the answer of a write.
+// empty returns the empty answer of a write, and sets the headers that report its consistency.
 func empty(ctx context.Context, w *state.Written, err error) (*emptypb.Empty, error) {
 	if err != nil {
 		return nil, err

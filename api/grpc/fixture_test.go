@@ -14,8 +14,8 @@ import (
 	"github.com/quorate/quorate/internal/admission"
 )
 
-// fixture is a Server over an apitest.World. A test that changes the world after newFixture calls refit, unless it
-// changes only the catalogues.
+// fixture is a Server over an apitest.World. A test that changes the world after newFixture must call refit, unless
+// the test changes only the catalogues.
 type fixture struct {
 	*apitest.World
 	config apigrpc.Config

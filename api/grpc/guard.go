@@ -69,7 +69,8 @@ func first(ctx context.Context, key string) string {
 	return ""
 }
 
-// unary serves one call: guard, time, handler, count.
+// unary serves one unary call. It checks whether the method is served, sets the time limit, and calls the handler. It
+// also counts and logs the call, and recovers from panics.
 func (s *Server) unary(ctx context.Context, in any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (out any,
 	err error) {
 	begun := time.Now()
@@ -105,7 +106,7 @@ func (s *Server) unary(ctx context.Context, in any, info *grpc.UnaryServerInfo, 
 	return handle(ctx, in)
 }
 
-// stream serves one streaming call. It has no time limit of its own.
+// stream serves one streaming call like unary, but without a time limit.
 func (s *Server) stream(owner any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
 	handle grpc.StreamHandler) (err error) {
 	begun := time.Now()
@@ -131,7 +132,7 @@ func (s *Server) stream(owner any, stream grpc.ServerStream, info *grpc.StreamSe
 		return err
 	}
 	s.awaitStart(stream.Context(), info.FullMethod)
-	if strings.HasPrefix(info.FullMethod, "/"+runtimev1.Dapr_ServiceDesc.ServiceName+"/") { // it is not forwarded
+	if strings.HasPrefix(info.FullMethod, "/"+runtimev1.Dapr_ServiceDesc.ServiceName+"/") { // not forwarded
 		_, span = s.startSpan(stream.Context(), info.FullMethod, nil)
 	}
 	if r := s.receiver(stream.Context(), info.FullMethod, !info.IsClientStream); r != nil {
@@ -154,7 +155,8 @@ func (s *Server) awaitStart(ctx context.Context, method string) {
 	}
 }
 
-// panicked logs a panic and makes the error to answer with.
+// panicked logs a panic and returns the error to answer the call with. The log has the text of the panic only if it is
+// a runtime error.
 func (s *Server) panicked(method string, cause any) error {
 	text := "withheld: it may contain a value"
 	if e, ok := cause.(interface{ RuntimeError() }); ok {
@@ -165,7 +167,8 @@ func (s *Server) panicked(method string, cause any) error {
 	return api.Panicked()
 }
 
-// answer returns the gRPC error for a failed call. It logs errors that only the operator of the node can fix.
+// answer returns the gRPC error for a failed call, or nil if err is nil. It logs internal errors and errors about
+// damaged data, because only the operator of the node can fix them.
 func (s *Server) answer(method string, err error) error {
 	if err == nil {
 		return nil

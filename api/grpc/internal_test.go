@@ -52,18 +52,18 @@ func TestConn_NotReadWhileRefusalsAreUnsent(t *testing.T) {
 			}
 		}
 		want("ar")
-		all.Go(func() { _, _ = c.Write([]byte("the answer")) }) // the client does not read it
+		all.Go(func() { _, _ = c.Write([]byte("the answer")) }) // the client does not read the answer yet
 		synctest.Wait()
 		c.resume()
 		want("ar")
 		_, _ = theirs.Read(make([]byte, 100))
 		want("arb")
 		c.pause()
-		_ = c.Close() // ends a Read that waits
+		_ = c.Close() // ends a waiting Read
 	})
 }
 
-// The tally is never less than the memory that decoding allocates, not counting copies of the message.
+// The tally is never less than the memory that decoding allocates. Copies of the message do not count.
 func TestTally_CoversDecodingAllocations(t *testing.T) {
 	items := func(n int, it *commonv1.StateItem) *runtimev1.SaveStateRequest {
 		m := &runtimev1.SaveStateRequest{StoreName: "s"}
@@ -111,7 +111,8 @@ func TestTally_CoversDecodingAllocations(t *testing.T) {
 	}
 }
 
-// Messages of all sizes have a limit of nested messages: clients of other languages read at most 100 levels.
+// The limit of nested messages also applies to small messages, because clients in other languages read at most 100
+// levels.
 func TestReceiver_RefusesDeepNesting(t *testing.T) {
 	nested := func(levels int) []byte {
 		failure := &protos.TaskFailureDetails{}
@@ -145,12 +146,12 @@ func FuzzTally(f *testing.F) {
 		for _, m := range []proto.Message{&runtimev1.SaveStateRequest{}, &runtimev1.ExecuteStateTransactionRequest{},
 			&runtimev1.BulkPublishRequest{}} {
 			counted := tally{state: api.NewState(api.App{}, nil, api.Limits{}), shapes: new(sync.Map)}
-			_ = counted.message(m.ProtoReflect().Descriptor(), data) // it must end, and not panic
+			_ = counted.message(m.ProtoReflect().Descriptor(), data) // message must return, and must not panic
 		}
 	})
 }
 
-// The memory of a large answer of an application is reserved before it is read.
+// readAnswer reserves memory for a large answer of an application before it reads the whole answer.
 func TestInvoke_AnswerWaitsForMemory(t *testing.T) {
 	s := &invokeMethods{core: &core{limit: DefaultMaxBodySize,
 		answers: admission.New(admission.Options{Bytes: 8 << 20, LargePatience: 1, LargeTarget: 1, Penalty: 1})}}

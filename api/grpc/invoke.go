@@ -28,9 +28,9 @@ import (
 )
 
 const (
-	keyHTTPStatus  = "dapr-http-status" // of the application's answer
+	keyHTTPStatus  = "dapr-http-status" // HTTP status of the application's answer
 	keyTraceparent = "traceparent"
-	errorText      = 63 // bytes of the application's answer that the details of an error may hold
+	errorText      = 63 // maximum bytes of the application's answer in the details of an error
 )
 
 // invokeMethods serves calls to methods and gRPC services of applications.
@@ -57,7 +57,7 @@ func (s *invokeMethods) InvokeService(ctx context.Context,
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = answer.Body.Close() }() // it was read, or is not wanted
+	defer func() { _ = answer.Body.Close() }() // the body was read, or is not needed
 	body, err := s.readAnswer(ctx, answer.Response)
 	if err != nil {
 		return nil, err
@@ -144,7 +144,7 @@ func failureOf(r *http.Response, body []byte) error {
 	if said := r.Header.Get("Grpc-Status"); said != "" {
 		return ended(r.Header, func() string {
 			var e struct{ Message string }
-			_ = json.Unmarshal(body, &e) // without a valid body, the status code has to do
+			_ = json.Unmarshal(body, &e) // without a valid body, the error has no message
 			return e.Message
 		})
 	}

@@ -14,9 +14,9 @@ import (
 
 // Metadata of calls and answers about locks.
 const (
-	keyAck           = "quorate-ack"           // tokens of deliveries that a transaction acknowledges
-	keyLock          = "quorate-lock"          // tokens that a write carries
-	keyLockRevision  = "quorate-lock-revision" // the token of a granted lock, or of one that unlock ends
+	keyAck           = "quorate-ack"           // tokens of deliveries of messages; a transaction acknowledges them
+	keyLock          = "quorate-lock"          // fencing tokens; a write fails unless the locks have them
+	keyLockRevision  = "quorate-lock-revision" // fencing token of the lock that is granted or released
 	keyLockExpiresIn = "quorate-lock-expires-in-ms"
 )
 

@@ -18,7 +18,7 @@ import (
 // clients read only this key.
 const keyVersion = "daprRuntimeVersion"
 
-// runtimeMethods serves what belongs to the runtime itself: its metadata and its shutdown.
+// runtimeMethods serves the methods about the runtime itself: its metadata and its shutdown.
 type runtimeMethods struct {
 	app      api.App
 	metadata *api.Metadata

@@ -47,7 +47,8 @@ func newDaprMethods(c Config, core *core) *daprMethods {
 	}
 }
 
-// register registers Dapr's service, the services that only Quorate has, and the health service.
+// register registers Dapr's service, the services that only Quorate has, the service of workflow SDKs, and the health
+// service.
 func (s *Server) register(c Config, dapr *daprMethods) {
 	s.server.RegisterService(s.guarded(&runtimev1.Dapr_ServiceDesc), dapr)
 	s.server.RegisterService(s.guarded(&runtimepb.State_ServiceDesc), &watchServer{core: s.core, state: c.State})

@@ -21,7 +21,7 @@ type metrics struct {
 	cut      prometheus.Counter
 	inFlight atomic.Int64
 	methods  map[string]string // full method -> label
-	short    map[string]bool   // full names of unary methods
+	short    map[string]bool   // full method -> whether it is unary
 }
 
 func newMetrics(app api.App, reg prometheus.Registerer) (*metrics, error) {
@@ -82,10 +82,10 @@ func (m *metrics) label(method string) string {
 	return "other"
 }
 
-// brief reports whether a method is a unary method of the runtime.
+// brief reports whether a method is a unary method of one of the services given to know.
 func (m *metrics) brief(method string) bool { return m.short[method] }
 
-// refuse counts a call that was refused before it began.
+// refuse counts a call that was refused before its handler began.
 func (m *metrics) refuse(method string, c codes.Code) {
 	m.calls.WithLabelValues(m.label(method), c.String()).Inc()
 }

@@ -25,7 +25,7 @@ import (
 	"github.com/quorate/quorate/api/invoke"
 )
 
-// keyAppID names the application whose service is called.
+// keyAppID is the metadata key with the id of the application whose gRPC service is called.
 const keyAppID = "dapr-app-id"
 
 // proxy forwards a call of an unknown gRPC service. The metadata key dapr-app-id of the call names the application
@@ -51,7 +51,7 @@ func (s *invokeMethods) proxy(_ any, stream grpc.ServerStream) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = answer.Body.Close() }() // it was read, or is not wanted
+	defer func() { _ = answer.Body.Close() }() // the body was read, or is not needed
 	if kind := answer.Header.Get("Content-Type"); !strings.HasPrefix(kind, "application/grpc") {
 		return status.Error(notGRPC(answer.StatusCode),
 			fmt.Sprintf("the application %s does not speak gRPC: it answered with HTTP status %d and the type %q",
@@ -90,7 +90,7 @@ func notGRPC(code int) codes.Code {
 	return codes.Unknown
 }
 
-// relay forwards the messages of an answer until the answer ends.
+// relay forwards the messages of an answer to the client until the answer ends.
 func (s *invokeMethods) relay(ctx context.Context, stream grpc.ServerStream, from io.Reader) error {
 	var prefix [prefixSize]byte
 	for {
@@ -145,7 +145,7 @@ func proxyHeader(ctx context.Context) http.Header {
 	md, _ := metadata.FromIncomingContext(ctx)
 	h := headerOf(md)
 	delete(h, "Grpc-Accept-Encoding") // relay does not decompress answers
-	delete(h, "Grpc-Trace-Bin")       // the channel to the application adds that of its own span
+	delete(h, "Grpc-Trace-Bin")       // the channel to the application adds this field for its own span
 	if parent := parentOf(ctx); parent != "" {
 		h["Traceparent"] = []string{parent}
 	}

@@ -11,14 +11,14 @@ import (
 	"github.com/quorate/quorate/api/pubsub"
 )
 
-// pubsubMethods serves topics.
+// pubsubMethods serves publishing, and the streams that receive messages of topics.
 type pubsubMethods struct {
 	*core
 	topics     *pubsub.Service
-	subscriber *pubsub.Subscriber // of the application
+	subscriber *pubsub.Subscriber // subscribes the application to topics
 }
 
-// traceHeader returns the trace of a call as headers of HTTP.
+// traceHeader returns the trace context of a call as HTTP headers.
 func traceHeader(ctx context.Context) http.Header {
 	out := http.Header{}
 	if v := parentOf(ctx); v != "" {

@@ -25,8 +25,8 @@ import (
 const (
 	firstPiece   = 4 << 10   // size in bytes up to which a message reserves no memory
 	waitingPiece = 64 << 10  // bytes of a message that may arrive before memory is reserved for it
-	readPiece    = 256 << 10 // bytes that a client may send ahead once memory is reserved
-	maxWaiting   = 32 << 20  // bytes of all messages of a server that arrived before a reservation
+	readPiece    = 256 << 10 // bytes that are read at once after memory is reserved
+	maxWaiting   = 32 << 20  // maximum bytes of the messages of a server that arrive without a reservation
 	openLimit    = 4 << 10   // maximum size in bytes of a message to a method that needs no token
 )
 
@@ -49,19 +49,19 @@ type receiver struct {
 	server  *Server
 	arrival *arrival
 	wire    wire
-	single  bool  // the client sends one message
-	limit   int64 // bytes of a message
-	// lost is called for a message that exceeds a limit. It may read the message, but not keep it. nil = nothing.
+	single  bool  // the client sends exactly one message
+	limit   int64 // maximum bytes of a message
+	// lost is called for a message that exceeds a limit. It may read the message, but must not keep it. nil = no call.
 	lost func(message io.Reader, why error)
 
 	mu      sync.Mutex // guards the fields below; a proxied call receives and finishes in different goroutines
 	share   admission.Share
-	waiting int64 // bytes counted in server.waiting
+	waiting int64 // bytes of this call that are counted in server.waiting
 	ended   bool  // the call has ended and may not reserve more memory
 }
 
-// receiver returns the receiver of a call, or nil if the call did not arrive over the HTTP/2 transport of grpc-go.
-// The parameter single says whether the call has exactly one request message.
+// receiver returns the receiver of a call, or nil if the call did not arrive over the HTTP/2 transport of grpc-go, or
+// has no arrival. The parameter single says whether the call has exactly one request message.
 func (s *Server) receiver(ctx context.Context, method string, single bool) *receiver {
 	w, ok := grpc.ServerTransportStreamFromContext(ctx).(wire)
 	a := arrivalOf(ctx)
@@ -271,7 +271,8 @@ func (r *receiver) end() error {
 		"cardinality violation: received multiple request messages for non-client-streaming RPC")
 }
 
-// unpack decompresses a message if it is compressed. It returns a buffer also with an error.
+// unpack decompresses a message if it is compressed. It returns data itself if the message is not compressed, and
+// together with each error.
 func (r *receiver) unpack(flag byte, data *[]byte) (*[]byte, error) {
 	if flag == 0 {
 		return data, nil
@@ -328,7 +329,7 @@ func (o *oversized) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// unpacked returns a reader of the decompressed message; an empty one if it cannot be decompressed.
+// unpacked returns a reader of the decompressed message. If the message cannot be decompressed, the reader is empty.
 func (r *receiver) unpacked(flag byte, message io.Reader) io.Reader {
 	if flag == 0 {
 		return message
@@ -341,8 +342,8 @@ func (r *receiver) unpacked(flag byte, message io.Reader) io.Reader {
 	return bytes.NewReader(nil)
 }
 
-// decode decodes data into m. Before a large message, it counts the elements in data and reserves memory for them: an
-// element of two bytes can need more than a hundred bytes when decoded.
+// decode decodes data into m. If data is larger than firstPiece, it first counts the elements in data and reserves
+// memory for them. An element of two bytes can need more than a hundred bytes when decoded.
 func (r *receiver) decode(data []byte, m any) error {
 	out, ok := m.(proto.Message)
 	if !ok {
@@ -360,15 +361,16 @@ func (r *receiver) decode(data []byte, m any) error {
 			return err
 		}
 	}
-	// Small messages are not counted. What they nest is stored and delivered, also to clients that read 100 levels.
+	// The nesting of small messages is limited here, because they are not counted. Their content is later delivered to
+	// clients, some of which read at most 100 levels.
 	if err := (proto.UnmarshalOptions{RecursionLimit: maxNesting}).Unmarshal(data, out); err != nil {
 		return status.Errorf(codes.Internal, "grpc: failed to unmarshal the received message: %v", err)
 	}
 	return nil
 }
 
-// writes has the methods that change state. For these, the memory budget measures how fast the node executes them, as
-// described at admission.Share.Work.
+// writes has the methods that write the items of their messages to a state store. For these, the memory budget
+// measures how fast the node executes them, as described at admission.Share.Work.
 var writes = map[string]bool{
 	runtimev1.Dapr_SaveState_FullMethodName:                    true,
 	runtimev1.Dapr_DeleteBulkState_FullMethodName:              true,
@@ -419,7 +421,7 @@ func (s *Server) guard(method string, handle grpc.MethodHandler) grpc.MethodHand
 			}
 		}
 		if a := arrivalOf(ctx); a != nil {
-			defer func() { a.answer.Release() }() // in case no answer took over the share
+			defer func() { a.answer.Release() }() // no effect if an answer has taken over the share
 		}
 		out, err := handle(owner, ctx, dec, interceptor)
 		if m, ok := out.(proto.Message); ok && err == nil {

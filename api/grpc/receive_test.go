@@ -28,7 +28,7 @@ import (
 
 const mib = 1 << 20
 
-// raw returns a message that is encoded as data.
+// raw returns a message whose encoding is data.
 func raw(data []byte) *emptypb.Empty {
 	m := &emptypb.Empty{}
 	m.ProtoReflect().SetUnknown(data)
@@ -40,7 +40,8 @@ func emptyElements(num byte, n int) *emptypb.Empty {
 	return raw(append([]byte("\x0a\x06orders"), bytes.Repeat([]byte{num<<3 | 2, 0}, n)...))
 }
 
-// A call without a token is answered even if its message never arrives, whatever its timeout is.
+// A call without a token is refused even if its message never arrives. This does not depend on the timeout of the
+// call.
 func TestCall_RefusedBeforeItsMessage(t *testing.T) {
 	for _, timeout := range []string{"", "1S", "1H"} {
 		f := newFixture(t)
@@ -123,7 +124,7 @@ func TestReceive_TooManyElementsAreNotDecoded(t *testing.T) {
 	}
 }
 
-// A client that announces a large message and does not send it takes no memory from others.
+// A client that announces a large message but does not send it reserves no memory.
 func TestReceive_UnsentMessagesReserveNoMemory(t *testing.T) {
 	f := newFixture(t)
 	f.config.RequestTimeout = patience
@@ -152,7 +153,7 @@ func TestReceive_SlowMessageIsCutWhenMemoryIsShort(t *testing.T) {
 	conn := f.serve(t)
 	w := knock(t, conn)
 	w.begin(1, "/dapr.proto.runtime.v1.Dapr/SaveState")
-	w.send(1, mib+mib/2, 100<<10) // it takes 4.5 MiB of the 6 for large messages
+	w.send(1, mib+mib/2, 100<<10) // reserves 4.5 of the 6 MiB for large messages
 	eventually(t, "memory is reserved", func() bool {
 		return f.metric(t, "quorate_request_memory_bytes", "requests", "large") > 4*mib
 	})
@@ -305,7 +306,7 @@ func TestBulkRead_BoundedBySize(t *testing.T) {
 	}
 }
 
-// If memory is short, a large value is read again once there is memory for it.
+// If memory is short, a large value is dropped, and read again once memory is reserved for it.
 func TestAnswer_LargeValueWaitsForMemory(t *testing.T) {
 	f := newFixture(t)
 	f.config.Answers = admission.New(admission.Options{Name: "answers", Bytes: 4 * mib, Registerer: f.Metrics})
@@ -331,7 +332,8 @@ func TestAnswer_LargeValueWaitsForMemory(t *testing.T) {
 	must(t, <-done)
 }
 
-// A call was executed, and there is no memory for its answer. So the client must not repeat it as if it had no effect.
+// If there is no memory for the answer of an executed call, the error must not tell the client that the call had no
+// effect.
 func TestAnswer_DroppedAfterCallIsIndeterminate(t *testing.T) {
 	f := newFixture(t)
 	f.config.Answers = admission.New(admission.Options{Name: "answers", Bytes: 4 * mib, LargePatience: 1,
@@ -343,7 +345,7 @@ func TestAnswer_DroppedAfterCallIsIndeterminate(t *testing.T) {
 	}
 	defer others.Release()
 	_, err := c.InvokeBinding(t.Context(), &runtimev1.InvokeBindingRequest{Name: "events", Operation: "create",
-		Data: bytes.Repeat([]byte("x"), 2*mib)}) // the answer repeats it
+		Data: bytes.Repeat([]byte("x"), 2*mib)}) // the answer repeats the data
 	if st := wantCode(t, err, codes.Unknown); !strings.Contains(st.Message(), "was executed") {
 		t.Error(st)
 	}

@@ -34,7 +34,7 @@ import (
 const (
 	DefaultMaxBodySize    = 4 << 20 // bytes
 	DefaultRequestTimeout = 10 * time.Second
-	DefaultPingEvery      = 2 * time.Minute // finds clients that have vanished or hang
+	DefaultPingEvery      = 2 * time.Minute // finds clients that have disappeared or hang
 )
 
 // The bounds of connections.
@@ -43,7 +43,7 @@ const (
 	idleTimeout    = 30 * time.Minute // after which a connection without calls is closed; clients dial again
 	pingTimeout    = 20 * time.Second // for the answer to a ping; at most PingEvery
 	pingsAllowed   = 5 * time.Second  // shortest interval of pings by clients; SDKs keep idle channels alive
-	maxHeaderBytes = 16 << 10         // of the metadata of a call, unless more is configured
+	maxHeaderBytes = 16 << 10         // bytes of the metadata of a call, unless more is configured
 	maxStreams     = 1024             // concurrent calls on one connection; clients queue further calls
 	streamWindow   = 64 << 10         // flow-control window of a call in bytes, the minimum of grpc-go
 	connWindow     = 1 << 20          // flow-control window of a connection in bytes
@@ -67,22 +67,24 @@ type Config struct {
 	Bindings       *api.Bindings    // nil = output bindings are not served
 	Shutdown       func(force bool) // asks the process to stop and returns at once
 
-	// Start holds calls while the node starts, except for health, metadata and shutdown. nil = none are held.
+	// Start holds calls while the node starts, except those for health, metadata and shutdown. nil = no call is held.
 	Start *api.StartGate
 
 	Surface *api.Surface      // which methods are served; nil = all
-	Calls   *api.CallLog      // logs calls; nil = not
+	Calls   *api.CallLog      // logs calls; nil = no log
 	Tracer  api.RequestTracer // nil = no spans
 
 	Tokens         *api.Tokens       // API tokens; nil = no token is needed
 	MaxBodySize    int64             // bytes of one message; 0 = DefaultMaxBodySize, negative = no limit
-	RequestTimeout time.Duration     // of one service call and of the arrival of its message; 0 = DefaultRequestTimeout
-	Requests       *admission.Budget // memory of requests in work, shared by all servers of the node; nil = no bound
+	RequestTimeout time.Duration     // of one call, and of the arrival of its message; 0 = DefaultRequestTimeout
+	Requests       *admission.Budget // memory of requests, shared by all servers of the node; nil = no bound
 	Answers        *admission.Budget // memory of answers that are being sent; nil = no bound
-	MaxHeaderSize  int64             // bytes of the metadata of a call; at least 16 KiB
-	// connections of one listener, at the limit the one that has been idle longest is closed; 0 = connlimit.DefaultMax
+	MaxHeaderSize  int64             // bytes of the metadata of a call; values below 16 KiB count as 16 KiB
+	// MaxConnections limits the connections of one listener. At the limit, the connection that has been idle longest
+	// is closed. 0 = connlimit.DefaultMax
 	MaxConnections int
-	// time after which a client that takes nothing is disconnected, and its watch ends; 0 = connlimit.DefaultWriteStall
+	// WriteStall is the time after which a client that takes nothing is disconnected, and its watch ends. 0 =
+	// connlimit.DefaultWriteStall
 	WriteStall time.Duration
 	PingEvery  time.Duration // interval of keepalive pings; 0 = DefaultPingEvery
 
@@ -97,7 +99,7 @@ type Server struct {
 	start   *api.StartGate
 	surface *api.Surface
 	calls   *api.CallLog
-	app     string            // for calls
+	app     string            // id of the application, for the log of calls
 	tracer  api.RequestTracer // nil = no spans
 	log     *slog.Logger
 
@@ -125,7 +127,7 @@ func New(c Config) (*Server, error) {
 		state:  c.State,
 	}
 	var err error
-	// From 256 bytes to 4 MiB, a buffer is at most twice as large as its message. The default pool of grpc-go has no
+	// From 16 KiB to 4 MiB, a buffer is at most twice as large as its message. The default pool of grpc-go has no
 	// sizes between 32 KiB and 1 MiB.
 	if s.buffers, err = mem.NewBinaryTieredBufferPool(8, 10, 12, 14, 15, 16, 17, 18, 19, 20, 21, 22); err != nil {
 		return nil, fault.Wrap(err, "grpc.New", "making the buffers")
@@ -166,7 +168,7 @@ func (s *Server) options(header uint32, observer stats.Handler, unknown grpc.Str
 	return out
 }
 
-// Serve accepts connections from l until Close, in its own goroutine. The Server closes l.
+// Serve starts a goroutine that accepts connections from l until Close. The Server closes l.
 func (s *Server) Serve(l net.Listener) {
 	w := connlimit.New(connlimit.Options{Max: s.maxConns, Open: s.metrics.open, Cut: s.metrics.cut, Logger: s.log})
 	s.running.Go(func() {
@@ -181,8 +183,8 @@ func (s *Server) Serve(l net.Listener) {
 const drainIdle = time.Second
 
 // Close stops accepting connections and waits for the calls in progress. Connections without a call are closed after
-// drainIdle. If ctx ends first, Close aborts the calls, waits until their handlers return, and returns the error of
-// ctx. Close is idempotent.
+// drainIdle. If ctx ends first, Close aborts the calls and waits until their handlers return. It then returns an error
+// if a call was in progress. Close is idempotent.
 func (s *Server) Close(ctx context.Context) error {
 	s.end() // ends health watches, which otherwise last until their client closes them
 	graceful := make(chan struct{})
@@ -190,7 +192,8 @@ func (s *Server) Close(ctx context.Context) error {
 		defer close(graceful)
 		s.server.GracefulStop()
 	}()
-	// The library waits for seconds for clients that do not open their connection, or do not confirm its end.
+	// Without this, grpc-go waits for seconds for clients that do not open their connection, or do not confirm its
+	// end.
 	s.conns.closeIf(func(c *conn) bool { return !c.opened() })
 	impatient := time.AfterFunc(drainIdle, func() { s.conns.closeIf((*conn).idle) })
 	defer impatient.Stop()

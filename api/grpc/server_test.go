@@ -54,7 +54,7 @@ func wantCode(t testing.TB, err error, want codes.Code) *status.Status {
 	return st
 }
 
-// infoOf returns the details of an error that say what it is, or nil.
+// infoOf returns the ErrorInfo in the details of an error, or nil.
 func infoOf(st *status.Status) *errdetails.ErrorInfo {
 	for _, d := range st.Details() {
 		if info, ok := d.(*errdetails.ErrorInfo); ok {
@@ -247,8 +247,8 @@ func TestToken_RequiredExceptForHealth(t *testing.T) {
 	wantCode(t, err, codes.Unauthenticated)
 }
 
-// Calls of other services go to the application that dapr-app-id names. No spelling of a health method may reach an
-// application without a token.
+// Calls of unknown services go to the application in dapr-app-id. Without a token, no other spelling of a health
+// method may reach an application.
 func TestToken_OnlyMethodsOfTheHealthServiceNeedNone(t *testing.T) {
 	f := newFixture(t)
 	f.config.Tokens = apitest.Tokens("right")
@@ -323,7 +323,7 @@ func TestMethods_ServedOrUnimplemented(t *testing.T) {
 	conn := newFixture(t).serve(t)
 	said := func(name string, err error) {
 		t.Helper()
-		// there is no application to call here
+		// InvokeService is served, but this fixture has no application to call.
 		offered := status.Code(err) != codes.Unimplemented || name == "InvokeService"
 		switch {
 		case offered != slices.Contains(served, name):
@@ -342,7 +342,7 @@ func TestMethods_ServedOrUnimplemented(t *testing.T) {
 		stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true},
 			prefix+m.StreamName)
 		must(t, err)
-		_ = stream.SendMsg(&emptypb.Empty{}) // the answer says what is wrong
+		_ = stream.SendMsg(&emptypb.Empty{}) // RecvMsg returns the error
 		_ = stream.CloseSend()
 		said(m.StreamName, stream.RecvMsg(&emptypb.Empty{}))
 	}
@@ -453,7 +453,7 @@ func TestClose_ConnsWithoutCallDoNotDelayIt(t *testing.T) {
 				w := knock(t, client)
 				w.settings()
 			}
-			// This call is accepted after the quiet connection: its answer says that the server has both.
+			// The server accepts this call after the quiet connection, so the answer proves that it has accepted both.
 			_, err = healthv1.NewHealthClient(client).Check(t.Context(), &healthv1.HealthCheckRequest{})
 			must(t, err)
 			must(t, client.Close())
@@ -461,7 +461,7 @@ func TestClose_ConnsWithoutCallDoNotDelayIt(t *testing.T) {
 			defer cancel()
 			start := time.Now()
 			must(t, server.Close(ctx))
-			// The library waits for five and for ten.
+			// grpc-go alone would wait for five or ten seconds.
 			if took := time.Since(start); !testing.Short() && took > 4*time.Second {
 				t.Errorf("Close took %v", took)
 			}

@@ -11,7 +11,7 @@ import (
 	"github.com/quorate/quorate/api/apitest"
 )
 
-// The names and attributes are those of Dapr, so that its dashboards and searches work.
+// Spans have the names and attributes of Dapr, so that dashboards and searches for Dapr work.
 func TestSpans_HaveNamesAndAttributesOfDapr(t *testing.T) {
 	spans := &apitest.Spans{}
 	f := newFixture(t)

@@ -19,8 +19,8 @@ import (
 	"github.com/quorate/quorate/component/configuration"
 )
 
-// A reader that takes nothing ends with an error after WriteStall. It continues from its last position, and misses
-// nothing.
+// The watch of a client that reads nothing ends with an error after WriteStall. The client continues from its last
+// position, and misses nothing.
 func TestWatch_StoppedReaderIsCutAndResumes(t *testing.T) {
 	const writes = 60
 	f := newFixture(t)
@@ -62,8 +62,8 @@ func TestWatch_StoppedReaderIsCutAndResumes(t *testing.T) {
 	}
 }
 
-// A subscriber that takes nothing for a while is not cut: newer values replace those that wait. So the node holds one
-// value of each key for it.
+// A subscriber that reads nothing for a while is not disconnected. Newer values replace those that wait, so the node
+// holds at most one value of each key for the subscriber.
 func TestConfiguration_SlowSubscriberGetsNewestValues(t *testing.T) {
 	const writes = 3000
 	f := newFixture(t)
@@ -95,8 +95,8 @@ func TestConfiguration_SlowSubscriberGetsNewestValues(t *testing.T) {
 	}
 }
 
-// A process that is stopped does not answer pings. Its connection is closed, and its subscription ends: when it runs
-// again, it sees a broken connection and subscribes again.
+// A stopped process does not answer pings, so the server closes its connection and its subscription ends. When the
+// process runs again, it finds a broken connection and subscribes again.
 func TestConfiguration_StoppedSubscriberIsCut(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -146,8 +146,8 @@ func (q *takenQueue) Next(ctx context.Context) ([]configuration.Item, error) {
 	return items, err
 }
 
-// subscribed returns a subscription of a client whose changes the test puts into the queue. The server has taken more
-// changes than it can send, because the client reads nothing yet.
+// subscribed returns a subscription of a client, and the queue into which the test puts changes for it. The server has
+// taken more changes than it can send, because the client reads nothing yet.
 func subscribed(t *testing.T, stall time.Duration) (*fixture, *configuration.Queue,
 	runtimev1.Dapr_SubscribeConfigurationClient) {
 	t.Helper()
@@ -156,7 +156,7 @@ func subscribed(t *testing.T, stall time.Duration) (*fixture, *configuration.Que
 	q := configuration.NewQueue(func() {})
 	taken := make(chan struct{}, 1)
 	f.Configurations.List[0].Store = queued{queue: &takenQueue{q, taken}}
-	// A window that gRPC does not enlarge. On a slow machine it would enlarge it until all values fit.
+	// The window has a fixed size. Otherwise gRPC would enlarge it on a slow machine until all values fit.
 	conn := f.serve(t, grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(64<<10))
 	stream, err := runtimev1.NewDaprClient(conn).SubscribeConfiguration(t.Context(),
 		&runtimev1.SubscribeConfigurationRequest{StoreName: "items"})
@@ -170,9 +170,9 @@ func subscribed(t *testing.T, stall time.Duration) (*fixture, *configuration.Que
 	}
 	q.Put(items...)
 	<-taken
-	// gRPC buffers the first message that is larger than its buffer. The next one waits for the client.
+	// gRPC buffers the first message although it is larger than the buffer. The next message waits for the client.
 	q.Put(configuration.Item{Key: "last", Value: value, Version: "1"})
-	<-taken // otherwise too many deleted keys would drop it, and the server would wait for nothing
+	<-taken // otherwise the overflow of deleted keys would drop this item
 	return f, q, stream
 }
 
@@ -182,16 +182,17 @@ func deleteMany(q *configuration.Queue) {
 	}
 }
 
-// A subscriber that takes nothing, but answers pings, is cut when more deleted keys wait than are kept.
+// A subscriber that reads nothing, but answers pings, is disconnected when more deleted keys wait than the queue
+// keeps.
 func TestConfiguration_HangingSubscriberIsCut(t *testing.T) {
 	f, q, _ := subscribed(t, 10*time.Millisecond)
 	eventually(t, "the subscription ends", func() bool {
-		deleteMany(q) // the handler may still have taken some
+		deleteMany(q) // the handler may have taken some changes from the queue
 		return f.calls(t, "SubscribeConfiguration", "Canceled") == 1
 	})
 }
 
-// A subscriber that reads again in time learns why its subscription has ended.
+// A subscriber that reads again before the stall timeout gets the error that has ended its subscription.
 func TestConfiguration_SubscriberLearnsOfDroppedChanges(t *testing.T) {
 	_, q, stream := subscribed(t, time.Hour)
 	for q.Overflow().Err() == nil {

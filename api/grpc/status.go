@@ -65,11 +65,12 @@ func code(e *api.Error) codes.Code {
 	}
 }
 
-// maxMessage bounds the message of a status, in bytes. It travels in headers, whose size clients limit.
+// maxMessage bounds the message of a status, in bytes. The message travels in headers, whose size clients limit.
 const maxMessage = 2 << 10
 
 // statusOf returns the gRPC status of a failure. Its message begins with the same words as in Dapr. The details have
-// the error code that an HTTP answer would have. A message may have the answer of an application, so it is shortened.
+// the error code that an HTTP answer would have. The message is shortened, because it may contain the answer of an
+// application.
 func statusOf(method string, e *api.Error) error {
 	c := code(e)
 	if transactional(method) && failedInStore(c) && e.Code != api.CodeOverloaded {
@@ -98,8 +99,8 @@ func failedInStore(c codes.Code) bool {
 
 // Metadata of ErrorInfo.
 const (
-	infoCode   = "errorCode" // the code, if Dapr defines another reason
-	infoReason = "reason"    // why; see api.Details
+	infoCode   = "errorCode" // the error code, if the reason of ErrorInfo is one that Dapr defines
+	infoReason = "reason"    // the reason of api.Details, if Dapr defines none
 )
 
 // details returns the details of an error. The reason in ErrorInfo is the code of the error, unless Dapr defines a

@@ -10,7 +10,7 @@ import (
 	"github.com/quorate/quorate/api"
 )
 
-// The message of a failed call of an actor has the answer of the application, which has any length and any bytes.
+// The message of a failed actor call contains the answer of the application, which may have any length and any bytes.
 func TestStatusOf_MessageIsBounded(t *testing.T) {
 	for text, want := range map[string]string{
 		"short":                               "short",

@@ -14,11 +14,11 @@ import (
 	"github.com/quorate/quorate/api"
 )
 
-// ownServices begins the full names of the methods that Quorate has and Dapr has not.
+// ownServices is the beginning of the full names of the methods that Quorate has and Dapr does not have.
 const ownServices = "/quorate.runtime.v1."
 
 // served returns an Unimplemented error if the Configuration resource disables a method of the services of Quorate or
-// Dapr. It returns nil for all other services, because they belong to applications.
+// Dapr. It returns nil for all other methods: those of applications, of health checks and of reflection.
 func (s *Server) served(method string) error {
 	name, ours := strings.CutPrefix(method, "/"+runtimev1.Dapr_ServiceDesc.ServiceName+"/")
 	if own, ok := strings.CutPrefix(method, ownServices); ok {
@@ -36,7 +36,7 @@ func (s *Server) served(method string) error {
 	return nil
 }
 
-// logCall logs a call that has ended. level is the consistency that its answer reports; empty = unknown.
+// logCall logs a call that has ended. level is the consistency that the answer reports, or empty if it is unknown.
 func (s *Server) logCall(ctx context.Context, method, level string, err error, begun time.Time) {
 	s.calls.GRPC(func() api.LoggedCall {
 		return api.LoggedCall{App: s.app, Method: method, Endpoint: method, UserAgent: first(ctx, "user-agent"),
@@ -45,7 +45,7 @@ func (s *Server) logCall(ctx context.Context, method, level string, err error, b
 	})
 }
 
-// levelStream remembers the consistency that the answer of a unary call reports.
+// levelStream records the consistency that the answer of a unary call reports.
 type levelStream struct {
 	grpc.ServerTransportStream
 	level string
@@ -59,8 +59,8 @@ func (l *levelStream) SetHeader(md metadata.MD) error {
 	return l.ServerTransportStream.SetHeader(md)
 }
 
-// recordLevel returns a context that records the consistency of the answer of a unary call. If no one watches calls,
-// it returns ctx and nil.
+// recordLevel returns a context that records the consistency of the answer of a unary call. If no watch of calls is
+// open, it returns ctx and nil.
 func (s *Server) recordLevel(ctx context.Context) (context.Context, *levelStream) {
 	if !s.calls.Watched() {
 		return ctx, nil

@@ -16,7 +16,7 @@ import (
 
 // The bytes that decoding allocates, rounded up.
 const (
-	decodedElement = 32  // for an element of a list, beside the element itself
+	decodedElement = 32  // for the slot of an element in a list, beside the element itself
 	decodedRequest = 512 // for an element that becomes a read or a write
 	decodedEntry   = 256 // for an entry of a map
 )
@@ -30,14 +30,15 @@ type tally struct {
 	shapes *sync.Map // of *shape, by protoreflect.FullName
 	memory int64     // bytes that decoding takes, not counting copies of the message
 
-	store string // the value of the first field
+	store string // name of the store: the value of field 1 of the outermost message
 	depth int
 }
 
-// counted checks the number of elements of a list.
+// counted returns an error if a list may not have n elements. store is the name of the store of the request.
 type counted func(s *api.State, store string, n int) error
 
-// lists are the list fields that have their own limit. The limits of stores apply to fields of the outermost message.
+// lists are the list fields that have a limit of their own. Limits that depend on the store apply only to fields of
+// the outermost message.
 var lists = map[protoreflect.FullName]counted{
 	field(&protos.CompleteWorkflowAction{}, "carryoverEvents"): func(_ *api.State, _ string, n int) error {
 		if n > turn.MaxCarried {
@@ -72,7 +73,7 @@ type shape struct {
 	parts  []part // by field number; empty for fields that cost nothing
 }
 
-// part is one field of a shape.
+// part describes one field of a message type.
 type part struct {
 	kind    kind
 	list    bool
@@ -173,8 +174,8 @@ func (t *tally) message(d protoreflect.MessageDescriptor, b []byte) error {
 	return nil
 }
 
-// checkEvery is the number of elements after which tally checks the limit again. Without these checks, it would count
-// all of the two million elements that fit into 4 MiB.
+// checkEvery is the number of elements after which tally checks the limit again. Without these checks, tally would
+// count up to two million elements, which fit into 4 MiB.
 const checkEvery = 1_000
 
 func (t *tally) field(p *part, num protowire.Number, typ protowire.Type, value []byte) error {

@@ -24,8 +24,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// hubServer implements TaskHubSidecarService, which the SDKs of workflows call. Clients start and change instances, and
-// workers take work.
+// hubServer implements TaskHubSidecarService, which the workflow SDKs call. With it, clients start and change
+// instances, and workers receive work items.
 type hubServer struct {
 	protos.UnimplementedTaskHubSidecarServiceServer
 	*core
@@ -91,8 +91,8 @@ func (s *hubServer) ended(ctx context.Context, err error) error {
 	return refusal(err, codes.Unknown, codes.Unknown)
 }
 
-// created converts the error of a call that creates an instance. It is ended, except if the instance may exist: a
-// client that repeated the call could create a second one.
+// created converts the error of a call that creates an instance. It works like ended, except that it does not make
+// clients repeat the call if the instance may exist. Otherwise a client could create a second instance.
 func (s *hubServer) created(ctx context.Context, err error, missing, invalid codes.Code) error {
 	if s.life.Err() != nil && ctx.Err() == nil && api.AsError(err).Kind != api.Indeterminate {
 		return errClosing()
@@ -176,7 +176,7 @@ func (s *hubServer) SuspendInstance(ctx context.Context,
 	return &protos.SuspendResponse{}, s.ended(ctx, s.workflows.SuspendInstance(parked, in))
 }
 
-// ResumeInstance lets a suspended instance go on and waits until it runs or has ended.
+// ResumeInstance resumes a suspended instance and waits until the instance runs or has ended.
 func (s *hubServer) ResumeInstance(ctx context.Context, in *protos.ResumeRequest) (*protos.ResumeResponse, error) {
 	parked, cancel := s.bound(ctx)
 	defer cancel()
@@ -239,7 +239,7 @@ func (s *hubServer) CompleteActivityTask(ctx context.Context,
 	return &protos.CompleteTaskResponse{}, refusal(err, codes.Unknown, codes.InvalidArgument)
 }
 
-// CompleteWorkflowTask stores the answer to a turn.
+// CompleteWorkflowTask stores the answer of a worker to a turn of a workflow.
 func (s *hubServer) CompleteWorkflowTask(ctx context.Context,
 	in *protos.WorkflowResponse) (*protos.CompleteTaskResponse, error) {
 	err := s.workflows.CompleteTurn(ctx, in)
@@ -252,12 +252,12 @@ func (s *hubServer) CompleteOrchestratorTask(ctx context.Context,
 	return s.CompleteWorkflowTask(ctx, in)
 }
 
-// maxLost bounds how much of an answer that exceeds a limit is read, as a multiple of the limit. What follows the
-// payload, such as the completion token, is not known then.
+// maxLost bounds how much of an answer that exceeds a limit is read, as a multiple of the limit. If the payload is
+// even larger, the fields after it, such as the completion token, stay unknown.
 const maxLost = 8
 
-// lost returns what happens to an answer of a worker that exceeds a limit; nil for other methods. Without it, the item
-// would stay with the worker, which does not answer again.
+// lost returns a function that handles an answer of a worker that exceeds a limit. It returns nil if method takes no
+// such answers. Without this function, the item would stay with the worker, which does not answer again.
 func (s *hubServer) lost(ctx context.Context, method string) func(message io.Reader, why error) {
 	activity, token := false, protowire.Number(4)
 	switch method {
@@ -288,7 +288,7 @@ func (s *hubServer) lost(ctx context.Context, method string) func(message io.Rea
 	}
 }
 
-// lostAnswer tells to which item an answer belongs.
+// lostAnswer identifies the work item to which an answer belongs. Empty fields are unknown.
 type lostAnswer struct {
 	id    string
 	task  int32
@@ -332,7 +332,7 @@ func readLost(message io.Reader, token protowire.Number) (a lostAnswer, err erro
 				a.token = string(value)
 			}
 		default:
-			return a, nil // it is no message
+			return a, nil // this is no valid message
 		}
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
@@ -341,8 +341,8 @@ func readLost(message io.Reader, token protowire.Number) (a lostAnswer, err erro
 	return a, err
 }
 
-// GetWorkItems sends work to a worker until the worker leaves or the server closes. A worker that takes nothing for
-// the stall timeout is disconnected, so that other workers get its work.
+// GetWorkItems sends work to a worker until the worker leaves or the server closes. If a worker does not receive an
+// item within the stall timeout, its call is aborted, so that other workers get its work.
 func (s *hubServer) GetWorkItems(in *protos.GetWorkItemsRequest,
 	out protos.TaskHubSidecarService_GetWorkItemsServer) error {
 	ctx, cancel := s.bound(out.Context())
@@ -386,7 +386,7 @@ func sendItem(out protos.TaskHubSidecarService_GetWorkItemsServer, item *protos.
 	return err
 }
 
-// hubPrefix begins the full names of the methods of TaskHubSidecarService.
+// hubPrefix returns the beginning of the full names of the methods of TaskHubSidecarService.
 func hubPrefix() string { return "/" + protos.TaskHubSidecarService_ServiceDesc.ServiceName + "/" }
 
 // isHub reports whether a method is one of TaskHubSidecarService.

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// An answer that exceeds a limit may end anywhere, and may be anything.
+// readLost accepts an answer that ends anywhere or has any bytes, because answers above a limit are not validated.
 func TestReadLost_OfAnyBytes(t *testing.T) {
 	whole, err := proto.Marshal(&protos.ActivityResponse{InstanceId: "i", TaskId: -7, CompletionToken: "token",
 		Result: wrapperspb.String("result")})

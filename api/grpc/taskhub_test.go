@@ -16,13 +16,13 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// A worker does not answer again after its answer was refused, because it exceeds a limit. The turn comes again, and
-// the activity fails, so the workflow goes on.
+// A worker does not repeat an answer that was refused because it exceeds a limit. So a turn is handed out again, an
+// activity fails, and in both cases the workflow continues.
 func TestTaskHub_AnswersAboveLimitsLeaveNothingStuck(t *testing.T) {
 	withHuge(t, checkLimits)
 }
 
-// The result of an earlier attempt exceeds a limit. It does not end the attempt that another worker has.
+// A late answer of an earlier attempt that exceeds a limit does not end the current attempt of another worker.
 func TestTaskHub_LateAnswerAboveLimitsEndsNoOther(t *testing.T) {
 	withHuge(t, checkLateAnswer)
 }
@@ -128,7 +128,7 @@ func checkLimits(t *testing.T, huge string, options ...grpc.CallOption) {
 			t.Errorf("%s: the answer was accepted", what)
 		}
 	}
-	turn := next() // the third time
+	turn := next() // the third attempt
 	call.GetScheduleTask().Input = nil
 	if _, err = hub.CompleteWorkflowTask(ctx, &protos.WorkflowResponse{InstanceId: "i",
 		Actions: []*protos.WorkflowAction{call}, CompletionToken: turn.GetCompletionToken()}); err != nil {

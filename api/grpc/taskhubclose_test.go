@@ -36,7 +36,7 @@ func (e *lostAnswers) Rerun(ctx context.Context, _ string, _ *protos.RerunWorkfl
 }
 
 // Clients repeat a call that is Unavailable. So a start that may have been stored must not get this code when the node
-// stops: the repetition would start a second instance, or fail because the first one exists.
+// stops. A repeated start would create a second instance, or fail because the first instance exists.
 func TestTaskHub_StopOfNodeDuringStart(t *testing.T) {
 	for name, call := range map[string]func(context.Context, protos.TaskHubSidecarServiceClient) error{
 		"start": func(ctx context.Context, hub protos.TaskHubSidecarServiceClient) error {

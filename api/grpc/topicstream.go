@@ -16,7 +16,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// streamPath is the path of the messages of a stream, as in Dapr.
+// streamPath is the path of the messages that are delivered over a stream, as in Dapr.
 const streamPath = "/"
 
 // topicStream is the client of a stream that receives the messages of a topic. It implements pubsub.Target.
@@ -28,11 +28,11 @@ type topicStream struct {
 	sending sync.Mutex // for out.Send
 
 	mu      sync.Mutex
-	waiting map[string][]chan pubsub.Verdict // capacity 1; by the id of the event, in the order of sending
+	waiting map[string][]chan pubsub.Verdict // capacity 1; by the id of the event, in sending order
 }
 
-// SubscribeTopicEventsAlpha1 delivers the messages of a topic over a stream that the application opens. The stream is a
-// member of the consumer group of the application, beside its other subscriptions. Several messages may wait for their
+// SubscribeTopicEventsAlpha1 delivers the messages of a topic over a stream that the application opens. The stream is
+// a member of the consumer group of the application, like its other subscriptions. Several messages may wait for their
 // answers. When the stream ends, those messages are delivered again.
 func (s *pubsubMethods) SubscribeTopicEventsAlpha1(out runtimev1.Dapr_SubscribeTopicEventsAlpha1Server) error {
 	first, err := out.Recv()
@@ -71,7 +71,8 @@ func (s *pubsubMethods) SubscribeTopicEventsAlpha1(out runtimev1.Dapr_SubscribeT
 	}
 }
 
-// receive passes the answers of the client on until the stream ends. It returns the reason.
+// receive passes the answers of the client to the deliveries that wait for them. It runs until the stream ends, and
+// returns the reason for the end.
 func (t *topicStream) receive() error {
 	for {
 		m, err := t.out.Recv()
@@ -87,7 +88,7 @@ func (t *topicStream) receive() error {
 		}
 		t.mu.Lock()
 		list := t.waiting[answer.GetId()]
-		if len(list) > 0 { // an answer to another event means nothing
+		if len(list) > 0 { // an answer to an event that is not waiting is ignored
 			list[0] <- streamVerdict(answer.GetStatus().GetStatus())
 			t.setLocked(answer.GetId(), list[1:])
 		}
@@ -105,7 +106,7 @@ func streamVerdict(s runtimev1.TopicEventResponse_TopicEventResponseStatus) pubs
 	return pubsub.Retry
 }
 
-// setLocked replaces the answers that an id waits for. The caller holds t.mu.
+// setLocked replaces the channels of the deliveries of event id that wait for an answer. The caller must hold t.mu.
 func (t *topicStream) setLocked(id string, list []chan pubsub.Verdict) {
 	if len(list) == 0 {
 		delete(t.waiting, id)
@@ -188,7 +189,7 @@ func streamed(e *pubsub.Event) *runtimev1.TopicEventRequest {
 	return out
 }
 
-// DeliverBatch implements pubsub.Target. A stream has no batches.
+// DeliverBatch implements pubsub.Target. It always returns an error, because a stream takes one message at a time.
 func (t *topicStream) DeliverBatch(context.Context, *pubsub.Batch) (map[string]pubsub.Verdict, error) {
 	return nil, fault.New(fault.Internal, "grpc.topics", "a stream takes one message at a time")
 }

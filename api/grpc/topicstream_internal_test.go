@@ -25,7 +25,7 @@ func (f fullStream) Send(*runtimev1.SubscribeTopicEventsResponseAlpha1) error {
 	return context.Cause(f.ended)
 }
 
-// A client that reads nothing keeps neither its messages nor the stop of the node waiting.
+// If the client reads nothing, the stream ends, so that neither its messages nor the stop of the node wait for it.
 func TestTopicStream_EndsIfClientDoesNotRead(t *testing.T) {
 	ctx, end := context.WithCancelCause(t.Context())
 	defer end(nil)
@@ -59,8 +59,7 @@ func (s *scriptedStream) Recv() (*runtimev1.SubscribeTopicEventsRequestAlpha1, e
 	return m, nil
 }
 
-// A client sends a message of a kind that this version does not know. That is no answer, also not to an event without
-// an id.
+// A message of a kind that this version does not know is not an answer, not even to an event with an empty id.
 func TestTopicStream_UnknownMessageIsNoAnswer(t *testing.T) {
 	answer := make(chan pubsub.Verdict, 1)
 	s := &topicStream{out: &scriptedStream{sent: []*runtimev1.SubscribeTopicEventsRequestAlpha1{{}}},

@@ -50,7 +50,7 @@ func TestTranscripts_MatchHTTP(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if name == "small" { // it refers to ETags of writes, which gRPC does not return
+			if name == "small" { // the transcript refers to ETags of writes, which gRPC does not return
 				data = bytes.ReplaceAll(data, []byte("<etag 2>"), []byte("<etag 1>"))
 			}
 			want, err := transcript.Parse(data)
@@ -59,7 +59,7 @@ func TestTranscripts_MatchHTTP(t *testing.T) {
 			}
 			f := newFixture(t)
 			f.Adapt(name)
-			f.RequestTimeout = max(f.RequestTimeout, time.Second) // it also bounds how long a message may take
+			f.RequestTimeout = max(f.RequestTimeout, time.Second) // the timeout also bounds the arrival of a message
 			f.refit()
 			got, err := want.Replay(t.Context(), over{f.client(t)}, transcript.Options{})
 			if err != nil {
@@ -194,7 +194,7 @@ func (o over) Do(ctx context.Context, r transcript.Request) (transcript.Response
 	return response, nil
 }
 
-// failed converts a status to the form of an HTTP answer.
+// failed converts a gRPC status to an HTTP answer with the same error.
 func failed(st *status.Status) transcript.Response {
 	as := map[codes.Code]int{
 		codes.InvalidArgument: 400, codes.FailedPrecondition: 400, codes.Aborted: 409, codes.PermissionDenied: 403,
@@ -211,7 +211,7 @@ func failed(st *status.Status) transcript.Response {
 		if known := info.GetMetadata()["errorCode"]; known != "" {
 			code, reason = known, code
 		}
-		if code == api.CodeOperationUnknown { // Dapr has other codes for it in the two protocols
+		if code == api.CodeOperationUnknown { // the status of this error differs between HTTP and gRPC, as in Dapr
 			as[codes.Unimplemented] = 400
 		}
 		if body["errorCode"] = code; reason != "" {
@@ -279,7 +279,7 @@ func (o over) secret(ctx context.Context, rest string, more map[string]string) (
 	store, name, named := strings.Cut(rest, "/")
 	store, storeErr := url.PathUnescape(store)
 	name, nameErr := url.PathUnescape(name)
-	if name == "empty" { // here a secret without keys and none are the same
+	if name == "empty" { // gRPC cannot distinguish a secret without keys from no secret
 		return transcript.Response{}, errUnsayable
 	}
 	if !named || storeErr != nil || nameErr != nil || !utf8.ValidString(store) || !utf8.ValidString(name) {
@@ -571,5 +571,5 @@ func optionsOf(concurrency, consistency string) (*commonv1.StateOptions, bool) {
 	return &commonv1.StateOptions{Concurrency: mode, Consistency: level}, ok && known
 }
 
-// strict decodes JSON.
+// strict decodes JSON like json.Unmarshal.
 func strict(body []byte, into any) error { return json.Unmarshal(body, into) }

@@ -23,7 +23,7 @@ type watchServer struct {
 	state *api.State
 }
 
-// Watch sends the changes of the application's keys.
+// Watch sends the changes of the application's keys until the client leaves or the watch ends.
 func (s *watchServer) Watch(in *runtimepb.WatchRequest, out grpc.ServerStreamingServer[runtimepb.WatchEvent]) error {
 	request := api.WatchRequest{Store: in.GetStoreName(), Prefix: in.GetPrefix(), Keys: in.GetKeys(),
 		HasBoth: in.GetPrefix() != "" && len(in.GetKeys()) > 0, From: in.GetFrom(), Snapshot: in.GetSnapshot()}
@@ -61,12 +61,12 @@ type watchStream struct {
 	out      grpc.ServerStreamingServer[runtimepb.WatchEvent]
 	watch    *api.Watch
 	values   bool
-	snapshot bool   // its items are being sent
+	snapshot bool   // the items of the snapshot are still being sent
 	cut      func() // ends the call
 	stall    time.Duration
 
-	stalled atomic.Bool // the client has taken nothing for that long
-	failure *api.Error  // why the watch ended; nil = the client has gone
+	stalled atomic.Bool // the client has taken nothing for the duration stall
+	failure *api.Error  // the error that ended the watch; nil = the client has gone
 }
 
 func (t *watchStream) run() error {
@@ -119,7 +119,7 @@ func (t *watchStream) part(p *state.WatchPart) error {
 			return err
 		}
 	}
-	// during a snapshot, a client must not continue from a bookmark
+	// A client must not continue from a bookmark within a snapshot.
 	if !p.Synced && !t.snapshot && len(p.Items)+len(p.Changes) == 0 {
 		return t.bookmark()
 	}

@@ -18,7 +18,7 @@ type workflowMethods struct {
 	workflows *workflows.Service
 }
 
-// optionStartTime is the option of a start that has the time of the first turn.
+// optionStartTime is the name of the option with the time of the first turn of a new instance.
 const optionStartTime = "dapr.workflow.start_time"
 
 // StartWorkflowBeta1 starts an instance.
@@ -32,7 +32,7 @@ func (s *workflowMethods) StartWorkflowBeta1(ctx context.Context,
 	return &runtimev1.StartWorkflowResponse{InstanceId: id}, nil
 }
 
-// payload returns bytes as the text that workflows have; nil for none.
+// payload returns b as a workflow payload, which is text, or nil if b is empty.
 func payload(b []byte) *wrapperspb.StringValue {
 	if len(b) == 0 {
 		return nil
@@ -71,7 +71,7 @@ func (s *workflowMethods) PauseWorkflowBeta1(ctx context.Context,
 	return &emptypb.Empty{}, s.workflows.Pause(ctx, in.GetInstanceId(), "")
 }
 
-// ResumeWorkflowBeta1 lets a suspended instance go on.
+// ResumeWorkflowBeta1 resumes a suspended instance.
 func (s *workflowMethods) ResumeWorkflowBeta1(ctx context.Context,
 	in *runtimev1.ResumeWorkflowRequest) (*emptypb.Empty, error) {
 	return &emptypb.Empty{}, s.workflows.Resume(ctx, in.GetInstanceId(), "")

@@ -7,8 +7,8 @@ import (
 	"github.com/quorate/quorate/api/actors"
 )
 
-// callActor serves calls of actor methods. The request timeout applies only to the search for the owner of the actor,
-// not to the execution of the method.
+// callActor serves calls of actor methods. The request timeout limits the time to read the body and to find the owner
+// of the actor. It does not limit the execution of the method.
 func (a *actorRoutes) callActor(p *reply, r *http.Request) error {
 	actor, _, err := actorPath(r.URL)
 	if err != nil {
@@ -28,7 +28,7 @@ func (a *actorRoutes) callActor(p *reply, r *http.Request) error {
 	defer a.release(body)
 	p.share.Work()
 	answer, err := a.actors.Do(r.Context(), &actors.Call{Actor: actor, Method: method, Verb: r.Method, Header: r.Header,
-		Body: bytes.Clone(body.data)}) // the application may read it after the caller has gone
+		Body: bytes.Clone(body.data)}) // the application may read the body after the caller has gone
 	if err != nil {
 		return err
 	}

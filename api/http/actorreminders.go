@@ -20,12 +20,12 @@ type reminderBody struct {
 	Callback  string          `json:"callback"`
 	Overwrite *bool           `json:"overwrite"`
 	Policy    json.RawMessage `json:"failure_policy"`
-	// OtherPolicy is the spelling of some SDKs.
+	// OtherPolicy is the same field as Policy, in the spelling of some SDKs.
 	OtherPolicy json.RawMessage `json:"failurePolicy"`
 }
 
 // reminder decodes a request that sets a reminder or a timer. overwrite says whether the request may replace an
-// existing one with the same name.
+// existing reminder with the same name.
 func (a *actorRoutes) reminder(p *reply, r *http.Request) (out actors.Reminder, overwrite bool, err error) {
 	if out.Actor, out.Name, err = actorPath(r.URL); err != nil {
 		return out, false, err

@@ -23,10 +23,10 @@ const (
 const (
 	smallBulk  = 128 << 10
 	largeBulk  = 32 << 20
-	bulkCopies = 2 // the values, and the answer made of them
+	bulkCopies = 2 // the values, and the encoded answer
 )
 
-// held calls the function read and reserves memory for the value that it returns. No value is in memory while held
+// held calls the function read and reserves memory for the value that read returns. No value is in memory while held
 // waits for a reservation. Therefore held first sets options.MaxValue to a small size. read must pass the options to
 // the store. If the value is larger, or the reservation has to wait, held drops the value. It calls read again after
 // the reservation.

@@ -24,13 +24,13 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
-// connections is the number of clients of the benchmarks over the network.
+// connections is the number of clients in the benchmarks over the network.
 const connections = 64
 
 // valueSize is the size of the values in the benchmarks.
 const valueSize = 256
 
-// instant is a store that answers at once, with the proof of an eventual read.
+// instant is a store that answers every request from memory. Its answers have the proof of an eventual read.
 type instant struct{ item state.Item }
 
 func newInstant() instant {
@@ -140,8 +140,8 @@ func (w *nullWriter) WriteHeader(int)             {}
 // SetReadDeadline does nothing. The face calls it on every connection.
 func (w *nullWriter) SetReadDeadline(time.Time) error { return nil }
 
-// BenchmarkOverLoopback measures the throughput over loopback with 64 connections, as a ratio to the bare router. Both
-// are measured alternately in the same run. ns/op, B/op and allocs/op are sums of both servers and their clients.
+// BenchmarkOverLoopback measures the throughput over loopback with 64 connections, as a ratio to the bare router. The
+// benchmark alternates between both servers. ns/op, B/op and allocs/op are sums over both servers and their clients.
 func BenchmarkOverLoopback(b *testing.B) {
 	for name, message := range map[string]string{"get": getMessage(), "save": saveMessage()} {
 		b.Run(name, func(b *testing.B) {
@@ -195,7 +195,7 @@ func newLoad(b *testing.B, h http.Handler, message string) *load {
 	return l
 }
 
-// run sends n requests. It returns how long they took and how many bytes were allocated.
+// run sends n requests. It returns how long they took and the number of allocations.
 func (l *load) run(b *testing.B, n int) (time.Duration, uint64) {
 	b.Helper()
 	var before, after runtime.MemStats
@@ -218,7 +218,7 @@ func (l *load) run(b *testing.B, n int) (time.Duration, uint64) {
 	return took, after.Mallocs - before.Mallocs
 }
 
-// exchange sends a request and reads the answer without parsing more than needed.
+// exchange sends a request and reads the answer. It parses only what it needs to find the end of the answer.
 func (c *client) exchange(message []byte) error {
 	if _, err := c.conn.Write(message); err != nil {
 		return err

@@ -111,7 +111,7 @@ func metadataHeaders(h http.Header, metadata map[string]string) {
 	}
 }
 
-// tokenText reports whether s may be part of the name of a header (RFC 9110, token).
+// tokenText reports whether s is a valid part of a header name (a token of RFC 9110).
 func tokenText(s string) bool {
 	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
 		return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r)

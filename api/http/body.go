@@ -39,11 +39,12 @@ const (
 
 func cost(n int64) int64 { return costFixed + costCopies*n }
 
-// firstPiece is how many bytes are first reserved for a body of unknown length. For a longer body, grow reserves
-// more.
+// firstPiece is the body size in bytes for which memory is reserved first if the length of the body is unknown. For a
+// longer body, grow reserves more.
 const firstPiece = 64 << 10
 
-// reserve takes memory for the request from the budget of the node; finish gives it back.
+// reserve reserves memory for the request in the budget of the node, or returns an error of kind api.Unavailable.
+// Face.finish releases the memory.
 func (c *core) reserve(p *reply, r *http.Request, bytes int64) error {
 	if bytes <= 0 || c.requests == nil {
 		return nil
@@ -169,7 +170,7 @@ func (c *core) grow(b *buffer, p *reply, r *http.Request, reserved *int64) error
 	}
 	next := 4 * *reserved
 	if c.bodyLimit >= 0 {
-		next = c.bodyLimit // in one step, so that a request that holds much memory never waits for more
+		next = c.bodyLimit // in one step, because a request that holds much memory must not wait for more
 	}
 	err := c.reserve(p, r, costCopies*(next-*reserved))
 	*reserved = max(next, *reserved)

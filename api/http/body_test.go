@@ -44,7 +44,7 @@ func post(f *Face, path string, body io.Reader) *httptest.ResponseRecorder {
 	return w
 }
 
-// Not parallel: it measures what the process allocates.
+// Not parallel, because the test measures what the process allocates.
 func TestBody_OverLimitIsNotDecoded(t *testing.T) {
 	f := budgeted(t, nil, nil, nil)
 	const n = 700_000
@@ -96,7 +96,7 @@ func TestRequest_RefusedBeforeBodyIsRead(t *testing.T) {
 	}
 	hold.Release()
 	body := `[{"key":"a","value":"` + strings.Repeat("x", 3<<20) + `"}]`
-	for _, size := range []int64{int64(len(body)), -1} { // -1: in chunks
+	for _, size := range []int64{int64(len(body)), -1} { // -1 = unknown, sent in chunks
 		r := httptest.NewRequest(http.MethodPost, "/v1.0/state/orders", strings.NewReader(body))
 		r.ContentLength = size
 		w := httptest.NewRecorder()
@@ -165,7 +165,7 @@ func (oneValue) Delete(context.Context, state.DeleteRequest) (state.Written, err
 }
 func (oneValue) Close() error { return nil }
 
-// The data of a job reserve the memory that they need when they are decoded.
+// A request with a job reserves the memory that the decoded elements of the job's data need.
 func TestScheduleJob_ReservesMemoryOfElements(t *testing.T) {
 	t.Parallel()
 	b := admission.New(admission.Options{Bytes: 8 << 20, Patience: 1, LargePatience: 1, Target: 1, Penalty: 1})
@@ -189,7 +189,7 @@ func TestScheduleJob_ReservesMemoryOfElements(t *testing.T) {
 	}
 }
 
-// A text reserves no memory for the marks within it, also after an escaped quote.
+// Commas and brackets within a JSON string reserve no memory, also after an escaped quote.
 func TestScheduleJob_ReservesNoMemoryForMarksInStrings(t *testing.T) {
 	t.Parallel()
 	b := admission.New(admission.Options{Bytes: 8 << 20, Patience: 1, LargePatience: 1, Target: 1, Penalty: 1})

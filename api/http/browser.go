@@ -28,7 +28,7 @@ func (g *guard) checkOrigin(p *reply, r *http.Request) (answered bool, err error
 	}
 	if !g.origins.allow(origin) {
 		if g.origins.configured() && isPreflight(r) {
-			// Without the headers of CORS, the browser does not send the request.
+			// The answer has no CORS headers, so the browser does not send the request itself.
 			p.Header()["Vary"] = []string{headerOrigin}
 			p.WriteHeader(http.StatusOK)
 			return true, nil
@@ -49,7 +49,7 @@ func foreign(text string) error {
 	return api.Forbidden(text + " (name the origin in --allowed-origins to allow it)")
 }
 
-// sameOrigin reports whether a page was served by the listener that received r.
+// sameOrigin reports whether origin is the origin of the listener that received r.
 func sameOrigin(origin string, r *http.Request) bool {
 	scheme, host, ok := strings.Cut(origin, "://")
 	want := "http"

@@ -13,10 +13,10 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// configurationMemory is the memory in bytes for one decoded field of a request body.
+// configurationMemory is the number of bytes that are reserved for each decoded field of a request body.
 const configurationMemory = 128
 
-// configurationRoutes serves configuration.
+// configurationRoutes serves configuration items and the subscriptions to them.
 type configurationRoutes struct {
 	*core
 	configurations *configurations.Service
@@ -48,7 +48,7 @@ func configurationPath(u *url.URL) (store, second string, err error) {
 	return store, second, err
 }
 
-// configurationRequest reads a request for items. key may be repeated.
+// configurationRequest decodes everything of a request except its body. The query parameter key may be repeated.
 func configurationRequest(r *http.Request) (c configurations.Request, err error) {
 	if c.Store, _, err = configurationPath(r.URL); err != nil {
 		return c, err

@@ -7,8 +7,8 @@ import (
 	"github.com/quorate/quorate/internal/admission"
 )
 
-// core has what the handlers of all building blocks need: the size limit and the memory budget of bodies, and the
-// request timeout.
+// core has what the handlers of all building blocks need: the limits and memory budgets of bodies, and the request
+// timeout.
 type core struct {
 	requests  *admission.Budget // nil = no bound
 	answers   *admission.Budget // nil = no bound

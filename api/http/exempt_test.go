@@ -21,7 +21,7 @@ import (
 	"github.com/quorate/quorate/discovery"
 )
 
-// callable is an application of this node. It records its requests.
+// callable is an application on this node that records its requests.
 type callable struct {
 	mu   sync.Mutex // guards seen
 	seen []string
@@ -102,8 +102,7 @@ func (c *targets) status(verb, target, headers string) int {
 	return 0
 }
 
-// The endpoint that serves a request decides whether it needs a token. No spelling of a path without token may reach
-// another endpoint or an application.
+// Some paths need no token. Without a token, no other spelling of such a path may reach an endpoint or an application.
 func TestToken_ExemptPathsInEverySpelling(t *testing.T) {
 	f := newFixture(t)
 	f.Tokens = apitest.Tokens("right")
@@ -111,7 +110,7 @@ func TestToken_ExemptPathsInEverySpelling(t *testing.T) {
 	app := withApp(t, f)
 	c := &targets{t: t, base: serve(t, newFace(t, f))}
 	const token = "dapr-api-token: right\r\n"
-	// dapr-app-id:orders
+	// The basic credentials are dapr-app-id:orders.
 	forms := []string{"", "dapr-app-id: orders\r\n", "Authorization: Basic ZGFwci1hcHAtaWQ6b3JkZXJz\r\n"}
 	exempt := []string{"/livez", "/readyz", "/readyz/placed", "/v1.0/healthz", "/v1.0/healthz/outbound"}
 	for _, path := range exempt {
@@ -151,7 +150,7 @@ func TestToken_ExemptPathsInEverySpelling(t *testing.T) {
 			t.Errorf("GET %s of an application with a token: %d, want %d", target, got, want)
 		}
 	}
-	// past the mux
+	// These paths take the fast path, which skips the mux.
 	for _, target := range []string{"/v1.0/state/orders/a", "/v1.0/state/orders/a/../../../livez",
 		"/v1.0/state/livez/livez", "/v1.0/state/orders/%2e%2e%2flivez"} {
 		if got := c.status("GET", target, forms[1]); got != http.StatusUnauthorized {

@@ -47,18 +47,19 @@ type Config struct {
 	Invoke         *invoke.Service  // nil = calls to applications are not served
 	Shutdown       func(force bool) // asks the process to stop and returns at once
 
-	// Start holds requests while the node starts, except for health, metadata and shutdown. nil = none are held.
+	// Start holds requests while the node starts, except those for health, metadata, shutdown and the OpenAPI
+	// description. nil = no request is held.
 	Start *api.StartGate
 
 	Tokens         *api.Tokens   // API tokens; nil = no token is needed
-	AllowedOrigins []string      // browser origins such as https://app.example, or "*"; none = no foreign ones
+	AllowedOrigins []string      // browser origins such as https://app.example, or "*"; empty = only the own origin
 	AnyHost        bool          // without tokens: accept any Host header, not only IP addresses and localhost
 	MaxBodySize    int64         // bytes; 0 = DefaultMaxBodySize, negative = no limit
 	RequestTimeout time.Duration // for one service call, and for reading one body; 0 = DefaultRequestTimeout
 
 	Pipeline *Pipeline         // middleware; nil = none
 	Surface  *api.Surface      // which endpoints are served; nil = all
-	Calls    *api.CallLog      // logs requests; nil = not
+	Calls    *api.CallLog      // logs requests; nil = no log
 	Tracer   api.RequestTracer // nil = no spans
 
 	Requests *admission.Budget // memory of requests being served, shared by all faces of the node; nil = no bound
@@ -76,7 +77,7 @@ type Face struct {
 	pipeline *Pipeline
 	surface  *api.Surface
 	calls    *api.CallLog
-	app      string            // for calls
+	app      string            // id of the application, for the log of calls
 	tracer   api.RequestTracer // nil = no spans
 	log      *slog.Logger
 
@@ -121,7 +122,7 @@ func New(c Config) (*Face, error) {
 // the answer.
 type handler func(p *reply, r *http.Request) error
 
-// endpoint ties a handler to the metrics of its route.
+// endpoint is a handler with the metrics and the properties of its route.
 type endpoint struct {
 	face   *Face
 	serve  handler
@@ -132,7 +133,8 @@ type endpoint struct {
 	traced bool // has a span
 }
 
-// ServeHTTP is called by the mux with the reply that Face.ServeHTTP made.
+// ServeHTTP serves a request. w is the reply that Face.ServeHTTP made. A request without a token is refused, unless
+// the endpoint is open.
 func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p := w.(*reply)
 	if !p.trusted && !e.open {
@@ -206,7 +208,8 @@ func (f *Face) notFound(p *reply, r *http.Request) error {
 }
 
 // byHeader reports whether a request that matches no endpoint is a call to an application. Such a call names the
-// application in a header. byHeader returns false for other spellings of an endpoint that needs no token.
+// application in a header (see namesApp). byHeader returns false for other spellings of an endpoint that needs no
+// token.
 func (f *Face) byHeader(r *http.Request) bool {
 	return f.call != nil && !f.exempt[strings.ToLower(path.Clean("/"+r.URL.Path))] && namesApp(r)
 }
@@ -240,7 +243,7 @@ func (f *Face) allowed(r *http.Request) []string {
 	return out
 }
 
-// ServeHTTP serves one request: it checks whether the request is allowed, routes and counts it.
+// ServeHTTP checks one request, routes it to its endpoint, and counts it.
 func (f *Face) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p := f.replies.Get().(*reply)
 	*p = reply{ResponseWriter: w, start: time.Now(), count: f.metrics.refused}
@@ -260,9 +263,10 @@ func (f *Face) turnAway(p *reply, r *http.Request, err error) {
 	f.fail(p, r, err)
 }
 
-// direct is a fast path that skips the mux for the most frequent requests: a GET of one key, a POST of items to save,
-// and calls to methods of applications. It returns the endpoint for such a request, and nil for all other requests.
-// TestDirect_AnswersLikeTheMux checks that direct and the mux choose the same endpoints. ADR 44 has the gain.
+// direct is a fast path that skips the mux for the most frequent requests. These are a GET of one key, a POST of items
+// to save, and calls to methods of applications. It returns the endpoint for such a request, and nil for all other
+// requests. The tests of TestDirect check that direct and the mux choose the same endpoints. ADR 44 has the measured
+// gain.
 func (f *Face) direct(r *http.Request) *endpoint {
 	path := r.URL.RawPath // as the mux does
 	if path == "" {
@@ -308,8 +312,8 @@ func (f *Face) finish(p *reply, r *http.Request) {
 	f.replies.Put(p)
 }
 
-// panicked logs a panic in a handler and answers with status 500. The log contains no text that may include a value
-// or a secret.
+// panicked logs a panic in a handler. It answers with status 500, or marks the answer as broken if a part of it was
+// sent. The log contains no text that may include a value or a secret.
 func (f *Face) panicked(p *reply, r *http.Request, cause any) {
 	f.log.Error("a request ended in a panic; please report it",
 		"method", r.Method, "route", p.count.pattern, "panic", fault.PanicText(cause), "stack", string(debug.Stack()))

@@ -88,7 +88,7 @@ func TestPanic_IsLoggedWithoutItsValue(t *testing.T) {
 	}
 }
 
-// cutWriter fails in the middle of an answer.
+// cutWriter is a response writer that fails in the middle of an answer.
 type cutWriter struct{ *httptest.ResponseRecorder }
 
 func (w cutWriter) Write([]byte) (int, error) { panic("the connection is in an impossible state") }
@@ -146,7 +146,7 @@ func TestShutdown_AnswersFirstAndPassesFast(t *testing.T) {
 	}
 }
 
-// proven is a store that answers with a given proof.
+// proven is a store that answers with a given proof, and sends the options of each read to seen.
 type proven struct {
 	state.Store
 	proof state.Proof

@@ -14,8 +14,8 @@ import (
 	"github.com/quorate/quorate/api/http/httpserver"
 )
 
-// fixture is a Face over an apitest.World. A test that changes the world after newFixture calls refit, unless it
-// changes only the catalogues.
+// fixture is a Face over an apitest.World. A test that changes the world after newFixture must call refit, unless the
+// test changes only the catalogues.
 type fixture struct {
 	*apitest.World
 	config apihttp.Config

@@ -49,7 +49,7 @@ func (s *sink) Delete(context.Context, state.DeleteRequest) (state.Written, erro
 
 func (s *sink) Close() error { return nil }
 
-// sunk returns a face whose stores are sinks.
+// sunk returns a face with one store, orders, which is the returned sink.
 func sunk(t testing.TB) (http.Handler, *sink) {
 	t.Helper()
 	f := newFixture(t)
@@ -58,7 +58,7 @@ func sunk(t testing.TB) (http.Handler, *sink) {
 	return newFace(t, f), store
 }
 
-// wellFormedError checks that an answer of 400 is an error body.
+// wellFormedError checks that an answer has an error body with a code and a message.
 func wellFormedError(t *testing.T, w *httptest.ResponseRecorder) {
 	t.Helper()
 	var body struct{ ErrorCode, Message string }
@@ -101,7 +101,7 @@ func FuzzSaveBody(f *testing.F) {
 	})
 }
 
-// checkSaved compares what reached the store with what another decoder reads.
+// checkSaved compares the items that reached the store with those that encoding/json reads from the body.
 func checkSaved(t *testing.T, set *state.SetRequest, body []byte) {
 	t.Helper()
 	var want []struct {
@@ -194,7 +194,7 @@ func FuzzBulkBody(f *testing.F) {
 	})
 }
 
-// The path after the store is the key, decoded once, or the request is refused.
+// The path after the store, decoded once, is the key. If it is no legal key, the request is refused.
 func FuzzPathKey(f *testing.F) {
 	for _, seed := range []string{
 		"a", "a/b", "a%2Fb", "/", "//", "a/", "a+b", "a%20b", "%25", "%2525", "..", "../..", "%2e%2e/x", "a;b",
@@ -207,7 +207,7 @@ func FuzzPathKey(f *testing.F) {
 	face, store := sunk(f)
 	f.Fuzz(func(t *testing.T, raw string) {
 		if strings.ContainsAny(raw, " ?#\r\n") || len(raw) > 20_000 {
-			return // ends the path, or the request line
+			return // these characters end the path or the request line
 		}
 		r, err := http.ReadRequest(bufio.NewReader(strings.NewReader("GET /v1.0/state/orders/" + raw +
 			" HTTP/1.1\r\nHost: localhost\r\n\r\n")))

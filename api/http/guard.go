@@ -12,9 +12,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// guard checks every request before it is routed. It refuses requests without a token from web pages of other sites.
-// On a loopback listener without a token, it also refuses host names (see localHost). It records whether the request
-// has a valid token.
+// guard checks every request before it is routed. It refuses requests that come from web pages of other sites and have
+// no token. On a loopback listener without a token, it also refuses host names (see localHost). It records whether the
+// request has a valid token.
 type guard struct {
 	anyHost bool
 	origins origins

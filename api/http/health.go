@@ -25,7 +25,8 @@ func (h *healthRoutes) routes() []route {
 	}
 }
 
-// healthz serves GET /v1.0/healthz: 204 once the start is complete, permanently.
+// healthz serves GET /v1.0/healthz. It answers 204 if the start of the node is complete. Later failures do not change
+// this answer.
 func (h *healthRoutes) healthz(p *reply, r *http.Request) error {
 	q, err := parseQuery(r)
 	if err != nil {
@@ -38,7 +39,7 @@ func (h *healthRoutes) healthz(p *reply, r *http.Request) error {
 	return nil
 }
 
-// healthzOutbound serves GET /v1.0/healthz/outbound.
+// healthzOutbound serves GET /v1.0/healthz/outbound. It answers 204 if the node can serve calls of the application.
 func (h *healthRoutes) healthzOutbound(p *reply, _ *http.Request) error {
 	if err := h.health.Outbound(); err != nil {
 		return err
@@ -53,12 +54,14 @@ func (h *healthRoutes) livez(p *reply, _ *http.Request) error {
 	return nil
 }
 
-// readyz serves GET /readyz: which stores and groups work now.
+// readyz serves GET /readyz. It answers 200 if the node has started and all stores and groups work, and otherwise 503.
+// The body lists the stores and groups.
 func (h *healthRoutes) readyz(p *reply, r *http.Request) error {
 	return h.works(p, r, h.health.Ready)
 }
 
-// readyzPlaced serves GET /readyz/placed. It is like /readyz, but a server that waits to become a voter is not ready.
+// readyzPlaced serves GET /readyz/placed. It answers like /readyz, except that a server that waits to become a voter
+// is not ready.
 func (h *healthRoutes) readyzPlaced(p *reply, r *http.Request) error {
 	return h.works(p, r, h.health.Placed)
 }

@@ -106,7 +106,7 @@ func TestDeadline_MatchesPackageContext(t *testing.T) {
 
 type testKey struct{}
 
-// Not parallel: it counts goroutines.
+// Not parallel, because the test counts goroutines.
 func TestDeadline_ChildContextsNeedNoGoroutine(t *testing.T) {
 	parent, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -122,7 +122,7 @@ func TestDeadline_ChildContextsNeedNoGoroutine(t *testing.T) {
 	}
 }
 
-// Reads of one key have the same answers on the fast path and through the mux.
+// Reads of one key and saves have the same answers on the fast path and through the mux.
 func TestDirect_AnswersLikeTheMux(t *testing.T) {
 	t.Parallel()
 	world := apitest.New(t)
@@ -154,7 +154,7 @@ func TestDirect_AnswersLikeTheMux(t *testing.T) {
 		t.Helper()
 		got, want := do(fast, verb, target, body), do(slow, verb, target, body)
 		g, w := got.Result().Header, want.Result().Header
-		for _, name := range []string{headerETag, headerSession} { // every write has its own
+		for _, name := range []string{headerETag, headerSession} { // these differ for every write
 			g.Del(name)
 			w.Del(name)
 		}
@@ -175,7 +175,7 @@ func TestDirect_AnswersLikeTheMux(t *testing.T) {
 	} {
 		target := "/v1.0/state/" + path
 		if _, err := url.ParseRequestURI(target); err != nil {
-			continue // no server gets it
+			continue // no server would receive this request
 		}
 		got, want := do(fast, "GET", target, ""), do(slow, "GET", target, "")
 		if diff := cmp.Diff(want.Result().Header, got.Result().Header); diff != "" || got.Code != want.Code ||

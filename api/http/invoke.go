@@ -15,7 +15,7 @@ const (
 	invokePrefix  = "/v1.0/invoke/"
 	headerAppID   = "Dapr-App-Id"
 	headerBaggage = "Baggage"
-	basicAppID    = "dapr-app-id" // user of the form dapr-app-id:<app id>@host
+	basicAppID    = "dapr-app-id" // user name in a URL; the password is the application id
 )
 
 // invokeRoutes serves calls to methods of applications. Calls are streamed, so the core, which bounds bodies, is not
@@ -26,7 +26,8 @@ type invokeRoutes struct {
 	copier  httpcopy.Copier
 }
 
-// routes returns one route. Face also sends it requests that match no endpoint but name an application.
+// routes returns the route of calls, or none if calls are not served. Face also uses this route for requests that
+// match no endpoint but name an application (see Face.byHeader).
 func (i *invokeRoutes) routes() []route {
 	if i.service == nil {
 		return nil
@@ -82,7 +83,8 @@ func (i *invokeRoutes) invokeMethod(p *reply, r *http.Request) error {
 	return nil
 }
 
-// decodeCall reads the target application and the method from a request.
+// decodeCall returns the call that a request describes. It finds the target application in the header dapr-app-id, in
+// the user info of the URL, or in the path, in this order.
 func decodeCall(r *http.Request) (*invoke.Call, error) {
 	path, query, mark := received(r)
 	c := &invoke.Call{Verb: r.Method, Query: query, Mark: mark, Header: r.Header, Length: r.ContentLength,
@@ -116,7 +118,8 @@ func decodeCall(r *http.Request) (*invoke.Call, error) {
 
 // addressIn splits a path whose target is an address, such as /v1.0/invoke/https://host/method/name, into the address
 // and the method. It accepts a single slash after the scheme, because some clients merge duplicate slashes. It decodes
-// the host, which some clients escape. It does not decode the path of the address, because that is sent on unchanged.
+// the host, which some clients escape. It does not decode the path of the address, because the path is sent on
+// unchanged.
 func addressIn(path string) (target, method string, ok bool) {
 	rest, ok := strings.CutPrefix(path, invokePrefix)
 	scheme, after, found := strings.Cut(rest, ":/")
@@ -132,8 +135,8 @@ func addressIn(path string) (target, method string, ok bool) {
 	return strings.TrimSuffix(scheme+"://"+host+"/"+base, "/"), "/" + method, err == nil
 }
 
-// received returns the path and query of a request exactly as the client sent them, without scheme and host. mark says
-// whether there was a question mark. It distinguishes an empty query from none.
+// received returns the path and query of a request exactly as the client sent them, without scheme and host. mark
+// reports whether there was a question mark, because an empty query differs from no query.
 func received(r *http.Request) (path, query string, mark bool) {
 	path, query, mark = strings.Cut(r.RequestURI, "?")
 	if !strings.HasPrefix(path, "/") {

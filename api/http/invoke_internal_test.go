@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// As in Dapr, the header names the application before the user and the path do, also on the path of a call.
+// As in Dapr, the application id in the header takes precedence over those in the user info and in the path.
 func TestDecodeCall_HeaderWinsOverUserAndPath(t *testing.T) {
 	const path = "/v1.0/invoke/inpath/method/a"
 	for _, c := range []struct{ header, user, target, path string }{

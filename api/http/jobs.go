@@ -33,7 +33,7 @@ func (s *jobRoutes) routes() []route {
 // jobName returns the part of a path after "jobs": the name of a job.
 func jobName(u *url.URL) (string, error) {
 	path := restOf(u, "/")
-	for range 2 { // the version, and the word
+	for range 2 { // the version and "jobs"
 		if _, err := path.next(); err != nil {
 			return "", err
 		}
@@ -48,7 +48,7 @@ func (s *jobRoutes) scheduleJob(p *reply, r *http.Request) error {
 		return err
 	}
 	if failure := api.CheckJobName(name); failure != nil {
-		return failure // before the name is encoded
+		return failure // before Parse, because protobuf cannot encode every name
 	}
 	body, err := s.body(p, r)
 	if err != nil {
@@ -75,11 +75,12 @@ func (s *jobRoutes) scheduleJob(p *reply, r *http.Request) error {
 	return nil
 }
 
-// jobMemory is the memory in bytes for one decoded element of a job.
+// jobMemory is the number of bytes that are reserved for each decoded element of a job.
 const jobMemory = 128
 
-// jobElements returns an upper bound of the elements in a JSON text. It does not count marks within strings, so that a
-// long text costs no more than its bytes. A text that is not valid JSON is refused before its elements are decoded.
+// jobElements returns an upper bound of the number of elements in a JSON text. It counts commas, colons and opening
+// brackets, but not those within strings. The result may be wrong for invalid JSON, which is refused before its
+// elements are decoded.
 func jobElements(body []byte) (n int64) {
 	inString := false
 	for i := 0; i < len(body); i++ {
@@ -179,7 +180,8 @@ func (s *jobRoutes) listJobs(p *reply, r *http.Request) error {
 	return nil
 }
 
-// affordJobs reserves memory for an answer with these jobs: the jobs, their JSON, and the answer made of it.
+// affordJobs reserves memory for an answer with these jobs: for the jobs, their JSON, and the whole answer. A small
+// answer needs no reservation (see countedAnswer).
 func (s *jobRoutes) affordJobs(p *reply, r *http.Request, list []api.Job) error {
 	const copies = 3
 	size := int64(0)

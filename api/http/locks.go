@@ -15,9 +15,9 @@ import (
 
 // Headers of answers and requests about locks.
 const (
-	headerAck           = "Quorate-Ack"           // tokens of deliveries that a transaction acknowledges
-	headerLock          = "Quorate-Lock"          // tokens that a write carries
-	headerLockRevision  = "Quorate-Lock-Revision" // the token of a granted lock, or of one that unlock ends
+	headerAck           = "Quorate-Ack"           // tokens of deliveries of messages; a transaction acknowledges them
+	headerLock          = "Quorate-Lock"          // fencing tokens; a write fails unless the locks have them
+	headerLockRevision  = "Quorate-Lock-Revision" // fencing token of the lock that is granted or released
 	headerLockExpiresIn = "Quorate-Lock-Expires-In-Ms"
 )
 
@@ -105,7 +105,7 @@ func (l *lockRoutes) renewLock(p *reply, r *http.Request) error {
 	return nil
 }
 
-// granted answers with the result of a claim.
+// granted answers a request to lock or to renew a lock with its result.
 func (l *lockRoutes) granted(p *reply, g *lock.Grant) {
 	if g.Granted && g.Token != 0 {
 		p.Header()[headerLockRevision] = []string{strconv.FormatUint(g.Token, 10)}

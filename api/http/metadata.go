@@ -10,7 +10,8 @@ import (
 
 const metadataPrefix = "/v1.0/metadata/"
 
-// runtimeRoutes serves what belongs to the runtime itself: its metadata, its shutdown and the description of the API.
+// runtimeRoutes serves the endpoints about the runtime itself: its metadata, its shutdown and the description of the
+// API.
 type runtimeRoutes struct {
 	*core
 	app      api.App
@@ -27,8 +28,8 @@ func (s *runtimeRoutes) routes() []route {
 	}
 }
 
-// metadataBody is the body of the answer to GET /v1.0/metadata. Lists are never null, because clients iterate over
-// them.
+// metadataBody is the body of the answer to GET /v1.0/metadata. Lists without omitempty are never null, because
+// clients iterate over them.
 type metadataBody struct {
 	ID              string             `json:"id"`
 	RuntimeVersion  string             `json:"runtimeVersion"`
@@ -41,8 +42,8 @@ type metadataBody struct {
 	HTTPEndpoints   []nameBody         `json:"httpEndpoints"`
 	Resiliencies    []nameBody         `json:"resiliencies"`
 	App             appChannelBody     `json:"appConnectionProperties"`
-	Applications    []applicationBody  `json:"applications"`  // beyond the contract
-	API             *apiBody           `json:"api,omitempty"` // beyond the contract
+	Applications    []applicationBody  `json:"applications"`  // not in Dapr
+	API             *apiBody           `json:"api,omitempty"` // not in Dapr
 	Workflows       workflowsBody      `json:"workflows"`
 }
 
@@ -63,7 +64,7 @@ type applicationBody struct {
 	Callable  int    `json:"callable"`
 }
 
-// subscriptionBody is one subscription. Dapr leaves empty fields out.
+// subscriptionBody is one subscription. As in Dapr, empty metadata and rules are left out.
 type subscriptionBody struct {
 	PubSub     string             `json:"pubsubname"`
 	Topic      string             `json:"topic"`
@@ -73,7 +74,7 @@ type subscriptionBody struct {
 	Kind       string             `json:"type"`
 }
 
-// subscriptionRule is one rule of a subscription. The default has no expression.
+// subscriptionRule is one rule of a subscription. The default rule has no match expression.
 type subscriptionRule struct {
 	Match string `json:"match,omitempty"`
 	Path  string `json:"path,omitempty"`
@@ -92,7 +93,7 @@ func subscriptionBodies(all []api.SubscriptionInfo) []subscriptionBody {
 	return out
 }
 
-// componentBody is one component. Dapr leaves the capabilities out if there are none.
+// componentBody is one component. As in Dapr, empty capabilities are left out.
 type componentBody struct {
 	Name         string   `json:"name"`
 	Type         string   `json:"type"`
@@ -127,7 +128,7 @@ type actorRuntimeBody struct {
 	Placement     string             `json:"placement"`
 }
 
-// activeActorsBody is one type of actors. Dapr leaves the count out if it is 0.
+// activeActorsBody is the number of active actors of one type. As in Dapr, a count of 0 is left out.
 type activeActorsBody struct {
 	Type  string `json:"type"`
 	Count int    `json:"count,omitempty"`

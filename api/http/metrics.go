@@ -13,10 +13,10 @@ import (
 
 // Observer sees every request of a Face. Implementations are safe for concurrent use.
 type Observer interface {
-	// ServedHTTP is called when a request has ended. Status 0 is a request without an answer. received and sent are
+	// ServedHTTP is called when a request has ended. status is 0 if the request got no answer. received and sent are
 	// the sizes of the bodies in bytes.
 	ServedHTTP(verb, path string, status int, received, sent int64, took time.Duration)
-	// Failed is called with the code of an error that a request is answered with.
+	// Failed is called for each error answer, with the error code.
 	Failed(code string)
 }
 
@@ -28,7 +28,7 @@ type metrics struct {
 	received *prometheus.CounterVec
 	sent     *prometheus.CounterVec
 	inFlight atomic.Int64
-	refused  *routeMetrics // turned away before routing
+	refused  *routeMetrics // for requests that were refused before an endpoint took them
 }
 
 func newMetrics(app api.App, reg prometheus.Registerer) (*metrics, error) {
@@ -75,13 +75,13 @@ func (m *metrics) route(pattern, verb string) *routeMetrics {
 type routeMetrics struct {
 	all     *metrics
 	pattern string
-	verb    string // empty = as requested
+	verb    string // empty = the verb of each request
 	live    atomic.Pointer[series]
 	byVerb  sync.Map // *series by the verb as a label, if verb is empty
 }
 
 type series struct {
-	byClass  [6]prometheus.Counter // by the first digit of the status
+	byClass  [6]prometheus.Counter // by the first digit of the status; 0 = no valid status
 	duration prometheus.Observer
 	received prometheus.Counter
 	sent     prometheus.Counter
@@ -103,7 +103,7 @@ func (m *routeMetrics) observe(p *reply, verb string) {
 	}
 }
 
-// series returns the time series for a verb, and keeps them.
+// series returns the time series for a verb. It creates them at the first call.
 func (m *routeMetrics) series(verb string) *series {
 	if kept, ok := m.byVerb.Load(verb); ok {
 		return kept.(*series)
@@ -131,10 +131,10 @@ func class(status int) int {
 	return status / 100
 }
 
-// otherVerb is the label of verbs that clients may invent.
+// otherVerb is the label of all verbs that knownVerb does not know. It bounds the number of series.
 const otherVerb = "other"
 
-// knownVerb returns the verb as a label, or otherVerb.
+// knownVerb returns verb if net/http has a constant for the verb, and otherwise otherVerb.
 func knownVerb(verb string) string {
 	switch verb {
 	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch,

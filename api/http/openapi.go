@@ -5,7 +5,7 @@ import (
 	"net/http"
 )
 
-// openAPI describes every route. A test checks that both agree.
+// openAPI describes every route. A test checks that the description and the routes agree.
 //
 //go:embed openapi.json
 var openAPI []byte

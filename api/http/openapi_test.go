@@ -13,7 +13,7 @@ import (
 	"github.com/quorate/quorate/api/invoke"
 )
 
-// description is the part of the OpenAPI file that the tests check.
+// description is the part of the OpenAPI description that the tests check.
 type description struct {
 	OpenAPI    string `json:"openapi"`
 	Paths      map[string]map[string]operation
@@ -44,7 +44,7 @@ func readDescription(t *testing.T) description {
 	return d
 }
 
-// described returns the path of a route as the description writes it, with a name for the key.
+// described returns the path of a route in the notation of the OpenAPI description, which has a name for the key.
 func described(path string) string {
 	rest, ok := strings.CutSuffix(path, "*")
 	switch {
@@ -56,7 +56,7 @@ func described(path string) string {
 	return rest + "{key}"
 }
 
-// allRoutes returns a Face that serves every block, without their services, and its routes.
+// allRoutes returns a Face with every block but without services, and the routes of the blocks.
 func allRoutes(t *testing.T) (f *Face, routes []route) {
 	t.Helper()
 	c := Config{Invoke: &invoke.Service{}, Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()}

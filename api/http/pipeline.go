@@ -18,13 +18,15 @@ type Pipeline struct {
 }
 
 // NewPipeline returns a Pipeline without middleware. If expected is true, the node will call Set when it has opened
-// the middleware. Requests wait until then, and are refused if the node fails to start.
+// the middleware. Until then requests wait, at most for the request timeout. If Set was not called by then, they are
+// refused with 503.
 func NewPipeline(expected bool) *Pipeline { return &Pipeline{expected: expected} }
 
-// Set replaces the middleware, in the order in which requests pass it.
+// Set replaces the middleware. Requests pass the filters in the order of the slice.
 func (p *Pipeline) Set(filters []*middleware.Instance) { p.filters.Store(&filters) }
 
-// filter applies the pipeline to a request. Health probes skip it.
+// filter applies the pipeline to a request, and returns the error of the first filter that refuses. Health probes skip
+// the pipeline.
 func (f *Face) filter(r *http.Request) error {
 	p := f.pipeline
 	if p == nil || f.exempt[r.URL.Path] {
@@ -76,8 +78,8 @@ func (f *Face) refuse(p *reply, r *http.Request, err error) {
 	f.problem(p, r, refusal.Status, &api.Error{Code: refusal.Code, Message: refusal.Message})
 }
 
-// allowed returns an error if the Configuration resource disables the endpoint, of version v1.0, v1.0-alpha1 or
-// v1.0-beta1. Health probes and the OpenAPI description are always allowed.
+// allowed returns an error if the Configuration resource disables the endpoint. The resource applies to the versions
+// v1.0, v1.0-alpha1 and v1.0-beta1. Health probes and the OpenAPI description are always allowed.
 func (e *endpoint) allowed() error {
 	if e.open || !strings.HasPrefix(e.path, "/v1.0") {
 		return nil

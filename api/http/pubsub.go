@@ -11,7 +11,7 @@ import (
 	"github.com/quorate/quorate/api/pubsub"
 )
 
-// pubsubRoutes serves publishing.
+// pubsubRoutes serves requests that publish messages.
 type pubsubRoutes struct {
 	*core
 	topics *pubsub.Service
@@ -25,7 +25,7 @@ func (s *pubsubRoutes) routes() []route {
 	}
 }
 
-// destination is where a request publishes, and with which metadata.
+// destination is the component and the topic that a request publishes to, with the metadata of the request.
 type destination struct {
 	component, topic string
 	metadata         map[string]string
@@ -75,7 +75,7 @@ func (s *pubsubRoutes) publish(p *reply, r *http.Request) error {
 	defer s.release(body)
 	ctx := s.deadline(p, r)
 	defer ctx.end()
-	// The buffer is reused, and brokers keep the data.
+	// Brokers may keep the data, and the buffer is reused.
 	if err := s.topics.Publish(ctx, &pubsub.PublishRequest{PubSub: to.component, Topic: to.topic, Trace: traceOf(r),
 		Payload: pubsub.Payload{Data: slices.Clone(body.data), ContentType: header(r, headerContentType),
 			Metadata: to.metadata}}); err != nil {
@@ -138,5 +138,5 @@ func bulkFailed(p *reply, err error, partial *pubsub.Partial) error {
 	return nil
 }
 
-// largestHeader is the largest answer to a bulk in bytes that is also sent as a header.
+// largestHeader is the size in bytes up to which the answer to a bulk request is also sent as a header.
 const largestHeader = 8 << 10

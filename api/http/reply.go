@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/internal/admission"
 )
 
-// reply is the response writer of one request. It also records status and sizes for the metrics. It is pooled, so it
-// must not be used after its request has ended.
+// reply is the response writer of one request. It also records the status and sizes for the metrics. Replies are
+// pooled, so a reply must not be used after its request has ended.
 type reply struct {
 	http.ResponseWriter
 	start    time.Time
@@ -23,8 +23,8 @@ type reply struct {
 	sent     int64 // bytes of the body
 	received int64 // bytes of the request's body
 
-	share  admission.Share // of the memory for requests
-	answer admission.Share // of the memory for answers
+	share  admission.Share // reserved memory for the request
+	answer admission.Share // reserved memory for the answer
 }
 
 // WriteHeader sends the status.
@@ -63,7 +63,8 @@ const (
 	headerIfMatch       = "If-Match"
 )
 
-// Constant values of headers. net/http does not modify them, and an append would copy them.
+// Constant values of headers. They are shared by all answers, because net/http does not modify them and an append
+// would copy them.
 var (
 	valueJSON         = []string{"application/json"}
 	valueOctetStream  = []string{state.OctetStream}
@@ -77,7 +78,7 @@ var (
 // autoLength is the smallest body in bytes for which net/http does not set the Content-Length itself.
 const autoLength = 2048
 
-// send answers 200 or another status with a body.
+// send answers with a status, a content type and a body.
 func (p *reply) send(status int, contentType []string, body []byte) {
 	h := p.Header()
 	h[headerContentType] = contentType
@@ -142,7 +143,8 @@ func (p *reply) written(w *state.Written, etag string) {
 	p.empty()
 }
 
-// proofHeaders sets the headers that report the freshness of an answer.
+// proofHeaders sets the headers that report the freshness of an answer. It appends their values to the parameter
+// values, and returns the longer slice (see setHeader).
 func proofHeaders(h http.Header, values []string, proof *state.Proof) []string {
 	if proof.Session != "" {
 		values = setHeader(h, values, headerSession, proof.Session)
@@ -156,7 +158,8 @@ func proofHeaders(h http.Header, values []string, proof *state.Proof) []string {
 	return values
 }
 
-// setHeader sets a header to value. It stores the value in values, which is returned.
+// setHeader sets a header to value. It appends value to the slice values and returns the longer slice, so that several
+// headers share one allocation.
 func setHeader(h http.Header, values []string, name, value string) []string {
 	n := len(values)
 	values = append(values, value)

@@ -2,8 +2,8 @@ package http
 
 import "github.com/quorate/quorate/api/http/watches"
 
-// block is a part of the API that has a type of its own, such as the routes of jobs. It holds the services that its
-// own handlers call, and no others.
+// block is a part of the API, such as jobs. Each block has a type of its own, which holds only the services that its
+// handlers call.
 type block interface {
 	routes() []route
 }
@@ -38,6 +38,6 @@ type route struct {
 	noHead bool
 	open   bool // needs no token, and is served while the node starts
 	early  bool // is served while the node starts
-	often  bool // is found without the mux, by Face.direct: one route for GET, and one for POST
-	exact  bool // has no form with a slash at the end: that is the way to an empty key
+	often  bool // Face.direct finds it without the mux; allowed for one GET and one POST route
+	exact  bool // is not served with a trailing slash, because that is the path of an empty key
 }

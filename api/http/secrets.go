@@ -11,7 +11,7 @@ import (
 
 const secretsPrefix = "/v1.0/secrets/"
 
-// headerCacheControl keeps answers with secrets out of every cache.
+// headerCacheControl is the header that keeps answers with secrets out of caches.
 const headerCacheControl = "Cache-Control"
 
 // secretRoutes serves secrets.
@@ -76,7 +76,8 @@ func decodeSecret(r *http.Request) (s api.SecretRequest, err error) {
 	return s, err
 }
 
-// sendSecrets answers with secrets. The buffer is cleared before it is used again.
+// sendSecrets answers 200 with the JSON that fill appends to its argument. It clears the buffer, so that no secret
+// stays in the pool.
 func (s *secretRoutes) sendSecrets(p *reply, fill func([]byte) []byte) {
 	b := s.buffer()
 	defer s.release(b)

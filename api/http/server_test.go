@@ -81,8 +81,8 @@ func TestServer_SpeaksH2CUnlessDisabled(t *testing.T) {
 	}
 }
 
-// An error answer reaches a client that pauses in its upload. The connection of a client that ends its upload is used
-// again.
+// An error answer reaches a client that pauses its upload. If the client completes the upload, its connection stays
+// open.
 func TestServer_ErrorAnswerDoesNotWaitForUpload(t *testing.T) {
 	base := newFixture(t).serve(t)
 	const upload = "POST /nowhere HTTP/1.1\r\nHost: localhost\r\n"

@@ -8,8 +8,8 @@ import (
 )
 
 // collapse removes duplicate slashes from the fixed part of the path of r: //v1.0//metadata becomes /v1.0/metadata. It
-// does not change keys. It removes only leading slashes from method names. It does nothing if the result is a path
-// that needs no token.
+// does not change the keys of state, secrets and metadata, and removes only the leading slashes of a method name. It
+// does nothing if the result is a path that needs no token.
 func (f *Face) collapse(r *http.Request) {
 	path := r.URL.EscapedPath()
 	short := collapsed(r.Method, path)
@@ -18,7 +18,7 @@ func (f *Face) collapse(r *http.Request) {
 	}
 	decoded, err := url.PathUnescape(short)
 	if err != nil {
-		return // the handler of the original path reports it
+		return // the handler of the original path reports the error
 	}
 	r.URL.Path, r.URL.RawPath = decoded, ""
 	if r.URL.EscapedPath() != short {

@@ -30,7 +30,7 @@ func TestDuplicateSlashes_InTheFixedPartOfACall(t *testing.T) {
 			t.Errorf("%s: status %d, want %d without a call", target, got, want)
 		}
 	}
-	// By the header, the whole path is the method, unless it is an endpoint.
+	// If a header names the application, the whole path is the method, unless the path is an endpoint.
 	c.status("GET", "//foo//bar", "dapr-app-id: orders\r\n")
 	if got := strings.Join(app.take(), "|"); got != "GET //foo//bar" {
 		t.Errorf("by the header the application got %q", got)

@@ -8,9 +8,9 @@ import (
 	"github.com/quorate/quorate/api"
 )
 
-// isTraced reports whether Face starts a trace span for the requests of a route. It does not for calls of applications
-// and operations of bindings, because these get their spans elsewhere. Watches have no span, because they last as long
-// as their client wants.
+// isTraced reports whether Face starts a trace span for the requests of a route. It starts none for calls of
+// applications and operations of bindings, because other packages start their spans. Watches have no span, because
+// they last as long as their client wants.
 func isTraced(pattern string) bool {
 	_, rest, _ := strings.Cut(strings.TrimPrefix(pattern, "/"), "/") // after the version
 	switch block, _, _ := strings.Cut(rest, "/"); block {
@@ -20,7 +20,8 @@ func isTraced(pattern string) bool {
 	return false
 }
 
-// startSpan starts the span of a request. It returns nil if spans are sent nowhere.
+// startSpan starts the span of a request. It returns nil if the endpoint is not traced, spans are not exported, or the
+// tracer starts no span.
 func (e *endpoint) startSpan(r *http.Request) api.RequestSpan {
 	if !e.traced || !e.face.tracer.Exports() {
 		return nil
@@ -76,8 +77,8 @@ func spanOf(r *http.Request) (name string, attributes []string) {
 	return path, nil
 }
 
-// actorOperation returns the verb with which Dapr's span name of a request about reminders or timers begins, such as
-// "Register".
+// actorOperation returns the first word of Dapr's span names for reminders and timers, such as "Register". The
+// parameter is the HTTP method.
 func actorOperation(verb string) string {
 	switch verb {
 	case http.MethodGet, http.MethodHead:

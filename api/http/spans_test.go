@@ -8,7 +8,7 @@ import (
 	"github.com/quorate/quorate/api/apitest"
 )
 
-// The names and attributes are those of Dapr, so that its dashboards and searches work.
+// Spans have the names and attributes of Dapr, so that dashboards and searches for Dapr work.
 func TestSpans_HaveNamesAndAttributesOfDapr(t *testing.T) {
 	spans := &apitest.Spans{}
 	f := newFixture(t)
@@ -45,7 +45,7 @@ func TestSpans_HaveNamesAndAttributesOfDapr(t *testing.T) {
 			"rpc.service": "ServiceInvocation", "net.peer.name": "T.1"}},
 		{"GET", "/v1.0/healthz", "", nil},
 		{"GET", "/v1.0/metadata", "", nil},
-		{"POST", "/v1.0/bindings/out", "", nil}, // has a span of its own
+		{"POST", "/v1.0/bindings/out", "", nil}, // api.Bindings starts the span
 	} {
 		status, _, _ := do(t, c.verb, base+c.path, "[]")
 		list := spans.Take()

@@ -11,7 +11,7 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
-// statePrefix is where the paths of state begin.
+// statePrefix is the beginning of all paths of state.
 const statePrefix = "/v1.0/state/"
 
 // stateRoutes serves state and its watches. Face.direct finds its most frequent routes without the mux.
@@ -80,7 +80,7 @@ func (s *stateRoutes) saveState(p *reply, r *http.Request) error {
 	return nil
 }
 
-// onlyETag returns the new ETag if one item was written and its outcome is known.
+// onlyETag returns the new ETag if one item was written and its ETag is known, and otherwise an empty string.
 func onlyETag(w *state.Written) string {
 	if len(w.ETags) == 1 {
 		return w.ETags[0]
@@ -129,7 +129,7 @@ func (s *stateRoutes) decodeBulkGet(p *reply, r *http.Request) (api.BulkGetReque
 	return api.BulkGetRequest{Store: store, Keys: in.Keys, Parallelism: in.Parallelism, ReadOptions: options}, err
 }
 
-// overlay merges the metadata of the body and the query. The query wins.
+// overlay merges the metadata of the body and the query. If both have a name, the value of the query applies.
 func overlay(body, query map[string]string) map[string]string {
 	if len(body) == 0 {
 		return query
@@ -264,7 +264,7 @@ func (s *stateRoutes) openState(r *http.Request) (store string, q query, err err
 	return store, q, err
 }
 
-// readOptions reads the options of a plain read.
+// readOptions returns the options of a read of one key, from the query and the headers.
 func readOptions(r *http.Request) (api.ReadOptions, error) {
 	if r.URL.RawQuery == "" {
 		return api.ReadOptions{Session: header(r, headerSession), Trace: api.TraceID(header(r, headerTraceparent))}, nil

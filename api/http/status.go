@@ -8,7 +8,7 @@ import (
 	"github.com/quorate/quorate/api/http/jsonbody"
 )
 
-// status maps every kind of failure to an HTTP status.
+// status returns the HTTP status of the answer for a kind of failure.
 func status(k api.Kind) int {
 	switch k {
 	case api.Malformed, api.Missing:
@@ -43,7 +43,8 @@ func status(k api.Kind) int {
 // unavailable.
 const statusNotNow = http.StatusServiceUnavailable
 
-// fail answers with an error. It logs errors that only the operator of the node can fix.
+// fail answers the request with err. It logs internal errors and errors about damaged data, because only the operator
+// of the node can fix them.
 func (f *Face) fail(p *reply, r *http.Request, err error) {
 	e := api.AsError(err)
 	if e.Details.Reason == api.ReasonInternal || e.Details.Reason == api.ReasonCorrupt {
@@ -62,12 +63,12 @@ func (f *Face) fail(p *reply, r *http.Request, err error) {
 // drainTime is how long an error answer may wait for the rest of the request's body.
 const drainTime = time.Second
 
-// problem sends an error body.
+// problem answers with a status and the JSON form of e.
 func (f *Face) problem(p *reply, r *http.Request, status int, e *api.Error) {
 	if r.ProtoMajor == 1 && (r.ContentLength < 0 || r.ContentLength > p.received) {
-		// Before net/http sends the answer, it reads up to 256 KiB of the rest. Without a deadline, the answer to a
-		// client that pauses would never be sent. net/http resets the deadline before the next request. Response
-		// writers in tests support no deadlines, so the error is ignored.
+		// Before net/http sends the answer, it reads up to 256 KiB of the rest of the body. Without a deadline, the
+		// answer to a client that pauses would never be sent. net/http resets the deadline before the next request.
+		// Response writers in tests support no deadlines, so the error is ignored.
 		_ = http.NewResponseController(p.ResponseWriter).SetReadDeadline(time.Now().Add(drainTime))
 	}
 	b := f.buffer()

@@ -19,13 +19,14 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// watched serves watches and returns the server, the gauge of its connections, and the registry of the watches.
+// watched opens a server and returns it, the gauge of its open connections, and the registry with the metrics of
+// watches.
 func watched(t *testing.T) (*httpserver.Server, prometheus.Gauge, *prometheus.Registry) {
 	t.Helper()
 	return watchedWith(t, httpserver.Config{})
 }
 
-// watchedWith is watched with other settings of the server.
+// watchedWith is watched with the settings c of the server.
 func watchedWith(t *testing.T, c httpserver.Config) (*httpserver.Server, prometheus.Gauge, *prometheus.Registry) {
 	t.Helper()
 	f, watches, reg := newFixture(t), api.NewWatches(), prometheus.NewRegistry()

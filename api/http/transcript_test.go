@@ -15,8 +15,7 @@ import (
 
 var update = flag.Bool("update", false, "write the answers that came into testdata")
 
-// Every row of the API's tables has a step in a transcript. Transcripts in testdata/contract apply to any store; those
-// in testdata/face need this fixture.
+// Transcripts in testdata/contract apply to any store. Transcripts in testdata/face need this fixture.
 func TestTranscripts_Match(t *testing.T) {
 	for _, dir := range []string{"contract", "face"} {
 		files, err := filepath.Glob(filepath.Join("testdata", dir, "*.txt"))
@@ -39,8 +38,8 @@ func TestTranscripts_Match(t *testing.T) {
 	}
 }
 
-// adaptations returns, by transcript, the changes to the Face that single transcripts need. All other settings are in
-// the World.
+// adaptations returns the changes to the configuration of the Face that some transcripts need, by the name of the
+// transcript. World.Adapt makes all other changes.
 func adaptations() map[string]func(*fixture) {
 	return map[string]func(*fixture){
 		"origins": func(f *fixture) {

@@ -11,7 +11,8 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// All that is sent fits into the buffers of the kernel, so no write blocks.
+// All data fits into the send buffer of the kernel, so no write blocks. The watch of a client that reads nothing must
+// end nevertheless.
 func TestWatch_ReaderOfNothingIsCutThoughNoWriteBlocks(t *testing.T) {
 	t.Parallel()
 	server, _, reg := watchedWith(t, httpserver.Config{WriteStall: time.Second})

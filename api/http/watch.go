@@ -16,7 +16,7 @@ const headerLastEvent = "Last-Event-Id"
 
 const watchPrefix = "/v1.0/watch/"
 
-// watchState serves GET /v1.0/watch/{store}. The request timeout does not apply.
+// watchState serves GET /v1.0/watch/{store}. The request timeout bounds the start of the watch, but not its duration.
 func (s *stateRoutes) watchState(p *reply, r *http.Request) error {
 	request, values, err := decodeWatch(r)
 	if err != nil {
@@ -48,7 +48,8 @@ func wantsEvents(r *http.Request) bool {
 	return strings.Contains(r.Header.Get("Accept"), "text/event-stream")
 }
 
-// decodeWatch reads the parameters of a watch. key may be repeated.
+// decodeWatch decodes a request for a watch. The query parameter key may be repeated. values reports whether the
+// events must contain the values of the items.
 func decodeWatch(r *http.Request) (w api.WatchRequest, values bool, err error) {
 	path := restOf(r.URL, watchPrefix)
 	if w.Store, err = path.next(); err != nil {
@@ -72,7 +73,7 @@ func decodeWatch(r *http.Request) (w api.WatchRequest, values bool, err error) {
 		}
 	}
 	if r.Header.Get(headerLastEvent) != "" {
-		w.Snapshot = false // an EventSource that reconnects goes on after the snapshot
+		w.Snapshot = false // an EventSource that reconnects continues from its last event
 	}
 	values, err = boolean(q, "values", true)
 	return w, values, err

@@ -12,7 +12,7 @@ import (
 	"github.com/quorate/quorate/api"
 )
 
-// tap is an open watch.
+// tap is the client of an open watch.
 type tap struct {
 	t    *testing.T
 	resp *http.Response
@@ -97,7 +97,8 @@ func TestWatch_EventsAndResume(t *testing.T) {
 		`data: {"type":"put","revision":"4","key":"c"}`)
 }
 
-// A browser that gets another status than 200 never connects again.
+// The answer to an EventSource that reconnects must have status 200, because browsers never reconnect after another
+// status.
 func TestWatch_EventSourceThatReconnectsTooEarlyMayReconnect(t *testing.T) {
 	f := newFixture(t)
 	f.RequestTimeout = 20 * time.Millisecond

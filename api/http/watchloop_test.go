@@ -19,13 +19,13 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// events are the lines of a watch whose client has no goroutine.
+// events is the client of a watch over a connection of its own.
 type events struct {
 	conn net.Conn
 	r    *bufio.Reader
 }
 
-// eventsOf opens a watch over a connection of its own. headers are lines.
+// eventsOf opens a watch over a connection of its own. headers are complete header lines.
 func eventsOf(t *testing.T, server *httpserver.Server, query, headers string) *events {
 	t.Helper()
 	conn := servertest.Send(t, server, "GET /v1.0/watch/orders"+query+" HTTP/1.1\r\nHost: localhost\r\n"+headers+"\r\n")
@@ -82,7 +82,7 @@ func TestWatch_IdleWatchesHaveNoGoroutines(t *testing.T) {
 	testutil.Eventually(t, idle)
 }
 
-// Watches share what they have in common, which is not more than that.
+// Each watch gets only the changes that match its request, in its format, although watches share encoded parts.
 func TestWatch_RequestsDoNotMix(t *testing.T) {
 	server, _, _ := watched(t)
 	base := "http://" + server.Addr().String()
@@ -128,7 +128,7 @@ func TestWatch_GoesOnInTheLoopAfterASlowReader(t *testing.T) {
 	server, _, _ := watched(t)
 	base := "http://" + server.Addr().String()
 	slow, fast := eventsOf(t, server, "", ""), eventsOf(t, server, "", "")
-	_ = slow.conn.(*net.TCPConn).SetReadBuffer(64 << 10) // if it fails, more fits into the socket
+	_ = slow.conn.(*net.TCPConn).SetReadBuffer(64 << 10) // if this fails, more data fits into the socket
 	value := strings.Repeat("x", size)
 	for i := range writes {
 		save(t, base, fmt.Sprintf(`[{"key":"k%d.","value":%q}]`, i, value))
@@ -151,10 +151,10 @@ func TestWatch_ClientThatSendsMoreIsServed(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.want(t, "bookmark")
-	e.want(t, "bookmark") // after the loop has looked at the connection
+	e.want(t, "bookmark") // after the loop has read from the connection
 }
 
-// Clients that send without end delay no other watch, and are disconnected.
+// Clients that send without end do not delay other watches, and are disconnected.
 func TestWatch_ClientThatKeepsSendingIsCut(t *testing.T) {
 	t.Parallel()
 	server, _, _ := watched(t)

@@ -21,7 +21,7 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// gathered returns the value of a gauge or counter with a label value; 0 if there is none.
+// gathered returns the sum of the gauges and counters with a name and a label value, or 0 if there are none.
 func gathered(t *testing.T, reg *prometheus.Registry, name, label string) (value float64) {
 	t.Helper()
 	families, err := reg.Gather()
@@ -41,8 +41,8 @@ func gathered(t *testing.T, reg *prometheus.Registry, name, label string) (value
 }
 
 // A reader whose process is stopped takes nothing from its socket. Its watch must end after WriteStall, so that the
-// node keeps no goroutine and no memory for it, and other readers must not notice. When it runs again, it continues
-// from its last position and misses nothing.
+// node keeps no goroutine and no memory for it. Other readers must not be delayed. When the stopped reader runs again,
+// it continues from its last position and misses nothing.
 func TestWatch_StoppedReaderIsCutAndResumes(t *testing.T) {
 	const writes = 80
 	f, watches, reg := newFixture(t), api.NewWatches(), prometheus.NewRegistry()
@@ -61,7 +61,7 @@ func TestWatch_StoppedReaderIsCutAndResumes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stopped.Close()
-	_ = stopped.(*net.TCPConn).SetReadBuffer(64 << 10) // if it fails, more is sent before the stall
+	_ = stopped.(*net.TCPConn).SetReadBuffer(64 << 10) // if this fails, more is sent before the stall
 	if _, err := io.WriteString(stopped, "GET /v1.0/watch/orders HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +91,7 @@ func TestWatch_StoppedReaderIsCutAndResumes(t *testing.T) {
 		t.Errorf("%v watches have ended as slow", n)
 	}
 
-	// The reader runs again. It takes what its socket has, and continues at its last position.
+	// The reader runs again. It reads what is left in its socket, and continues from its last position.
 	seen, position := 0, ""
 	receive := func(line string) {
 		var e struct{ Type, Revision, Key string }

@@ -37,7 +37,7 @@ func (s *workflowRoutes) routes() []route {
 // the id of an instance. The result path begins after the operation, which is the next segment.
 func named(r *http.Request) (name string, path rest, err error) {
 	path = restOf(r.URL, "/")
-	for range 3 { // the version, the word, and the component
+	for range 3 { // the version, "workflows" and the component
 		if _, err := path.next(); err != nil {
 			return "", path, err
 		}
@@ -48,7 +48,7 @@ func named(r *http.Request) (name string, path rest, err error) {
 	return name, path, err
 }
 
-// text returns the body of a request as the payload of a workflow; nil for none.
+// text returns the body of a request as the payload of a workflow, or nil if the body is empty.
 func (s *workflowRoutes) text(p *reply, r *http.Request) (*wrapperspb.StringValue, error) {
 	body, err := s.body(p, r)
 	if err != nil {
@@ -123,7 +123,8 @@ func (s *workflowRoutes) get(p *reply, r *http.Request) error {
 	return nil
 }
 
-// change serves an operation on an instance that has no answer.
+// change serves an operation on a workflow instance, whose answer is 202 without a body. It calls do with the ids of
+// the instance and of its application.
 func (s *workflowRoutes) change(p *reply, r *http.Request, do func(ctx *deadline, id, app string) error) error {
 	id, _, err := named(r)
 	if err != nil {

@@ -37,19 +37,19 @@ func (b *Body) done() bool {
 	return b.ended.Load() || b.length >= 0 && b.count.Load() >= b.length
 }
 
-// drainTime is how long the rest of a request body is read after an answer, or before an error answer. If the
-// connection were closed at once, TCP could reset it before the client has read the answer.
+// drainTime bounds how long the rest of a request body is read after an answer, or before an error answer. If the
+// server closed the connection at once, TCP could reset the connection before the client has read the answer.
 const drainTime = 250 * time.Millisecond
 
 // duplex permits the answer on w to begin before the whole HTTP/1.1 request was read. By default, net/http discards
 // the unread rest of the request when the answer begins, although the rest is still being forwarded. If duplex returns
-// true and an answer has begun, the caller must call drain after it. net/http then closes the connection.
+// true and an answer has begun, the caller must call drain after the answer. net/http then closes the connection.
 func (b *Body) duplex(w http.ResponseWriter, r *http.Request) bool {
 	if r.ProtoMajor != 1 || b.done() {
 		return false
 	}
 	if err := http.NewResponseController(w).EnableFullDuplex(); err != nil {
-		return false // the writer does not support it
+		return false // the writer does not support full duplex
 	}
 	w.Header()["Connection"] = []string{"close"}
 	return true
@@ -68,6 +68,6 @@ func (b *Body) drain(w http.ResponseWriter) {
 // sent. net/http resets the deadline before the next request.
 func (b *Body) LimitRest(w http.ResponseWriter, r *http.Request) {
 	if r.ProtoMajor == 1 && !b.done() {
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(drainTime)) // some writers in tests have none
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(drainTime)) // test writers may have none
 	}
 }

@@ -1,5 +1,5 @@
-// Package httpcopy copies the answer of one HTTP hop to the next hop: headers, body, trailers, informational (1xx)
-// answers, and the data of an upgraded connection.
+// Package httpcopy copies the answer of one HTTP hop to the next hop. It copies headers, body, trailers, informational
+// (1xx) answers, and the data of upgraded connections.
 //
 // It owns the copying and flushing of answers. The caller sends the request and passes its answer to Copier.Relay. An
 // upgraded connection has two goroutines, which end before Relay returns.
@@ -43,7 +43,7 @@ func (c *Copier) Relay(w http.ResponseWriter, r *http.Request, requestBody *Body
 	}
 	duplex, started := requestBody.duplex(w, r), false
 	defer func() {
-		if duplex && started { // otherwise the caller still writes its own answer, and drain would send status 200
+		if duplex && started { // if not started, the caller writes an error, and drain would send status 200 first
 			requestBody.drain(w)
 		}
 	}()
@@ -120,7 +120,7 @@ func trailers(h, came http.Header, announced int) {
 	}
 }
 
-// copy copies a body to w, with p as the buffer. The parameter stream says whether each piece is flushed.
+// copy copies a body to w, with p as the buffer. If stream is true, it flushes each piece.
 func (c *Copier) copy(w http.ResponseWriter, body io.Reader, p *[bufferSize]byte, stream bool) error {
 	control := http.NewResponseController(w)
 	for {
@@ -167,12 +167,13 @@ func Informational(w http.ResponseWriter, r *http.Request, clean func(http.Heade
 	})
 }
 
-// upgrade joins both connections to a tunnel.
+// upgrade sends the head of answer to the client, and then copies data between both connections until one of them
+// ends.
 func (c *Copier) upgrade(w http.ResponseWriter, r *http.Request, answer *http.Response,
 	there io.ReadWriteCloser) error {
 	here, buffered, err := http.NewResponseController(w).Hijack()
 	if err != nil {
-		_ = there.Close() // unread
+		_ = there.Close() // its data is not read
 		return &fault.Error{Code: fault.Invalid, Op: "api.relay", Msg: "this connection cannot be upgraded",
 			Hint: "use HTTP/1.1", Err: err}
 	}
@@ -186,13 +187,13 @@ func (c *Copier) upgrade(w http.ResponseWriter, r *http.Request, answer *http.Re
 	if err != nil {
 		return errors.Join(ErrStarted, err)
 	}
-	stop := context.AfterFunc(r.Context(), func() { _, _ = here.Close(), there.Close() }) // the copies find out
+	stop := context.AfterFunc(r.Context(), func() { _, _ = here.Close(), there.Close() }) // the copies then end
 	defer stop()
 	tunnel(here, buffered, there)
 	return nil
 }
 
-// tunnel copies both ways until either side ends.
+// tunnel copies data in both directions until either side ends, and closes both sides.
 func tunnel(here net.Conn, read io.Reader, there io.ReadWriteCloser) {
 	var both sync.WaitGroup
 	both.Go(func() {

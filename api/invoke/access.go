@@ -28,7 +28,7 @@ type accessPolicy struct {
 
 type accessOperation struct {
 	pattern []string // parts of the path, in lower case
-	deep    bool     // it ended in **: any number of parts may follow
+	deep    bool     // the pattern ended in **: any number of parts may follow
 	verbs   map[string]bool
 	allow   bool
 }
@@ -81,7 +81,7 @@ func newAccessOperation(o component.AccessOperation) accessOperation {
 	return out
 }
 
-// patternParts splits the path of a rule.
+// patternParts splits the path of a rule into parts in lower case. It drops empty parts and ".".
 func patternParts(name string) []string {
 	void := func(part string) bool { return part == "" || part == "." }
 	return slices.DeleteFunc(strings.Split(strings.ToLower(name), "/"), void)
@@ -117,7 +117,7 @@ func (a *Access) decide(in *Inbound) bool {
 	return everyReading(in.Method.Path, func(path []string) bool { return p.decide(in.Request.Method, path) })
 }
 
-// policyFor returns the policy for the caller; nil = the default action applies.
+// policyFor returns the policy for the caller, or nil if the default action applies.
 func (a *Access) policyFor(in *Inbound) *accessPolicy {
 	p := a.policies[in.Caller.App]
 	if p == nil || !in.Caller.Proven && !a.insecure || p.domain != a.domainOf(&in.Caller) {

@@ -62,7 +62,7 @@ type Caller struct {
 	api.App
 	TrustDomain string // empty = the default; not used if Local
 	Proven      bool   // the connection authenticates the identity
-	Local       bool   // it runs at the node of the target, and so in the trust domain of the rules of this node
+	Local       bool   // the caller runs at the node of the target, and therefore in its trust domain
 }
 
 // TakeRemote does the same as Take, for a call that another node has forwarded. It also records metrics and a trace
@@ -113,7 +113,7 @@ func (c *Callee) Take(in *Inbound) (Answer, error) {
 	return Answer{Response: answer, Session: c.sessions.Token(in.Target, in.Trace)}, nil
 }
 
-// Allow applies the access rules of the target of a call. It returns fault.Denied if they forbid the call.
+// Allow returns fault.Denied if the access rules of the target forbid the call. It does not forward the call.
 func (c *Callee) Allow(in *Inbound) error {
 	access := (*c.access.Load())[in.Target]
 	err := access.Allow(in)

@@ -14,7 +14,8 @@ import (
 	"github.com/quorate/quorate/discovery"
 )
 
-// partial is a body that has a text. Then it blocks until it is closed, unless it is complete.
+// partial is a body that returns the text of Reader. After that, it ends if complete is true, and otherwise blocks
+// until it is closed.
 type partial struct {
 	io.Reader
 	complete bool

@@ -9,7 +9,7 @@ import (
 
 // The reasons for failed calls that Quorate defines, in addition to those for state.
 const (
-	ReasonUnreachable = "unreachable" // surely not received by the application
+	ReasonUnreachable = "unreachable" // the application has not received the call
 	ReasonCircuitOpen = "circuit_open"
 )
 
@@ -63,7 +63,7 @@ func (a *attempts) failed(err error, hop string) *api.Error {
 	return e
 }
 
-// statusClass returns the label of an answer in metrics.
+// statusClass returns the value of the label status in metrics.
 func statusClass(r *http.Response, err error) string {
 	switch {
 	case err != nil:

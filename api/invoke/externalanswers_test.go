@@ -21,8 +21,8 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// hostile is a server that answers the first request on each connection with a text. It returns its URL. The channel
-// receives what arrives after the answer.
+// hostile starts a server that answers the first request on each connection with text, and returns its URL. The
+// channel more receives the bytes that arrive after each answer.
 func hostile(t *testing.T, secured bool, text string) (url string, more <-chan string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -100,7 +100,7 @@ func TestExternals_HeadersThatConnectionNamesAreDropped(t *testing.T) {
 	}
 }
 
-// full is a budget without memory.
+// full is an atmostonce.Memory that has no memory left.
 type full struct{}
 
 func (full) Acquire(context.Context, int64) error { return errors.New("no memory") }

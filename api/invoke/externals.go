@@ -21,13 +21,13 @@ import (
 
 // External is a server outside of the cluster that applications may call.
 type External struct {
-	Name      string // as the target of calls, in resiliency policies and in errors
+	Name      string // name in targets of calls, in resiliency policies and in errors
 	Base      *url.URL
 	Header    http.Header           // set in each request
 	VisibleTo func(app string) bool // nil = all applications may call it
 	Transport *http.Transport       // see NewTransport
 	Origin    any                   // identifies the declaration, so that its connections can be kept
-	target    api.App               // Name, for policies and metrics; all undeclared addresses have the same
+	target    api.App               // for policies and metrics: Name, or "http" for all undeclared addresses
 	address   string                // scheme and host of an undeclared address; otherwise empty
 	limits    atmostonce.Limits     // of its answers
 }
@@ -54,7 +54,7 @@ type Externals struct {
 type externalTable struct {
 	declared []*External
 	others   *http.Transport // for addresses that are not declared
-	open     bool            // every caller may call them; otherwise only one with a token
+	open     bool            // every caller may call these addresses; otherwise only callers with a token
 }
 
 // Set replaces the declared servers. The transport undeclared sends calls to all other addresses. If open is false,
@@ -144,7 +144,8 @@ func isBasePath(u *url.URL) bool {
 	return err == nil && checked.Path == text && path.Clean(checked.Decoded) == checked.Decoded
 }
 
-// writtenPath returns the path of a parsed URL exactly as it was written. EscapedPath would encode some paths anew.
+// writtenPath returns the path of a parsed URL exactly as it was written. EscapedPath alone would encode some paths
+// again.
 func writtenPath(u *url.URL) string { return cmp.Or(u.RawPath, u.EscapedPath()) }
 
 // contains reports whether an address is the server's base address or lies below it.
@@ -154,13 +155,13 @@ func (x *External) contains(u *url.URL) bool {
 		(rest == "" || rest[0] == '/')
 }
 
-// IsAddress reports whether the target of a call is an HTTP address. Any other target is an application.
+// IsAddress reports whether the target of a call is an HTTP address. Any other target is a name.
 func IsAddress(target string) bool {
 	lower := strings.ToLower(target)
 	return strings.HasPrefix(lower, "http://") || strings.HasPrefix(lower, "https://")
 }
 
-// lease stands for the choice of an instance.
+// lease returns a lease without an instance, because an external server has no instances to choose from.
 func (x *External) lease() *discovery.Lease {
 	return discovery.NewLease(discovery.Instance{}, func(discovery.Outcome) {})
 }
@@ -189,7 +190,8 @@ func (x *External) proxied(u *url.URL) bool {
 	return err == nil && proxy != nil && strings.HasPrefix(proxy.Scheme, "http")
 }
 
-// call sends a request to the server. It returns fault.Unavailable if the server did not receive the request.
+// call sends a request to the server. It returns fault.Unavailable if the server cannot be reached, and fault.Timeout
+// if the call ended before that.
 func (x *External) call(in *Inbound) (Answer, error) {
 	r := in.Request
 	r.URL = x.url(in)

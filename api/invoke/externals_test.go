@@ -19,7 +19,7 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// partner is a server outside of the cluster. It reports the request line of each request, which net/http would parse.
+// partner is a server outside of the cluster. It reports the request line of each request as received.
 type partner struct {
 	address string
 	lines   chan string
@@ -60,8 +60,8 @@ func (p *partner) answer(c net.Conn) {
 	_, _ = io.WriteString(c, "HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
 }
 
-// outward returns an invocation service that may call the endpoint partner below base. With open, it may also call
-// addresses that are not declared.
+// outward returns an invocation service that may call the endpoint partner below base. If open is true, it may also
+// call addresses that are not declared.
 func outward(t *testing.T, base string, transport *http.Transport, open bool) *invoke.Service {
 	t.Helper()
 	return outwardWith(t, &invoke.Externals{}, base, transport, open)
@@ -106,7 +106,7 @@ func TestExternals_KeepEveryByteOfPaths(t *testing.T) {
 	proxied.Proxy = http.ProxyURL(&url.URL{Scheme: "http", Host: p.address})
 	for name, c := range map[string]struct {
 		transport  *http.Transport
-		host, line string // line: what precedes the path in the request line
+		host, line string // line: the text before the path in the request line
 	}{
 		"direct":      {direct, p.address, ""},
 		"HTTP proxy":  {proxied, "partner.example", "http://partner.example"},

@@ -86,8 +86,8 @@ func CleanAnswer(r *http.Response) {
 	r.Body = &finishedBody{ReadCloser: r.Body, finished: clean}
 }
 
-// CleanHeader removes all headers that must not be forwarded from an informational (1xx) answer, or from an answer that
-// is forwarded without its body.
+// CleanHeader removes all headers that must not be forwarded. It is for informational (1xx) answers, and for answers
+// that are forwarded without their bodies.
 func CleanHeader(h http.Header) {
 	for _, name := range connectionNames(h) {
 		delete(h, name)
@@ -122,7 +122,7 @@ func ForwardTrailer(header http.Header, body io.ReadCloser, received http.Header
 			}
 		}
 	}
-	fill() // the names that were announced
+	fill() // the announced names, with their current values
 	return &finishedBody{ReadCloser: body, finished: fill}, out
 }
 

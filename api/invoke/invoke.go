@@ -61,7 +61,7 @@ type Call struct {
 	Target string // app id, or app id and namespace with a dot between
 	Verb   string
 	Path   string      // escaped, as it was received; begins with a slash
-	Text   string      // of a gRPC call instead of Path: the method for ParseText
+	Text   string      // method of a gRPC call, for ParseText; used if Path is empty
 	Query  string      // without the question mark
 	Mark   bool        // there was a question mark, even if the query is empty
 	Header http.Header // of the request; it is not changed
@@ -167,7 +167,7 @@ type attempts struct {
 	begun    time.Time
 	meter    invokeMeter // the zero value until measure
 
-	pauses *resiliency.Pauses // between attempts; nil = there was one attempt
+	pauses *resiliency.Pauses // between attempts; nil until the first attempt has failed
 	tried  []discovery.Instance
 	next   *discovery.Lease // chosen for the next attempt; nil = not yet
 	last   error            // of the previous attempt
@@ -175,7 +175,8 @@ type attempts struct {
 	late   bool             // the timeout of an attempt expired
 }
 
-// run makes attempts until one has an answer, or an error that does not allow a retry.
+// run makes attempts until one has an answer that needs no retry, no further attempt is allowed (see again), or ctx
+// ends.
 func (a *attempts) run(ctx context.Context) (Answer, error) {
 	if a.external == nil {
 		session, err := a.invoke.sessions.Verify(ctx, a.invoke.app, a.trace.TraceID(), a.call.Header)
@@ -225,7 +226,7 @@ func (a *attempts) doubtful(err error) error {
 	return &all
 }
 
-// notDone reports whether the error of an attempt says that the target has not executed it.
+// notDone reports whether e, the error of an attempt, proves that the target has not executed the attempt.
 func notDone(e *api.Error) bool {
 	switch e.Kind {
 	case api.Unavailable, api.Timeout, api.Denied, api.Malformed, api.Missing:
@@ -234,7 +235,7 @@ func notDone(e *api.Error) bool {
 	return e.Details.Reason == api.ReasonNotFound
 }
 
-// once calls one instance.
+// once makes one attempt: it chooses an instance, checks the circuit breaker, and calls the instance.
 func (a *attempts) once(ctx context.Context) (Answer, error) {
 	lease, err := a.choose(ctx)
 	if a.measure() {
@@ -249,7 +250,7 @@ func (a *attempts) once(ctx context.Context) (Answer, error) {
 	at := &lease.Instance
 	end, err := a.policy.Enter(ctx, a.circuit())
 	if err != nil {
-		lease.Done(discovery.Failed) // nothing was sent: no judgement
+		lease.Done(discovery.Failed) // nothing was sent, and Failed does not demote the instance
 		return Answer{}, a.failed(err, a.hop(at))
 	}
 	answer, err := a.at(ctx, at)
@@ -309,12 +310,12 @@ func (a *attempts) choose(ctx context.Context) (*discovery.Lease, error) {
 // release releases the instance that was chosen for an attempt that will not be made.
 func (a *attempts) release() {
 	if a.next != nil {
-		a.next.Done(discovery.Failed) // nothing was sent: no judgement
+		a.next.Done(discovery.Failed) // nothing was sent, and Failed does not demote the instance
 		a.next = nil
 	}
 }
 
-// at calls one instance.
+// at calls the instance at place, within the timeout of an attempt.
 func (a *attempts) at(ctx context.Context, place *discovery.Instance) (Answer, error) {
 	ctx, limit := a.policy.Deadline(ctx)
 	i, id := a.invoke, a.trace.TraceID()
@@ -330,7 +331,7 @@ func (a *attempts) at(ctx context.Context, place *discovery.Instance) (Answer, e
 	case a.external != nil:
 		answer, err = a.external.call(in)
 	case place.Local:
-		in.Caller.Proven, in.Caller.Local = true, true // by its listener
+		in.Caller.Proven, in.Caller.Local = true, true // its listener knows the caller
 		answer, err = i.here.Take(in)
 	default:
 		answer, err = i.routes.carry(place, in)
@@ -347,7 +348,7 @@ func (a *attempts) at(ctx context.Context, place *discovery.Instance) (Answer, e
 	return answer, nil
 }
 
-// hop returns the label of the hop that an attempt took.
+// hop returns the name of the hop that an attempt took, for the details of errors.
 func (a *attempts) hop(p *discovery.Instance) string {
 	switch {
 	case a.external != nil:
@@ -374,11 +375,11 @@ func (a *attempts) again(answer Answer, err error) (time.Duration, bool) {
 	f := api.AsError(err)
 	switch {
 	case f.Details.Reason == ReasonCircuitOpen:
-		return 0, false // the breaker is there to spare the target
+		return 0, false // an open circuit breaker protects the target
 	case f.Kind == api.Denied || f.Kind == api.Malformed || f.Kind == api.Missing:
 		return 0, false
 	case f.Kind != api.Unavailable && !a.policy.Explicit():
-		return 0, false // it may have been done
+		return 0, false // the target may have executed the call
 	}
 	if len(a.tried) > 0 && f.Kind == api.Unavailable && a.external == nil {
 		a.next, _ = a.invoke.routes.pick(a.target, a.tried)
@@ -390,7 +391,7 @@ func (a *attempts) again(answer Answer, err error) (time.Duration, bool) {
 		return 0, false
 	}
 	if a.next != nil && f.Kind == api.Unavailable {
-		pause = 0 // another instance may serve it at once
+		pause = 0 // another instance may serve the call at once
 	}
 	return pause, true
 }
@@ -407,7 +408,7 @@ func outcomeOf(err error) discovery.Outcome {
 	return discovery.Failed
 }
 
-// The limits for the body of a discarded answer. An answer beyond them costs its connection.
+// The limits for reading the body of a discarded answer. If the body exceeds a limit, the connection is closed.
 const (
 	drainSize = 64 << 10
 	drainTime = time.Second
@@ -416,7 +417,7 @@ const (
 // discard closes the body of an answer. It first reads a short body, so that the connection can be kept.
 func discard(r *http.Response) {
 	if r.ContentLength >= 0 && r.ContentLength <= drainSize {
-		t := time.AfterFunc(drainTime, func() { _ = r.Body.Close() }) // ends the reading
+		t := time.AfterFunc(drainTime, func() { _ = r.Body.Close() }) // ends CopyN
 		defer t.Stop()
 		_, _ = io.CopyN(io.Discard, r.Body, drainSize+1)
 	}

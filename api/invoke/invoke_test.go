@@ -32,8 +32,8 @@ type cluster struct {
 	outstanding int
 	called      []string
 	checks      int // calls of Settling
-	settles     int // how often Settling is true
-	arrives     int // at which call of Settling an instance becomes known
+	settles     int // number of calls for which Settling returns true
+	arrives     int // the call of Settling at which an instance becomes known
 }
 
 func (c *cluster) Pick(app api.App, tried []discovery.Instance) (*discovery.Lease, error) {
@@ -155,7 +155,7 @@ func TestInvoke_GivesBackEveryInstance(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
 			go func() { ended <- c.call(ctx, t) }()
-			synctest.Wait() // it pauses before a retry
+			synctest.Wait() // until the call pauses before a retry
 			cancel()
 			if err := <-ended; err == nil || c.outstanding != 0 || len(c.called) == 0 {
 				t.Errorf("%s: %v, %d not given back of %v", name, err, c.outstanding, c.called)
@@ -167,7 +167,7 @@ func TestInvoke_GivesBackEveryInstance(t *testing.T) {
 	})
 }
 
-// unsteady is an application whose attempts end with the given codes, one after the other. An empty code is an answer
+// unsteady is an application for which the n-th attempt fails with the n-th code. An empty code stands for an answer
 // with the status 500.
 type unsteady struct {
 	*cluster
@@ -183,7 +183,7 @@ func (u *unsteady) Carry(_ *discovery.Instance, in *invoke.Inbound) (invoke.Answ
 		Body: http.NoBody, Request: in.Request}}, nil
 }
 
-// The last attempt did not reach the application, but an earlier one may have.
+// If an earlier attempt may have reached the application, the error must not claim that the call was not executed.
 func TestInvoke_EarlierAttemptMayHaveBeenExecuted(t *testing.T) {
 	for name, c := range map[string]struct {
 		codes []fault.Code

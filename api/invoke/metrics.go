@@ -11,8 +11,8 @@ import (
 	"github.com/quorate/quorate/api/resiliency"
 )
 
-// Metrics are the metrics of calls to applications. The application labels are ids of known applications. A target
-// without instances has the label "unknown".
+// Metrics are the metrics of calls to applications. The application labels are ids of known applications. All other
+// applications share the label "unknown".
 type Metrics struct {
 	requests *prometheus.CounterVec
 	duration *prometheus.HistogramVec
@@ -57,11 +57,11 @@ func NewMetrics(reg prometheus.Registerer, known func(api.App) bool) (*Metrics, 
 	return m, nil
 }
 
-// Report makes o receive each measured invocation. If o is nil, there is no observer. Report must be called before
-// the first invocation.
+// Report sets the observer of the measured calls. If o is nil, there is no observer. Report must be called before the
+// first call.
 func (m *Metrics) Report(o Observer) { m.observer = o }
 
-// label returns the label of an application.
+// label returns the label of an application, or "unknown".
 func (m *Metrics) label(app api.App) string {
 	if m.known == nil || m.known(app) {
 		return app.String()
@@ -86,13 +86,13 @@ type invokeSeries struct {
 	byStatus sync.Map // prometheus.Counter by the label status
 }
 
-// series returns the time series with some labels.
+// series returns the time series with the labels l. It creates them at the first call.
 func (m *Metrics) series(l invokeLabels) *invokeSeries {
 	if s, ok := m.kept.Load(l); ok {
 		return s.(*invokeSeries)
 	}
 	if l.hop == hopCaller {
-		m.retries.WithLabelValues(l.target) // a rate needs the 0 before the first one
+		m.retries.WithLabelValues(l.target) // the series starts with 0, so that rate() sees the first retry
 	}
 	s, _ := m.kept.LoadOrStore(l, &invokeSeries{inFlight: m.inFlight.WithLabelValues(l.hop, l.target),
 		duration: m.duration.WithLabelValues(l.hop, l.source, l.target)})
@@ -147,7 +147,8 @@ func (m *Metrics) refused(in *Inbound) {
 	m.denied.WithLabelValues(m.label(in.Caller.App), m.label(in.Target)).Inc()
 }
 
-// CircuitChanged counts a change of a circuit breaker that a Resiliency document declares.
+// CircuitChanged counts a change of a circuit breaker that a Resiliency document declares, and reports it to the
+// observer. state is the new state.
 func (m *Metrics) CircuitChanged(document string, target api.App, state string) {
 	if m.observer != nil {
 		m.observer.PolicyActivated("", document, resiliency.KindBreaker, m.id(target), state)

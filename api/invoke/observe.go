@@ -20,7 +20,7 @@ type Observer interface {
 	Answered(source, target, status string, streaming bool, took time.Duration)
 	// Received is called when a call of another node has arrived.
 	Received(target, source string)
-	// Replied is called when such a call has been answered.
+	// Replied is called when a call of another node has been answered.
 	Replied(target, source, status string)
 	// Decided is called when access control has decided about a call. own is true if a policy for the caller decided,
 	// and false if the default action did.
@@ -35,7 +35,7 @@ type Observer interface {
 	PolicyActivated(source, document, policy, target, state string)
 }
 
-// id returns the id of an application as observers see it.
+// id returns the id of an application for observers: its app id, or "unknown" if no known node serves it.
 func (m *Metrics) id(app api.App) string {
 	if m.known == nil || m.known(app) {
 		return app.ID
@@ -49,13 +49,14 @@ func streaming(h http.Header) bool {
 	return err == nil && on
 }
 
-// statusOf returns the gRPC code of an answer, or its HTTP status if it has no gRPC code.
+// statusOf returns the gRPC code of an answer, or the HTTP status if it is not a gRPC answer. A gRPC answer whose code
+// follows its messages counts as code 0.
 func statusOf(r *http.Response) string {
 	if code := r.Header.Get("Grpc-Status"); code != "" {
 		return code
 	}
 	if strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
-		return "0" // the code comes after the messages
+		return "0" // the code is not known yet
 	}
 	return strconv.Itoa(r.StatusCode)
 }
@@ -82,7 +83,7 @@ func (i invokeMeter) observeEnd(r *http.Response, err error) {
 	}
 }
 
-// decided reports a decision of access control.
+// decided reports a decision of access control to the observer. err is the refusal, or nil.
 func (m *Metrics) decided(a *Access, in *Inbound, err error) {
 	if m.observer == nil || a == nil {
 		return
@@ -91,7 +92,7 @@ func (m *Metrics) decided(a *Access, in *Inbound, err error) {
 		a.policyFor(in) != nil, err == nil)
 }
 
-// policies reports the policies that apply to a call.
+// observePolicies reports the policies that apply to a call to the observer.
 func (a *attempts) observePolicies() {
 	o, p := a.invoke.metrics.observer, a.policy
 	if o == nil {
@@ -113,7 +114,8 @@ func (a *attempts) observePolicies() {
 	}
 }
 
-// activated reports that the timeout or the retries of a call have acted.
+// activated reports to the observer that the timeout has expired or that a call is retried. kind is KindTimeout or
+// KindRetry.
 func (a *attempts) activated(kind string) {
 	o, p := a.invoke.metrics.observer, a.policy
 	if o == nil {

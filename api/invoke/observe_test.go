@@ -18,7 +18,7 @@ import (
 	"github.com/quorate/quorate/discovery"
 )
 
-// observed lists the notifications of an Observer with the targets of calls.
+// observed is an Observer that records its notifications with the targets of calls.
 type observed struct{ events []string }
 
 func (o *observed) add(format string, args ...any) {
@@ -45,8 +45,8 @@ func (o *observed) PolicyActivated(_, _, policy, target, state string) {
 	o.add("%s %s of %s", policy, state, target)
 }
 
-// A node learns which applications exist shortly after its start. The first call waits for that, and is counted for its
-// target as the others are.
+// A new node learns only after its start which applications exist. The first call waits for this, so that its metrics
+// have the label of its target.
 func TestObserver_FirstCallOfANewNodeCountsForItsTarget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &cluster{settles: 10, arrives: 5}

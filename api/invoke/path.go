@@ -36,16 +36,16 @@ func CanonicalNamespace(ns string) string {
 type MethodPath struct {
 	Path    string // escaped; begins with a slash and has no dot segments
 	Decoded string
-	Text    string // of a call over gRPC, for a gRPC application; "" = that application gets Decoded
+	Text    string // method for a gRPC application, if the caller used gRPC; "" = it gets Decoded
 }
 
-// ParseText parses the method of a gRPC call, which is not escaped and has no slash at the start. Access rules and HTTP
-// applications interpret escape sequences in text like those of a path. A gRPC application gets text unchanged, except
-// for dot segments.
+// ParseText parses the method of a gRPC call, which is not escaped and does not begin with a slash. Access rules and
+// HTTP applications interpret escape sequences in text like those of a path. A gRPC application gets text unchanged,
+// except for dot segments.
 func ParseText(text string) (MethodPath, error) {
 	escaped := Escape(text)
 	if _, err := url.PathUnescape(escaped); err != nil {
-		escaped = strings.ReplaceAll(escaped, "%", "%25") // no escape sequences, or not only
+		escaped = strings.ReplaceAll(escaped, "%", "%25") // a percent sign that begins no escape sequence
 	}
 	m, err := ParseMethod("/" + escaped)
 	if err == nil {
@@ -68,9 +68,10 @@ func Escape(text string) string {
 	return b.String()
 }
 
-// ParseMethod parses the escaped path of a method and removes dot segments (RFC 3986, 5.2.4). It rejects paths that
-// an application may interpret differently from the access rules. These contain a raw '?', '#' or space, a control
-// character, or a dot segment that is escaped, has parameters or is next to a backslash.
+// ParseMethod parses the escaped path of a method and removes dot segments (RFC 3986, 5.2.4). It rejects paths that an
+// application may interpret differently from the access rules. Such paths contain a raw '?', '#' or space, a control
+// character, or an unusual dot segment. A dot segment is unusual if it is escaped, has parameters or is next to a
+// backslash.
 func ParseMethod(escaped string) (MethodPath, error) {
 	switch {
 	case !strings.HasPrefix(escaped, "/"):
@@ -100,7 +101,7 @@ func ParseMethod(escaped string) (MethodPath, error) {
 	return MethodPath{Path: path, Decoded: decoded}, nil
 }
 
-// CheckQuery returns an error if query contains an unescaped '#' or space, because an application may read such a query
+// CheckQuery returns an error if query contains an unescaped '#' or space. An application may read such a query
 // differently.
 func CheckQuery(query string) error {
 	if strings.ContainsAny(query, "# ") {
@@ -126,7 +127,7 @@ func removeDotSegments(path string) string {
 			out = out[:len(out)-1]
 		}
 		if i == len(parts)-1 {
-			out = append(out, "") // "/a/." is "/a/"
+			out = append(out, "") // "/a/." becomes "/a/"
 		}
 	}
 	return "/" + strings.Join(out, "/")

@@ -28,7 +28,7 @@ const (
 //   - Empty segments stay (Node), are removed (Flask), or are removed at the start (http.server).
 //   - Two slashes at the start may introduce a host (URL parsers).
 //
-// Frameworks combine these rules in any order, so everyReading tries all combinations.
+// Frameworks combine these rules in any order, so everyReading tries every combination.
 func everyReading(path string, allowed func(parts []string) bool) bool {
 	first := reading{parts: strings.Split(path[1:], "/")}
 	plain := decodeParts(first)
@@ -62,7 +62,7 @@ func everyReading(path string, allowed func(parts []string) bool) bool {
 	return true
 }
 
-// ambiguities counts the characters that servers read differently in a decoded path.
+// ambiguities counts what servers read differently in a decoded path: separators, parameters and empty segments.
 func ambiguities(parts []string) (n int) {
 	for i, part := range parts {
 		if part == "" && i < len(parts)-1 {

@@ -92,7 +92,7 @@ func whatwgParts(path string) []string {
 // nodeParseParts follows url.parse of Node for paths without '@', which Node may read as the end of user information.
 func nodeParseParts(path string) []string { return afterSlash(strings.ReplaceAll(path, `\`, "/")) }
 
-// oneSlash is what http.server does since CVE-2021-28861.
+// oneSlash merges leading slashes, as Python's http.server does after the fix of CVE-2021-28861.
 func oneSlash(path string) string {
 	if strings.HasPrefix(path, "//") {
 		return "/" + strings.TrimLeft(path, "/")
@@ -133,7 +133,7 @@ func crookedPaths() []string {
 	}
 }
 
-// testServers starts one server of each language, by name.
+// testServers returns functions that start a server and return its address, by the name of the language.
 func testServers() map[string]func(*testing.T) string {
 	return map[string]func(*testing.T) string{"go": goServer, "node": nodeServer, "python": pythonServer}
 }
@@ -199,7 +199,7 @@ func FuzzEveryReading(f *testing.F) {
 			t.Fatalf("%q becomes %+v, and that %+v, %v", path, m, again, err)
 		}
 		if !everyReading(m.Path, func([]string) bool { return true }) {
-			return // too many: it is refused
+			return // the path has too many readings and is refused
 		}
 		for _, server := range models() {
 			if parts := server.read(m.Path); parts != nil && !judges(m.Path, parts) {
@@ -219,7 +219,8 @@ func judges(path string, parts []string) bool {
 	return !everyReading(path, func(got []string) bool { return !slices.Equal(got, want) })
 }
 
-// readBy asks a server for the parts of a path, by each of the functions that the server offers.
+// readBy returns the parts into which a server splits a path, by the name of the function that splits. It returns nil
+// if the server refuses the path.
 func readBy(t *testing.T, address, path string) (out map[string][]string) {
 	t.Helper()
 	conn, err := net.DialTimeout("tcp", address, time.Minute)
@@ -276,7 +277,7 @@ func goServer(t *testing.T) string {
 	}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, pattern := mux.Handler(r); pattern == "" || strings.Contains(r.URL.EscapedPath(), "//") {
-			// ServeMux redirects these.
+			// ServeMux redirects these paths.
 			answer(w, map[string][]string{"go URL.Path": afterSlash(r.URL.Path)})
 			return
 		}
@@ -289,7 +290,8 @@ func goServer(t *testing.T) string {
 func nodeServer(t *testing.T) string   { return program(t, "node", "testdata/servers/paths.js") }
 func pythonServer(t *testing.T) string { return program(t, "python3", "testdata/servers/paths.py") }
 
-// program runs a server that prints its port and ends with its standard input.
+// program runs a server program and returns its address. The program prints its port, and ends when its standard input
+// is closed.
 func program(t *testing.T, name, file string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
@@ -311,7 +313,7 @@ func program(t *testing.T, name, file string) string {
 		t.Skipf("%s cannot be run: %v", name, err)
 	}
 	t.Cleanup(func() {
-		_ = in.Close() // it ends
+		_ = in.Close() // the program ends
 		_, _ = io.Copy(io.Discard, out)
 		_ = cmd.Wait()
 	})

@@ -11,11 +11,11 @@ import (
 // be sent only once.
 const replayLimit = 64 << 10
 
-// replay is the body of a call that may be sent several times. Each attempt reads it from the start. This is possible
-// until more than replayLimit bytes were read. When a new attempt begins, reads of earlier attempts fail.
+// replay is the body of a call that may be sent several times. Each attempt reads the body from the start. This is
+// possible until more than replayLimit bytes were read. When a new attempt begins, reads of earlier attempts fail.
 type replay struct {
 	source io.ReadCloser // nil = there is no body
-	stream bool          // its length is unknown
+	stream bool          // the length of the body is unknown
 
 	lock  chan struct{} // has an element while it is held; guards what follows, and reading from source
 	turn  int
@@ -50,7 +50,7 @@ func (p *replay) spent() bool {
 	select {
 	case p.lock <- struct{}{}:
 	default:
-		return true // the last attempt still reads
+		return true // the last attempt is still reading
 	}
 	defer p.unlock()
 	if m, ok := p.source.(oneMessage); ok && m.Single() {
@@ -124,7 +124,7 @@ func (r *replayReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// remember keeps the bytes that were read. Above replayLimit it drops all of them.
+// remember keeps the bytes that were read. If they exceed replayLimit, it drops all of them.
 func (p *replay) remember(b []byte) {
 	switch {
 	case p.lost:

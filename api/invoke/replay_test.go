@@ -15,13 +15,13 @@ import (
 // reading is an application whose first node cannot be reached, but still reads the body of the request.
 type reading struct {
 	*cluster
-	bodies chan string // that the second node has received
+	bodies chan string // received by the second node
 }
 
 func (r *reading) Carry(at *discovery.Instance, in *invoke.Inbound) (invoke.Answer, error) {
 	if at.Node == "n1" {
 		go func() { _, _ = io.Copy(io.Discard, in.Request.Body) }()
-		synctest.Wait() // it reads
+		synctest.Wait() // until the first node reads
 	} else {
 		b, _ := io.ReadAll(in.Request.Body)
 		r.bodies <- string(b)

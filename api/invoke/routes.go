@@ -21,8 +21,9 @@ type Places interface {
 	Settling(app api.App) bool
 }
 
-// Carrier sends a call to the Callee of another node. Carry returns fault.Unavailable if that node cannot be reached.
-// All other errors are those of Callee.Take.
+// Carrier sends a call to the Callee of another node. Carry returns fault.Unavailable if that node cannot be reached,
+// and fault.Timeout if the call ended before that. All other errors are those of Callee.Take, or the codes corrupt and
+// indeterminate for a missing or invalid answer.
 type Carrier interface {
 	Carry(at *discovery.Instance, in *Inbound) (Answer, error)
 }
@@ -51,7 +52,7 @@ func (r *Routes) pick(app api.App, tried []discovery.Instance) (*discovery.Lease
 	return w.places.Pick(app, tried)
 }
 
-// settleTick is how often a call that waits for its target looks for it.
+// settleTick is the interval at which a waiting call looks for an instance of its target.
 const settleTick = 20 * time.Millisecond
 
 // pickFirst picks the instance for the first attempt of a call. While Places.Settling returns true, it retries until

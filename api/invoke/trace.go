@@ -17,7 +17,7 @@ type Tracer interface {
 	Start(ctx context.Context, h http.Header, side SpanSide, name string) Span
 }
 
-// SpanSide is the side of a hop that a span describes.
+// SpanSide is the side of a hop, caller or callee, that a span describes.
 type SpanSide uint8
 
 // The sides.
@@ -34,8 +34,8 @@ type Span interface {
 	End(*http.Response, error) // one of the arguments is nil
 }
 
-// endSpan ends the span of a call that was answered. A gRPC answer has its status behind the messages: its span ends
-// when the body has been read or is closed.
+// endSpan ends the span of a call that was answered or has failed. If the status of a gRPC answer follows the
+// messages, the span ends when the body has been read or is closed.
 func endSpan(s Span, answer *http.Response, err error) {
 	if err != nil || answer.Header.Get("Grpc-Status") != "" ||
 		!strings.HasPrefix(answer.Header.Get("Content-Type"), "application/grpc") {
@@ -55,7 +55,7 @@ func endSpan(s Span, answer *http.Response, err error) {
 	answer.Body = body
 }
 
-// tracedBody is the body of a gRPC answer. It ends a span.
+// tracedBody is the body of a gRPC answer. It ends a span when the body has been read or is closed.
 type tracedBody struct {
 	io.ReadCloser
 	once sync.Once

@@ -42,11 +42,11 @@ func (s recorded) End(answer *http.Response, err error) {
 	}
 }
 
-// trailing is a body behind which the trailer of its answer comes, or that fails.
+// trailing is a body that sets the trailer of its answer when it ends. If code is empty, it fails instead.
 type trailing struct {
 	io.Reader
 	answer *http.Response
-	code   string // empty = it fails
+	code   string // gRPC status; empty = the body fails
 }
 
 func (b trailing) Read(p []byte) (int, error) {
@@ -61,7 +61,7 @@ func (b trailing) Read(p []byte) (int, error) {
 
 func (trailing) Close() error { return nil }
 
-// instances has one instance, on another node.
+// instances is an application with one instance, on another node.
 type instances struct {
 	cluster
 	answer *http.Response
@@ -71,7 +71,7 @@ func (i *instances) Carry(*discovery.Instance, *invoke.Inbound) (invoke.Answer, 
 	return invoke.Answer{Response: i.answer}, nil
 }
 
-// A gRPC answer has its status behind the messages, or in the header if there are none.
+// The status of a gRPC answer follows the messages, or is in the header if there are no messages.
 func TestInvoke_SpanOfGRPCAnswerHasItsStatus(t *testing.T) {
 	for name, c := range map[string]struct {
 		header, trailer string

@@ -35,7 +35,7 @@ func TestParse_DataArriveUnchanged(t *testing.T) {
 	}
 }
 
-// As in Dapr, an application with HTTP gets the text of a job that was scheduled over gRPC.
+// As in Dapr, an HTTP application gets the text or the bytes of the message in a job that was scheduled over gRPC.
 func TestBody_IsWhatTheMessageHolds(t *testing.T) {
 	for want, m := range map[string]proto.Message{
 		"hello":    wrapperspb.String("hello"),
@@ -85,7 +85,8 @@ func TestParse_FieldsOfDapr(t *testing.T) {
 	}
 }
 
-// The sum of whole seconds and a fraction in binary has more digits than the JSON form of protobuf permits.
+// An interval keeps its exact value. As a floating-point number of seconds, it could have more digits than the JSON
+// form of protobuf permits.
 func TestParse_IntervalIsExact(t *testing.T) {
 	for text, want := range map[string]time.Duration{
 		`{"constant":{"interval":"1.118s"}}`:        1118 * time.Millisecond,

@@ -151,7 +151,7 @@ func Parse(name string, body []byte) (job *runtimev1.Job, overwrite bool, err er
 		return nil, false, malformed(problem("", fields, job.ProtoReflect()))
 	}
 	job.Name = name
-	if len(data) > api.MaxJobData { // before it is decoded: two bytes of it can need more than a hundred
+	if len(data) > api.MaxJobData { // before decoding: two bytes of data can need more than 100 bytes of memory
 		return nil, false, malformed("data: has " + strconv.Itoa(len(data)) + " bytes, the limit is " +
 			strconv.Itoa(api.MaxJobData))
 	}
@@ -167,8 +167,8 @@ func Parse(name string, body []byte) (job *runtimev1.Job, overwrite bool, err er
 	return job, overwrite, nil
 }
 
-// problem returns the reason why fields are not the JSON of the message m, with the path of the field that is wrong. at
-// is the path of m, with a dot at its end. It is empty for a job.
+// problem returns the reason why fields are not the JSON of the message m, with the path of the field that is wrong.
+// at is the path of m, with a dot at its end. It is empty for a job.
 func problem(at string, fields map[string]json.RawMessage, m protoreflect.Message) string {
 	known := m.Descriptor().Fields()
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
@@ -196,7 +196,7 @@ func problem(at string, fields map[string]json.RawMessage, m protoreflect.Messag
 	return "a field is given twice: its names with and without _ mean the same"
 }
 
-// wanted describes the values of a field.
+// wanted describes the allowed values of a field.
 func wanted(field protoreflect.FieldDescriptor) string {
 	switch {
 	case field.JSONName() == "interval":
@@ -243,8 +243,8 @@ func JSON(job *runtimev1.Job) (json.RawMessage, error) {
 func compact(text []byte) (json.RawMessage, error) { return json.Marshal(json.RawMessage(text)) }
 
 // Body returns the body of the HTTP call that delivers data to an application. If data is a JSON value, the body is
-// the JSON text of that value. A StringValue or BytesValue is delivered as its text or bytes. For other types, the body
-// has the bytes of data.
+// the JSON text of that value. A StringValue or BytesValue is delivered as its text or bytes. For other types, the
+// body has the bytes of data.
 func Body(data *anypb.Any) []byte {
 	var value structpb.Value
 	var text wrapperspb.StringValue

@@ -23,7 +23,7 @@ type Entry struct {
 // BulkRequest publishes several messages to one topic.
 type BulkRequest struct {
 	PubSub, Topic string
-	Metadata      map[string]string // of the request; an entry has it, too, unless it sets the same name
+	Metadata      map[string]string // of the request; an entry gets the names that it does not set
 	Trace         http.Header
 }
 
@@ -33,10 +33,10 @@ type FailedEntry struct {
 	Error string `json:"error"`
 }
 
-// Partial is the error of a bulk of which only some entries were published. Entries has the others.
+// Partial is the cause of the error of a bulk publish. Entries has the entries that were not published.
 type Partial struct{ Entries []FailedEntry }
 
-// Error returns the ids of the entries.
+// Error returns a text with the ids of the entries that were not published.
 func (p *Partial) Error() string {
 	ids := make([]string, len(p.Entries))
 	for i := range ids {
@@ -53,8 +53,8 @@ const MaxEntries = 10_000
 const maxFilled = 100_000
 
 // PublishBulk publishes several messages. It first checks the component and the topic, and then calls the function
-// read, which returns the entries. If the broker refused single entries, the cause of the error is a *Partial
-// that lists them.
+// read, which returns the entries. If the broker did not publish some or all entries, the cause of the error is a
+// *Partial that lists these entries.
 func (s *Service) PublishBulk(ctx context.Context, r *BulkRequest, read func() ([]Entry, *api.Error)) error {
 	i, err := s.target(r.PubSub, r.Topic, r.Metadata)
 	if err != nil {
@@ -91,7 +91,7 @@ func (s *Service) PublishBulk(ctx context.Context, r *BulkRequest, read func() (
 	}
 	partial := &Partial{}
 	failure := s.send(ctx, i, r.Topic, messages, r.Metadata, func(f pubsub.Failure) {
-		if f.Index >= 0 && f.Index < len(entries) { // a broker may be hostile
+		if f.Index >= 0 && f.Index < len(entries) { // a broker may return any index
 			partial.Entries = append(partial.Entries, FailedEntry{entries[f.Index].ID, textOf(f.Err)})
 		}
 	})
@@ -136,11 +136,11 @@ func (s *Service) checkEntries(r *BulkRequest, entries []Entry) *api.Error {
 	}
 	e := eventsInvalid(reasonEvents, "error marshaling events to bytes", r.PubSub, r.Topic, ". error: ",
 		s.o.App.ID, why)
-	e.Details.Metadata = api.Attributes("appID", s.o.App.ID, "error", why+advice) // the message stays that of Dapr
+	e.Details.Metadata = api.Attributes("appID", s.o.App.ID, "error", why+advice) // the message is the same as in Dapr
 	return e
 }
 
-// fill returns metadata with what is missing from defaults.
+// fill returns metadata together with the values of defaults whose names metadata lacks.
 func fill(metadata, defaults map[string]string) map[string]string {
 	switch {
 	case len(defaults) == 0:
@@ -153,7 +153,7 @@ func fill(metadata, defaults map[string]string) map[string]string {
 	return out
 }
 
-// EntryJSON is an entry of a bulk in a body.
+// EntryJSON is an entry of a bulk in the body of a request.
 type EntryJSON struct {
 	EntryID     string            `json:"entryId"`
 	Event       json.RawMessage   `json:"event"`
@@ -182,7 +182,7 @@ func (s *Service) EntriesOf(r *BulkRequest, list []EntryJSON) ([]Entry, *api.Err
 	return out, nil
 }
 
-// eventBytes returns the bytes of an event by its content type, or what is wrong with it.
+// eventBytes returns the bytes of an event by its content type, or the reason why the event is not valid.
 func eventBytes(contentType string, event json.RawMessage) ([]byte, string) {
 	base, _, _ := strings.Cut(contentType, ";")
 	base = strings.ToLower(strings.TrimSpace(base))

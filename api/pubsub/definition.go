@@ -15,7 +15,7 @@ import (
 // Kind is how a subscription was declared.
 type Kind string
 
-// The kinds, as metadata name them.
+// The kinds, as the metadata API names them.
 const (
 	Declarative  Kind = "DECLARATIVE"
 	Programmatic Kind = "PROGRAMMATIC"
@@ -46,7 +46,7 @@ type Definition struct {
 	DeadLetter string // topic; empty = none
 	Bulk       BulkDefinition
 	Kind       Kind
-	Source     string `json:"-"` // where it is declared, for the log
+	Source     string `json:"-"` // where the subscription is declared, for the log
 }
 
 // fromApplication is the Source of a definition that the application lists.
@@ -115,8 +115,8 @@ type Subscription struct {
 	rules []rule
 	raw   bool
 	bulk  int           // messages of one delivery; 0 = no bulk
-	await time.Duration // for a bulk to fill
-	key   string        // equal for equal definitions
+	await time.Duration // maximum time until a bulk is full
+	key   string        // text that is equal for equal definitions
 }
 
 // Check returns the Subscription of a valid definition. The error for any other definition names the topic.
@@ -132,7 +132,7 @@ func (d Definition) Check() (*Subscription, error) {
 			return nil, fault.New(fault.Invalid, op, about+": the name of the dead-letter topic "+err.Error())
 		}
 	}
-	if d.DeadLetter == d.Topic { // a message that always fails would come again at once, for ever
+	if d.DeadLetter == d.Topic { // a message that always fails would be delivered again forever
 		return nil, &fault.Error{Code: fault.Invalid, Op: op,
 			Msg:  about + ": the dead-letter topic is the topic itself",
 			Hint: "name another topic, or leave deadLetterTopic out, so that failed messages come again"}
@@ -171,7 +171,7 @@ func (d Definition) Check() (*Subscription, error) {
 	return s, nil
 }
 
-// within returns a value that is at most limit, or the default for one that is not positive.
+// within returns value, but at most limit. It returns byDefault if value is not positive.
 func within[N int | time.Duration](value, byDefault, limit N) N {
 	if value <= 0 {
 		return byDefault
@@ -179,7 +179,7 @@ func within[N int | time.Duration](value, byDefault, limit N) N {
 	return min(value, limit)
 }
 
-// Paths returns the rules of a subscription, as metadata show them.
+// Paths returns the rules of a subscription, as the metadata API shows them.
 func (s *Subscription) Paths() []RuleDefinition {
 	out := make([]RuleDefinition, len(s.rules))
 	for i := range s.rules {

@@ -59,10 +59,10 @@ func (v Verdict) String() string {
 type Target interface {
 	// Ready reports whether messages can be delivered now.
 	Ready() bool
-	// Deliver delivers one message and waits for the answer. An error means that there was none, or that it was a
-	// failure. fault.Unavailable means that the message was certainly not delivered.
+	// Deliver delivers one message and waits for the answer. An error means that there was no answer, or that the
+	// answer was a failure. fault.Unavailable means that the message was certainly not delivered.
 	Deliver(ctx context.Context, e *Event) (Verdict, error)
-	// DeliverBatch delivers several messages. The answer has the verdicts by entry id. An entry without one is to be
+	// DeliverBatch delivers several messages. The answer has the verdicts by entry id. An entry without a verdict is
 	// delivered again.
 	DeliverBatch(ctx context.Context, b *Batch) (map[string]Verdict, error)
 	// Retryable reports whether a policy with these settings repeats a delivery that failed with err.
@@ -72,13 +72,13 @@ type Target interface {
 // Bounds of deliveries.
 const (
 	maxInFlight      = 1000             // messages of one subscription that are being handled
-	maxBytesInFlight = 64 << 20         // of those
-	receiveAtOnce    = 100              // messages
+	maxBytesInFlight = 64 << 20         // bytes of these messages
+	receiveAtOnce    = 100              // messages of one Receive
 	handlerTime      = 60 * time.Second // for one attempt, unless the policy has a timeout
 	settleTime       = 10 * time.Second
 	deadLetterTime   = 30 * time.Second
-	readyPause       = 200 * time.Millisecond // between looks at the application
-	quietPause       = 2 * time.Second        // the same without a subscription
+	readyPause       = 200 * time.Millisecond // between checks whether the target is ready
+	quietPause       = 2 * time.Second        // instead of readyPause, without a subscription
 	minPause         = 500 * time.Millisecond // after an error of the broker; doubles
 	maxPause         = 30 * time.Second
 )
@@ -104,9 +104,9 @@ type reader struct {
 	absent bool // the target could not be reached: wait before the next message
 }
 
-// run receives messages and delivers them. When receiving ends, it stops receiving, waits for the deliveries in
-// progress and returns nil. When working ends, these deliveries are cancelled. If the broker fails earlier, run
-// returns its error.
+// run receives messages and delivers them. When the context receiving ends, it stops receiving, waits for the
+// deliveries in progress and returns nil. When the context working ends, these deliveries are canceled. If the broker
+// fails earlier, run returns the error of the broker, or nil if that error is fault.Timeout.
 func (r *reader) run(receiving, working context.Context) (err error) {
 	r.cond = sync.NewCond(&r.mu)
 	defer context.AfterFunc(receiving, func() {
@@ -137,7 +137,7 @@ func (r *reader) run(receiving, working context.Context) (err error) {
 				defer r.add(sequence, -1)
 				r.handleSequence(working, sequence, begin)
 			})
-			if r.sub.Kind == Streaming { // its messages are sent in their order, also those that are handled together
+			if r.sub.Kind == Streaming { // a stream gets its messages in order, although several are handled at once
 				<-begun
 			}
 		}
@@ -145,7 +145,7 @@ func (r *reader) run(receiving, working context.Context) (err error) {
 	return nil
 }
 
-// ended returns the error of Receive unless the reader is to end.
+// ended returns err, the error of Receive. It returns nil if ctx has ended or if err is fault.Timeout.
 func ended(ctx context.Context, err error) error {
 	if ctx.Err() != nil || fault.Is(err, fault.Timeout) {
 		return nil
@@ -153,7 +153,7 @@ func ended(ctx context.Context, err error) error {
 	return err
 }
 
-// room waits until more messages may be handled, and returns how many; 0 = the reader ends.
+// room waits until more messages may be handled, and returns how many; 0 = ctx has ended.
 func (r *reader) room(ctx context.Context) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -195,7 +195,8 @@ func (r *reader) ready(ctx context.Context) bool {
 	return true
 }
 
-// sequences splits deliveries into lists that can be handled at the same time.
+// sequences splits deliveries into lists that can be handled at the same time. All deliveries of one sequence are in
+// one list.
 func sequences(list []pubsub.Delivery) (out [][]pubsub.Delivery) {
 	at := map[string]int{}
 	for i := range list {
@@ -211,8 +212,8 @@ func sequences(list []pubsub.Delivery) (out [][]pubsub.Delivery) {
 	return out
 }
 
-// handleSequence handles messages one after another. If one of them must be delivered again, it returns the messages
-// behind it to the broker. It passes begin to the event of each message, for Event.Sent.
+// handleSequence handles messages one after another. If one of them must be delivered again, handleSequence returns
+// the later messages to the broker. It passes begin to the event of each message, for Event.Sent.
 func (r *reader) handleSequence(ctx context.Context, list []pubsub.Delivery, begin func()) {
 	for i := range list {
 		if r.handle(ctx, &list[i], begin) {
@@ -225,7 +226,7 @@ func (r *reader) handleSequence(ctx context.Context, list []pubsub.Delivery, beg
 	}
 }
 
-// handle delivers one message and settles it. It reports whether the message is done with.
+// handle delivers one message and settles it. It returns false if the message must be delivered again.
 func (r *reader) handle(ctx context.Context, d *pubsub.Delivery, begin func()) bool {
 	start := time.Now()
 	path, verdict, err := r.decide(ctx, d, begin)
@@ -236,7 +237,8 @@ func (r *reader) handle(ctx context.Context, d *pubsub.Delivery, begin func()) b
 	return done
 }
 
-// decide takes a message through the steps of a delivery. The path is empty if the message has no route.
+// decide routes a message and delivers it to the target. It returns the verdict and the path, which is empty if the
+// message has no route.
 func (r *reader) decide(ctx context.Context, d *pubsub.Delivery, begin func()) (path string, verdict Verdict,
 	err error) {
 	e, err := r.sub.eventOf(d)
@@ -267,10 +269,11 @@ func (r *reader) decide(ctx context.Context, d *pubsub.Delivery, begin func()) (
 	return path, verdict, err
 }
 
-// attempts delivers under the policy of the component.
+// attempts calls deliver, and repeats the call according to the policy of the component. If the policy has no timeout,
+// each call may take handlerTime.
 func (r *reader) attempts(ctx context.Context, deliver func(context.Context) error) (err error) {
 	p := r.policy(r.instance.Name)
-	final := error(nil) // of a delivery that is not repeated
+	final := error(nil) // the error of a delivery that is not repeated
 	once := func(ctx context.Context) error {
 		if p == nil || p.Timeout <= 0 {
 			bounded, cancel := context.WithTimeout(ctx, handlerTime)
@@ -289,7 +292,7 @@ func (r *reader) attempts(ctx context.Context, deliver func(context.Context) err
 	return err
 }
 
-// conclude settles a message. It reports whether the message is done with.
+// conclude settles a message. It returns false if the message must be delivered again.
 func (r *reader) conclude(ctx context.Context, d *pubsub.Delivery, path string, v Verdict, err error) bool {
 	switch {
 	case v == Success:
@@ -300,7 +303,7 @@ func (r *reader) conclude(ctx context.Context, d *pubsub.Delivery, path string, 
 		r.settle(d, pubsub.Released) // the node stops, or the stream has ended
 		return false
 	case fault.Is(err, fault.Unavailable):
-		// The application is away. That says nothing about the message.
+		// The application cannot be reached, so this attempt does not count as a failure of the message.
 		r.mu.Lock()
 		r.absent = true
 		r.mu.Unlock()
@@ -317,7 +320,8 @@ func (r *reader) conclude(ctx context.Context, d *pubsub.Delivery, path string, 
 	return false
 }
 
-// drop removes a message for the group. An expired one is what its publisher wants, so it is not logged.
+// drop removes a message for the consumer group. It does not log an expired message, because the publisher has set the
+// time to live.
 func (r *reader) drop(d *pubsub.Delivery, path string, v Verdict) bool {
 	if v != expired {
 		r.drops.Log(func(more int) {
@@ -361,7 +365,7 @@ func (r *reader) settle(d *pubsub.Delivery, o pubsub.Outcome) bool {
 	return r.noted(o.String(), r.from.Settle(ctx, d, o))
 }
 
-// noted logs the error of the broker for an outcome. It returns true if there is none.
+// noted logs err, the error of the broker for an outcome, unless it is fault.NotFound. It returns true if err is nil.
 func (r *reader) noted(outcome string, err error) bool {
 	if err != nil && !fault.Is(err, fault.NotFound) {
 		r.warnings.Log(func(more int) {
@@ -372,7 +376,7 @@ func (r *reader) noted(outcome string, err error) bool {
 	return err == nil
 }
 
-// runBulk delivers several messages at once.
+// runBulk receives and delivers messages in batches. Its parameters and its result are those of run.
 func (r *reader) runBulk(receiving, working context.Context) error {
 	for receiving.Err() == nil {
 		if !r.ready(receiving) {
@@ -390,7 +394,7 @@ func (r *reader) runBulk(receiving, working context.Context) error {
 	return nil
 }
 
-// gather adds the messages that come until the batch is full, or the time for it is over.
+// gather receives further messages until the batch is full or the time r.sub.await is over, and appends them to list.
 func (r *reader) gather(ctx context.Context, list []pubsub.Delivery) []pubsub.Delivery {
 	ctx, cancel := context.WithTimeout(ctx, r.sub.await)
 	defer cancel()
@@ -411,8 +415,9 @@ func (r *reader) gather(ctx context.Context, list []pubsub.Delivery) []pubsub.De
 	return list
 }
 
-// handleBulk handles messages in batches. A message is in a later batch than an earlier one of its sequence that has
-// another path. If a message must be delivered again, handleBulk returns those behind it to the broker.
+// handleBulk handles messages in batches. If the path changes within a sequence, the messages with the new path are in
+// a later batch. If a message must be delivered again, handleBulk returns the later messages of its sequence to the
+// broker.
 func (r *reader) handleBulk(ctx context.Context, list []pubsub.Delivery) {
 	for held := (sequenceSet{}); len(list) > 0; {
 		list = r.handleRound(ctx, list, held)
@@ -429,7 +434,7 @@ func (s sequenceSet) note(d *pubsub.Delivery, done bool) {
 }
 
 // handleRound routes messages, and delivers those of each path in one batch. It returns the messages for the next
-// round, because they are behind others of their sequence.
+// round: they come after a message of their sequence that has another path.
 func (r *reader) handleRound(ctx context.Context, list []pubsub.Delivery, held sequenceSet) (later []pubsub.Delivery) {
 	var order []string
 	batches := map[string]*Batch{}
@@ -481,8 +486,8 @@ func (r *reader) handleRound(ctx context.Context, list []pubsub.Delivery, held s
 	return later
 }
 
-// deliverBatch delivers a batch. Each repetition has only the entries that failed. held gets the sequences of those
-// that failed at last.
+// deliverBatch delivers a batch. Each repetition has only the entries that failed. It adds to held the sequences of
+// the entries that must be delivered again.
 func (r *reader) deliverBatch(ctx context.Context, b *Batch, of map[string]*pubsub.Delivery, held sequenceSet) {
 	start, messages := time.Now(), map[string]int{}
 	conclude := func(ctx context.Context, id string, v Verdict, err error) {

@@ -26,12 +26,12 @@ const (
 	runtimeSource     = "Dapr" // the source of an event whose publisher is not known
 )
 
-// envelope makes CloudEvents of payloads.
+// envelope converts payloads to CloudEvents.
 type envelope struct {
 	topic, pubsub, source string
 	trace                 *trace
 	now                   time.Time
-	ttl                   time.Duration // 0 = none, or the broker has it
+	ttl                   time.Duration // 0 = none, or the broker applies it
 }
 
 // attributes are the attributes of a CloudEvent, as JSON.
@@ -74,7 +74,7 @@ func (e *envelope) attributes(kind string) attributes {
 	return a
 }
 
-// complete adds to a CloudEvent what it lacks.
+// complete sets the topic and the component of a CloudEvent, and adds the attributes that the event lacks.
 func (e *envelope) complete(event []byte) (data []byte, id string, err error) {
 	var a attributes
 	if err := json.Unmarshal(event, &a); err != nil || a == nil {
@@ -116,7 +116,7 @@ func (a attributes) data(kind string, data []byte) {
 	}
 }
 
-// override applies the metadata that sets attributes.
+// override sets the attributes that metadata names with the prefix "cloudevent.".
 func (a attributes) override(metadata map[string]string) {
 	if len(metadata) == 0 {
 		return
@@ -125,7 +125,7 @@ func (a attributes) override(metadata map[string]string) {
 		value, ok := metadata["cloudevent."+name]
 		switch {
 		case !ok:
-		case name == "traceid", name == "traceparent": // the later one wins
+		case name == "traceid", name == "traceparent": // traceparent is later in the list, so it wins
 			a.set("traceid", value)
 			a.set("traceparent", value)
 		default:
@@ -141,7 +141,7 @@ func (a attributes) text(name string) (out string) {
 	case n == 0:
 		return ""
 	case n > 1 && value[0] == '"' && value[n-1] == '"' && !bytes.ContainsRune(value, '\\') && utf8.Valid(value):
-		return string(value[1 : n-1]) // most need no decoder
+		return string(value[1 : n-1]) // most strings need no decoder
 	}
 	if json.Unmarshal(value, &out) != nil {
 		return ""

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// encoded is JSON as encoding/json writes it, without escapes for HTML.
+// encoded returns v as JSON in the form of encoding/json, without escapes for HTML.
 func encoded(t testing.TB, v any) string {
 	t.Helper()
 	var b bytes.Buffer
@@ -48,7 +48,7 @@ func TestAttributes_TextIsDecodedAsByTheStandardLibrary(t *testing.T) {
 	for _, value := range []string{"", `""`, `"plain"`, `"ä"`, `"\u00e4\n"`, `"\\"`, "\"\xff\"", ` "x" `, `1`, `null`,
 		`{}`, `"`} {
 		want := ""
-		_ = json.Unmarshal([]byte(value), &want) // an error leaves it empty
+		_ = json.Unmarshal([]byte(value), &want) // an error leaves want empty
 		if got := (attributes{"a": []byte(value)}).text("a"); got != want {
 			t.Errorf("%s: %q, want %q", value, got, want)
 		}

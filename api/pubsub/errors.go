@@ -34,7 +34,7 @@ func failure(kind api.Kind, code, reason, message, component string, resource bo
 	return e
 }
 
-// given returns the metadata of a request as attributes of an error.
+// given returns the metadata of a request as attributes of an error, at most 32 of them.
 func given(metadata map[string]string) []api.Attribute {
 	var out []api.Attribute
 	for _, name := range slices.Sorted(maps.Keys(metadata))[:min(len(metadata), 32)] {

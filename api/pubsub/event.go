@@ -23,20 +23,21 @@ import (
 type Event struct {
 	PubSub   string // component
 	Topic    string // subscribed to
-	Path     string // of the application
+	Path     string // path of the application
 	ID       string // of the CloudEvent
 	Data     []byte // the CloudEvent as JSON
 	Metadata map[string]string
 	Attempt  int
-	Token    string // acknowledges in a state transaction; "" = none
+	Token    string // acknowledges the message in a state transaction; "" = none
 
 	sent    func() // see Sent
 	raw     bool
-	payload []byte     // of a raw message
+	payload []byte     // data of a raw message
 	fields  attributes // of the CloudEvent
 }
 
-// eventOf reads a delivery. It returns fault.Invalid if the message is not a CloudEvent.
+// eventOf converts a delivery to an event. It returns fault.Invalid if the message is not a CloudEvent, unless the
+// subscription is raw.
 func (s *Subscription) eventOf(d *pubsub.Delivery) (*Event, error) {
 	e := &Event{PubSub: s.PubSub, Topic: s.Topic, Metadata: d.Metadata, Attempt: d.Attempt, raw: s.raw}
 	if d.Token != "" {
@@ -218,7 +219,7 @@ type BatchEntry struct {
 	EntryID string
 }
 
-// contentType is the default type of an entry.
+// contentType returns the content type of an entry.
 func (e *BatchEntry) contentType() string {
 	if e.raw {
 		return contentOctets

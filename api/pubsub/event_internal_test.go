@@ -19,7 +19,7 @@ func TestBatchEntry_PublisherSetsNoToken(t *testing.T) {
 	}
 }
 
-// A publisher nests an attribute so deeply that clients of gRPC cannot read the message.
+// The gRPC message omits attributes that are nested so deeply that gRPC clients could not read the message.
 func TestEvent_LeavesDeepAttributesOut(t *testing.T) {
 	nested := func(levels int) string { return strings.Repeat("[", levels) + strings.Repeat("]", levels) }
 	data := `{"id":"1","specversion":"1.0","text":"[[{{\\\"[[[[[[[[[[[[[[[[[[[[","flat":[1,{"a":[]},[],[]],"most":` +

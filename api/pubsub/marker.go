@@ -19,18 +19,18 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// A state store outside cannot change in one step with a topic. So the events of a transaction are stored in the
-// internal topic first, and the transaction creates one record in the store for each of them: the marker of the event.
-// The relay of an event looks for its marker.
+// A state store outside the cluster and a topic cannot change in one transaction. So the events of a transaction are
+// stored in the internal topic first. The transaction then creates one record in the store for each event: the marker
+// of the event. The relay of an event looks for its marker.
 //
 // Invariants:
 //
-//   - A marker is only created, by the transaction or by whoever gives the event up. So exactly one of the two wins. A
-//     transaction that is later than that stores nothing.
-//   - An event is published only if its transaction has created the marker. The marker has a checksum of the event, so
-//     whoever can write to the broker cannot put another event in its place.
-//   - An event leaves the internal topic after it was published or given up. Its marker is removed after the publish
-//     and before that, so an event comes twice only if a node ends in between.
+//   - A marker is created once and never changed. Either the transaction creates it, or the node that gives the event
+//     up. If the event was given up first, the transaction stores nothing.
+//   - An event is published only if its transaction has created the marker. The marker has a checksum of the event. So
+//     a program with access to the broker cannot replace the event by another one.
+//   - An event leaves the internal topic after it was published or given up. The marker is removed after the publish,
+//     and before the event leaves the topic. So an event is published twice only if a node ends in between.
 
 // markerPrefix begins the keys of markers. The API admits no key with this text.
 const markerPrefix = "quorate" + state.Separator
@@ -57,14 +57,15 @@ func committedMarker(key string, event []byte) string {
 }
 
 const (
-	// doubtTime is how long after the publish to the internal topic an event without a marker is given up.
+	// doubtTime is the time after the publish to the internal topic at which an event without a marker is given up.
 	doubtTime = 10 * time.Second
 	// minDoubt is how long a relay waits at least. The clock of the node that published the event may be slow.
 	minDoubt = time.Second
 	// firstLook and lastLook are the shortest and the longest pause of a relay that waits for a marker.
 	firstLook = 2 * time.Millisecond
 	lastLook  = time.Second
-	// discardedTime is how long the marker of an event that was given up is stored. It outlasts its transaction.
+	// discardedTime is how long the marker of an event that was given up is stored. The marker outlasts the
+	// transaction of the event.
 	discardedTime = time.Hour
 	// markerTime bounds one request about a marker.
 	markerTime = 5 * time.Second
@@ -75,9 +76,9 @@ const (
 type marked struct {
 	ID       string            `json:"id"`
 	Key      string            `json:"key,omitempty"`
-	Store    string            `json:"store"`              // that has the marker
-	Metadata map[string]string `json:"metadata,omitempty"` // of the requests about the marker
-	Begun    time.Time         `json:"begun"`              // when it was published to the internal topic
+	Store    string            `json:"store"`              // store with the marker
+	Metadata map[string]string `json:"metadata,omitempty"` // metadata of the requests about the marker
+	Begun    time.Time         `json:"begun"`              // when the event was published to the internal topic
 	Event    []byte            `json:"event"`
 }
 
@@ -95,8 +96,8 @@ func mark(store *state.Instance, metadata map[string]string, messages []pubsub.M
 	return nil
 }
 
-// errForeign is why a message of an internal topic is not an event of an outbox. Whoever can write to the broker can
-// send such a message.
+// errForeign is why a message of an internal topic is not an event of an outbox. Any program with access to the broker
+// can send such a message.
 type errForeign struct{ reason string }
 
 // Error returns the reason.
@@ -113,7 +114,8 @@ func unmark(m *pubsub.Message) (e marked, err error) {
 	return e, nil
 }
 
-// isOutboxID reports whether an id has the form that wrapChange gives it. Otherwise an id could name any key.
+// isOutboxID reports whether an id has the form that wrapChange gives it. Without this check, a foreign message could
+// name any key of the store.
 func isOutboxID(id string) bool {
 	rest, ok := strings.CutPrefix(id, outboxPrefix)
 	return ok && len(rest) == idLength && uuid.Validate(rest) == nil
@@ -123,7 +125,7 @@ func isOutboxID(id string) bool {
 type markers struct {
 	store    *state.Instance
 	app      string
-	metadata map[string]string // of the requests, such as the partition of the markers; nil = none
+	metadata map[string]string // metadata of the requests, such as the partition of the markers; nil = none
 }
 
 func (m *markers) key(id string) string { return m.store.StoredKey(m.app, markerPrefix+id) }
@@ -133,7 +135,8 @@ func (m *markers) write(id, value string) state.Write {
 		Metadata: m.metadata}
 }
 
-// operations returns the operations of a transaction that create the markers of its events. mark comes later.
+// operations returns the operations of a transaction that create the markers of its events. It must be called before
+// mark, which replaces the data of the events.
 func (m *markers) operations(events []pubsub.Message) []state.Operation {
 	out := make([]state.Operation, len(events))
 	for n := range events {
@@ -143,8 +146,8 @@ func (m *markers) operations(events []pubsub.Message) []state.Operation {
 	return out
 }
 
-// discard gives events up whose transaction has certainly stored nothing. Otherwise their relay would wait for their
-// markers. If discard fails, the relay gives them up.
+// discard gives up events whose transaction has certainly stored nothing, so that their relay need not wait for their
+// markers. If discard fails, the relay gives the events up later.
 func (m *markers) discard(ctx context.Context, events []pubsub.Message) {
 	ids := make([]string, len(events))
 	for n := range events {
@@ -153,7 +156,8 @@ func (m *markers) discard(ctx context.Context, events []pubsub.Message) {
 	_ = m.create(context.WithoutCancel(ctx), ids...)
 }
 
-// create gives events up. It returns fault.Conflict if one of them has a marker already.
+// create gives events up: it creates their markers with the value markerDiscarded. It returns fault.Conflict if one of
+// them has a marker already.
 func (m *markers) create(ctx context.Context, ids ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, markerTime)
 	defer cancel()
@@ -168,8 +172,8 @@ func (m *markers) create(ctx context.Context, ids ...string) error {
 	return err
 }
 
-// committed waits until it is certain whether the transaction of an event has stored its marker. doubtTime after the
-// beginning it gives the event up, so that the transaction cannot store it any more.
+// committed waits until it is certain whether the transaction of an event has stored its marker. If there is no marker
+// doubtTime after e.Begun, committed gives the event up, so that a later transaction fails.
 func (m *markers) committed(ctx context.Context, e *marked) (bool, error) {
 	doubt := time.Now().Add(min(max(doubtTime-time.Since(e.Begun), minDoubt), doubtTime))
 	for pause := firstLook; ; pause = min(2*pause, lastLook) {
@@ -196,15 +200,15 @@ func (m *markers) committed(ctx context.Context, e *marked) (bool, error) {
 				m.key(e.ID)+" yet")
 		}
 		return committed, err
-	case fault.Is(err, fault.Invalid), fault.Is(err, fault.TooLarge): // also for the transaction
+	case fault.Is(err, fault.Invalid), fault.Is(err, fault.TooLarge): // the transaction fails, too
 		return false, nil
 	default:
 		return false, err
 	}
 }
 
-// read returns whether an event has a marker, and whether the marker is of its transaction. It returns errForeign for
-// an event with the id of another one.
+// read returns whether an event has a marker, and whether the marker is of its transaction. It returns errForeign if
+// the marker is of another event with the same id.
 func (m *markers) read(ctx context.Context, e *marked) (found, committed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, markerTime)
 	defer cancel()

@@ -25,13 +25,14 @@ import (
 type outsideStore struct {
 	*stateinmemory.Store
 	transact func(ctx context.Context, r state.TransactRequest) (state.Written, error)
-	// partition is the metadata that all requests must have, as for a store that finds a key only in its partition.
+	// partition is the value of the metadata partitionKey that all requests must have, as for a store that finds a key
+	// only in its partition.
 	partition string
 	// behind makes reads of keys return nothing, as for a replica that is behind.
 	behind atomic.Bool
 }
 
-// in returns an error, as for a key that does not exist, unless the metadata names the partition.
+// in returns fault.Invalid unless the metadata names the partition of the store.
 func (s *outsideStore) in(metadata map[string]string) error {
 	if s.partition != "" && metadata["partitionKey"] != s.partition {
 		return fault.New(fault.Invalid, "test", "the request is for another partition")
@@ -72,7 +73,7 @@ func (s *outsideStore) Transact(ctx context.Context, r state.TransactRequest) (s
 	return s.Store.Transact(ctx, r)
 }
 
-// forgetful is a broker that drops what belongs to a message besides its data, except the key.
+// forgetful is a broker that stores only the data and the key of a message.
 type forgetful struct {
 	broker.Broker
 	rig *markedRig
@@ -98,7 +99,7 @@ func (f forgetful) Publish(ctx context.Context, r broker.PublishRequest) ([]brok
 	return []broker.Failure{{Index: 1, Err: fault.New(fault.Overloaded, "test", "there is no room")}}, err
 }
 
-// markedRig has an application whose store and broker are outside.
+// markedRig has an application whose store and broker cannot take part in transactions.
 type markedRig struct {
 	*api.State
 	store      *outsideStore
@@ -225,7 +226,8 @@ func TestMarker_ChecksComeBeforeEvents(t *testing.T) {
 	}
 }
 
-// A node that ends between the publish to the internal topic and the commit leaves an event without a transaction.
+// A node that ends between the publish to the internal topic and the commit leaves an event without a transaction. The
+// relay discards the event, and a late transaction fails.
 func TestMarker_EventWithoutTransactionIsDiscarded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newMarked(t)
@@ -282,7 +284,7 @@ func TestMarker_SlowTransactionIsRefused(t *testing.T) {
 	})
 }
 
-// A node that ends between the publish and the acknowledgement leaves an event without a marker in the internal topic.
+// While the target broker refuses events, they stay in the internal topic. Later, each of them is published once.
 func TestMarker_RepeatedEventsWaitForTheBroker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newMarked(t)
@@ -311,7 +313,8 @@ func TestMarker_NoTransactionWithoutInternalTopic(t *testing.T) {
 	})
 }
 
-// Cosmos DB finds a key only in the partition that the metadata of the request names.
+// Requests about markers carry the metadata of the transaction. Cosmos DB finds a key only in the partition that the
+// metadata names.
 func TestMarker_StoreWithPartitions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newMarked(t)
@@ -330,8 +333,8 @@ func TestMarker_StoreWithPartitions(t *testing.T) {
 	})
 }
 
-// Whoever can write to the broker can write to the internal topic. Such messages neither publish events nor name keys
-// of the application.
+// Any program with access to the broker can write to the internal topic. Such messages neither publish events nor name
+// keys of the application.
 func TestMarker_ForeignMessagesAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newMarked(t)
@@ -412,7 +415,8 @@ func TestMarker_StoreWithoutETags(t *testing.T) {
 	})
 }
 
-// Whoever reads the internal topic knows the ids of events, and can send other events with them.
+// A program that reads the internal topic can send another event with the id of a real one. Only the real event is
+// published.
 func TestMarker_AnotherEventWithTheSameID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newMarked(t)
@@ -430,7 +434,7 @@ func TestMarker_AnotherEventWithTheSameID(t *testing.T) {
 	})
 }
 
-// A store whose reads are behind its writes refuses a marker that it does not return.
+// The reads of a store may be behind its writes. An event waits until a read returns its marker.
 func TestMarker_StoreWithReadsThatAreBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newMarked(t)

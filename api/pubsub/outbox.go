@@ -143,7 +143,7 @@ func (s *Service) outboxMessages(i *pubsub.Instance, o *state.Outbox, changes []
 }
 
 // wrapChange returns a CloudEvent with a value that a transaction sets, and the id of the event. As in Dapr, the
-// metadata of the operation become attributes of the event, except those that the runtime sets.
+// metadata of the operation become attributes of the event, except data, id, topic and pubsubname.
 func (e *envelope) wrapChange(c *api.Change) (data []byte, id string, err error) {
 	id = outboxPrefix + newID()
 	kind := c.ContentType

@@ -113,7 +113,7 @@ func (r *outboxRig) transact(t *testing.T, store string, ops ...api.Operation) e
 	return err
 }
 
-// events returns the staged events without what every event has.
+// events checks the attributes that every event has, and returns the staged events without them.
 func (r *outboxRig) events(t *testing.T) (out []map[string]any) {
 	t.Helper()
 	for _, m := range r.broker.staged {

@@ -45,10 +45,10 @@ type Observer interface {
 	// Published is called after a publish of one message, or of several ones if bulk is true. ok is true if the broker
 	// has all of them.
 	Published(component, topic string, bulk, ok bool, took time.Duration)
-	// Delivered is called when the application has handled a message, or not. The status is one of the words of Dapr:
-	// success, retry, drop.
+	// Delivered is called after the delivery of a message, also if the application has not handled the message. The
+	// status is a word of Dapr: success, retry or drop.
 	Delivered(component, topic, status string, took time.Duration)
-	// DeliveredBulk is called when the application has handled a batch, with the number of messages by status.
+	// DeliveredBulk is called after the delivery of a batch, with the number of messages by status.
 	DeliveredBulk(component, topic string, messages map[string]int, took time.Duration)
 }
 
@@ -68,7 +68,7 @@ func New(o Options) *Service {
 
 // Payload is one message as the application sends it.
 type Payload struct {
-	Data        []byte // the service keeps it
+	Data        []byte // the caller must not change it later
 	ContentType string
 	Metadata    map[string]string // may be nil
 }
@@ -77,7 +77,7 @@ type Payload struct {
 type PublishRequest struct {
 	PubSub, Topic string
 	Payload
-	Trace http.Header // with traceparent and tracestate of the caller; may be nil
+	Trace http.Header // has traceparent and tracestate of the caller; may be nil
 	// TraceRaw adds the trace to the metadata of a message without envelope.
 	TraceRaw bool
 }
@@ -162,7 +162,8 @@ func checkMetadata(metadata map[string]string) string {
 	return ""
 }
 
-// message makes what the broker stores of a payload.
+// message converts a payload to a message for the broker. It wraps the payload in a CloudEvent, unless the metadata
+// has rawPayload.
 func (s *Service) message(i *pubsub.Instance, topic string, p *Payload, t *trace) (pubsub.Message, *api.Error) {
 	m := pubsub.Message{Data: p.Data, ContentType: p.ContentType, Metadata: p.Metadata}
 	abilities, now := i.Broker.Abilities(), s.o.Now()
@@ -274,7 +275,7 @@ func deliverAt(metadata map[string]string, now time.Time) (time.Time, string) {
 	return time.Time{}, ""
 }
 
-// trace is the trace of a publish.
+// trace has the span and the trace context of a publish.
 type trace struct {
 	span          api.BindingSpan // nil = none
 	parent, state string

@@ -102,7 +102,7 @@ func TestPublish_Envelope(t *testing.T) {
 	for name, c := range map[string]struct {
 		component string
 		payload   pubsub.Payload
-		want      map[string]any // beside what every event has
+		want      map[string]any // besides the attributes of every event
 		absent    []string
 	}{
 		"text by default": {"messages", pubsub.Payload{Data: []byte(`say "hi" <b>`)},
@@ -260,7 +260,8 @@ func TestPublish_BoundsMetadata(t *testing.T) {
 	}
 }
 
-// Each entry gets the metadata of the request, so a small request could take much memory.
+// PublishBulk bounds the metadata of all entries together. Each entry gets the metadata of the request, so a small
+// request could otherwise take much memory.
 func TestPublishBulk_BoundsFilledMetadata(t *testing.T) {
 	r := newRig(t)
 	metadata := map[string]string{}

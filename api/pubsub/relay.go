@@ -15,19 +15,20 @@ import (
 	"github.com/quorate/quorate/internal/logadapt"
 )
 
-// The events of an outbox are in an internal topic first if its store or its broker cannot take part in transactions. A
-// relay of the application publishes them from there, and acknowledges them afterwards. So each event is published at
-// least once.
+// The events of an outbox are in an internal topic first if its store or its broker cannot take part in transactions.
+// A relay of the application publishes them from there, and then acknowledges them in the internal topic. So each
+// event is published at least once.
 
-// reservedTopics marks the names of internal topics. Applications can neither publish to them nor subscribe to them.
+// reservedTopics is a part of the name of every internal topic. Applications can neither publish to internal topics
+// nor subscribe to them.
 const reservedTopics = "quorate||"
 
 // relayGroup is the consumer group of all relays. The relays of an application on several nodes divide the events
 // among themselves.
 const relayGroup = "quorate||relay"
 
-// relayTopic returns the internal topic for the events of a store's outbox. Applications with one id in different
-// namespaces may share a broker, but not the markers in a store.
+// relayTopic returns the internal topic for the events of a store's outbox. The name contains the namespace, because
+// applications with the same id in different namespaces may share a broker, but not the markers in a store.
 func relayTopic(app api.App, store *state.Instance) string {
 	kind := "marked"
 	if store.Effects {
@@ -39,7 +40,8 @@ func relayTopic(app api.App, store *state.Instance) string {
 
 // relayed returns the component of the internal topic of a store's outbox. It returns nil if the component that the
 // outbox names is not usable. A store with Effects needs a component that can take part in transactions. If the outbox
-// names none, relayed chooses one that can, and otherwise the component to which the events are published, as in Dapr.
+// names none, relayed prefers a component that can take part in transactions. If there is none, it chooses the
+// component to which the events are published, as in Dapr.
 func relayed(source Source, app string, store *state.Instance) *pubsub.Instance {
 	o := store.Outbox
 	fits := func(i *pubsub.Instance, ok bool) bool {
@@ -73,7 +75,7 @@ const builtIn = "pubsub"
 type relaying struct {
 	from          *pubsub.Instance
 	internal      string // topic of from
-	pubsub, topic string // that the events are published to
+	pubsub, topic string // component and topic to which the events are published
 	marked        bool   // the store cannot take part in transactions
 }
 
@@ -90,7 +92,7 @@ func (s *Subscriber) reconcileRelays(stores []*state.Instance) {
 	for _, store := range stores {
 		o := store.Outbox
 		if i, ok := s.o.Source.PubSub(o.PubSub); ok && store.Effects && pubsub.StagerOf(i.Broker) != nil {
-			continue // its transactions publish
+			continue // its transactions publish the events themselves
 		}
 		if from := relayed(s.o.Source, s.o.App.ID, store); from != nil {
 			wanted[relaying{from, relayTopic(s.o.App, store), o.PubSub, o.Topic, !store.Effects}] = true
@@ -149,7 +151,7 @@ func (s *Subscriber) forward(ctx context.Context, r *relay, log *slog.Logger) er
 	bounded, cancel := context.WithTimeout(ctx, settleTime)
 	from, err := r.from.Broker.Subscribe(bounded, pubsub.SubscribeRequest{
 		Topic: r.from.TopicOf(r.internal), Group: relayGroup,
-		Metadata: map[string]string{"groupTTL": "0s"}}) // events wait for their publish, however long that takes
+		Metadata: map[string]string{"groupTTL": "0s"}}) // 0s: events wait for their publish without limit
 	cancel()
 	if err != nil {
 		return err
@@ -209,7 +211,7 @@ func (s *Subscriber) forwardMarked(ctx context.Context, r *relay, from pubsub.Su
 }
 
 // forwardOne publishes a marked event if its transaction is committed. It waits for the transaction until ctx ends,
-// and for the publish until work ends. After nil, the message is not needed any more.
+// and for the publish until work ends. If forwardOne returns nil, the message is no longer needed.
 func (s *Subscriber) forwardOne(ctx, work context.Context, r *relay, m *pubsub.Message,
 	warn func(what string, err error)) error {
 	e, err := unmark(m)
@@ -236,7 +238,8 @@ func (s *Subscriber) forwardOne(ctx, work context.Context, r *relay, m *pubsub.M
 	return nil
 }
 
-// storeOf returns the store of the application with a name whose events the relay publishes, or nil if there is none.
+// storeOf returns the store of the application with the given name, or nil if there is none or the relay does not
+// publish its events.
 func (s *Subscriber) storeOf(r *relay, name string) *state.Instance {
 	for _, i := range s.o.Outboxes() {
 		if i.Name == name && relayTopic(s.o.App, i) == r.internal {
@@ -258,8 +261,8 @@ func (s *Subscriber) settle(ctx context.Context, from pubsub.Subscription, d *pu
 // forwardSome publishes the received events, and settles them. If ctx ends, it continues for up to settleTime, unless
 // the Subscriber cancels its deliveries.
 //
-// A broker may publish an event although it has refused an earlier one of the request. So each request has one event of
-// a sequence at most, and the next one is published only after that.
+// A broker may publish an event although it has refused an earlier one of the request. So each request has at most one
+// event of a sequence. The next event of the sequence is published by a later request.
 func (s *Subscriber) forwardSome(ctx context.Context, r *relay, from pubsub.Subscription, list []pubsub.Delivery,
 	warn func(what string, err error)) {
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -324,9 +327,10 @@ func (s *Subscriber) relayTarget(r *relay) (*pubsub.Instance, error) {
 	return i, nil
 }
 
-// reserved returns an error if a topic is internal. The error continues a sentence about it.
+// reserved returns the reason why an application cannot use a topic name that is reserved, or "". The text continues a
+// sentence about the name.
 func reserved(topic string) string {
-	if strings.Contains(topic, reservedTopics) { // not only as a prefix: a component may add one of its own
+	if strings.Contains(topic, reservedTopics) { // anywhere, because a component may add a prefix of its own
 		return "contains " + reservedTopics + ", which is reserved"
 	}
 	return ""

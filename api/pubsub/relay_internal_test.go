@@ -19,7 +19,7 @@ func (transactional) StageAck(context.Context, pubsub.AckRequest) (state.Effect,
 	return nil, nil
 }
 
-// plain is a broker that cannot.
+// plain is a broker that cannot take part in transactions.
 type plain struct{ pubsub.Broker }
 
 type brokers []*pubsub.Instance
@@ -45,7 +45,7 @@ func TestRelayed_ChoosesComponent(t *testing.T) {
 	for name, c := range map[string]struct {
 		all                  brokers
 		internal             string
-		outside, transaction string // the component for a store that cannot take part in transactions, and that can
+		outside, transaction string // internal topic for a store that is outside transactions, and one that is not
 	}{
 		"nothing but the broker":     {brokers{redis}, "", "redis", ""},
 		"the one that always exists": {brokers{raft("a"), raft("pubsub"), redis}, "", "pubsub", "pubsub"},

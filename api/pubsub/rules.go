@@ -15,8 +15,8 @@ import (
 const (
 	maxRules      = 100
 	maxExpression = 4 << 10 // bytes
-	maxDepth      = 50      // of an expression
-	maxCost       = 200_000 // steps of an evaluation, as CEL estimates them
+	maxDepth      = 50      // nesting of an expression
+	maxCost       = 200_000 // steps of an evaluation, as CEL counts them
 	eventVariable = "event"
 )
 
@@ -81,7 +81,7 @@ func invalidRule(match string, err error) error {
 		Msg: "the rule " + fault.Shorten(match, 200) + " is not valid"}
 }
 
-// matches evaluates the expression.
+// matches reports whether an event matches the rule.
 func (r *rule) matches(ctx context.Context, event any) (bool, error) {
 	if r.program == nil {
 		return true, nil

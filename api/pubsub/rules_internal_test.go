@@ -107,7 +107,7 @@ func FuzzParseDefinitions(f *testing.F) {
 	})
 }
 
-// A message that always fails would go round in a topic that is its own dead-letter topic.
+// A topic cannot be its own dead-letter topic, because a message that always fails would be delivered forever.
 func TestDefinition_DeadLetterTopicIsAnotherTopic(t *testing.T) {
 	d := Definition{PubSub: "messages", Topic: "orders", Default: "/orders", DeadLetter: "orders"}
 	if _, err := d.Check(); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "is the topic itself") {

@@ -23,9 +23,9 @@ import (
 type SubscriberOptions struct {
 	App    api.App
 	Source Source
-	// Target is the application; nil = it is not called. Then there are only streams.
+	// Target is the application; nil = the node does not call it, so there are only streams.
 	Target Target
-	// Discover asks the application for its subscriptions; nil = it is never called.
+	// Discover asks the application for its subscriptions; nil = the node does not ask.
 	Discover func(ctx context.Context) ([]Definition, error)
 	// Outboxes returns the stores of the application that have an outbox; nil = none.
 	Outboxes func() []*state.Instance
@@ -51,15 +51,15 @@ type Subscriber struct {
 	closed     bool
 	declared   []Definition
 	discovered []Definition
-	subs       []*Subscription // that count and are valid
+	subs       []*Subscription // valid ones, at most one for each topic
 	asked      bool
-	wanted     uint64 // counts changes of what is declared
-	done       uint64 // the last of them that was carried out
+	wanted     uint64 // number of changes of declared
+	done       uint64 // the value of wanted that run has carried out
 	running    []*running
 	streaming  []*Subscription
 
 	relays   []*relay            // only the goroutine of run uses it
-	reported map[obstacle]string // the last result of obstacles; the same
+	reported map[obstacle]string // what report has logged; only the goroutine of run uses it
 }
 
 // running is a subscription that receives.
@@ -150,7 +150,7 @@ func (s *Subscriber) Close(ctx context.Context) error {
 	return err
 }
 
-// run keeps the subscriptions as they are wanted.
+// run starts and ends subscriptions and relays, so that those run that are wanted. It returns after Close is called.
 func (s *Subscriber) run() {
 	defer s.reconcile(nil)
 	defer s.reconcileRelays(nil)
@@ -279,8 +279,9 @@ func (s *Subscriber) discover() {
 	s.check()
 }
 
-// goal returns the subscriptions that are to run now. There are none until discover has read the list of the
-// application since it became ready, because the previous list may have routes that the application no longer has.
+// goal returns the subscriptions that are to run now. It returns none while the application is not ready. It also
+// returns none until discover has requested the list of the application again. The previous list may have routes that
+// the application no longer has.
 func (s *Subscriber) goal() (out []*Subscription) {
 	if !s.ready() {
 		return nil
@@ -403,7 +404,8 @@ func (s *Subscriber) start(sub *Subscription, i *pubsub.Instance) *running {
 	return r
 }
 
-// read joins the group and delivers its messages until receiving ends. joined is false if it could not join.
+// read joins the consumer group of a subscription and delivers messages until receiving ends. joined is false if it
+// could not join.
 func (s *Subscriber) read(receiving, working context.Context, sub *Subscription, i *pubsub.Instance, to Target,
 	log *slog.Logger) (joined bool, err error) {
 	if err := s.permitted(i, sub); err != nil {
@@ -474,7 +476,7 @@ func (s *Subscriber) Stream(ctx context.Context, d Definition, to Target, open f
 		if receiving.Err() != nil {
 			return nil
 		}
-		select { // the component was changed, or its broker is away
+		select { // the component was changed, or its broker cannot be reached
 		case <-receiving.Done():
 			return nil
 		case <-time.After(minPause):
@@ -498,8 +500,8 @@ func (s *Subscriber) streamed(sub *Subscription) (*pubsub.Instance, error) {
 	return i, nil
 }
 
-// permitted returns an error if the scopes of the component exclude the application from the topic of a subscription,
-// or from publishing to its dead-letter topic. An application publishes there when it drops messages.
+// permitted returns an error if the scopes of the component forbid the application to use the topic of a subscription,
+// or to publish to its dead-letter topic. An application publishes there when it drops messages.
 func (s *Subscriber) permitted(i *pubsub.Instance, sub *Subscription) error {
 	switch app := s.o.App.ID; {
 	case !i.Topics.MaySubscribe(app, sub.Topic):

@@ -324,7 +324,7 @@ func TestSubscriber_CloseInTimeReleasesWhatIsCut(t *testing.T) {
 			t.Error("Close did not report what was cut")
 		}
 		d.want(t, "/a a 1")
-		d.fakeApp = &fakeApp{} // the next start
+		d.fakeApp = &fakeApp{} // the next start of the application
 		d.open(t, to("a", "/a", "dead"), to("dead", "/dead", ""))
 		<-time.After(time.Second)
 		d.want(t, "/a a 1", "/a a 2")
@@ -502,7 +502,7 @@ func TestStream_NumberIsBounded(t *testing.T) {
 	})
 }
 
-// A policy may repeat a delivery without limit. The end of its subscription does not hold up other changes.
+// A policy may repeat a delivery without limit. The end of such a subscription does not block other changes.
 func TestSubscriber_EndOfSubscriptionWithEndlessDelivery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDesk(t, func(_ context.Context, e *pubsub.Event, _ int) (pubsub.Verdict, error) {
@@ -524,7 +524,8 @@ func TestSubscriber_EndOfSubscriptionWithEndlessDelivery(t *testing.T) {
 	})
 }
 
-// failingBroker is a broker whose Subscribe returns these errors first. For nil, it joins, and Receive fails.
+// failingBroker is a broker whose Subscribe returns the errors in errs one after the other. For a nil error, Subscribe
+// succeeds, and Receive fails.
 type failingBroker struct {
 	broker.Broker
 	errs []error
@@ -548,7 +549,7 @@ func (failingSubscription) Receive(context.Context, int) ([]broker.Delivery, err
 	return nil, errors.New("away")
 }
 
-// expectReasons compares the reasons in the log for which subscriptions do not receive.
+// expectReasons compares the logged reasons why subscriptions do not receive with want.
 func (d *desk) expectReasons(t *testing.T, want ...string) {
 	t.Helper()
 	var got []string

@@ -12,8 +12,8 @@ import (
 	"github.com/quorate/quorate/api/remoteinvoke"
 )
 
-// scripted accepts connections, and answers the first request on each with a text. The channel receives what arrives
-// after each answer.
+// scripted accepts connections, and answers the first request on each connection with text. The channel more receives
+// the bytes that arrive after each answer.
 func scripted(t *testing.T, l net.Listener, text string) (more <-chan string) {
 	t.Helper()
 	got := make(chan string, 100)
@@ -79,7 +79,7 @@ func followed(t *testing.T, n *node, first string) (answer *http.Response, text 
 	return answer, text
 }
 
-// hijacks are answers with which a server tries to take over the connection of its caller.
+// hijacks returns answers with which a server tries to take over the connection of its caller.
 func hijacks() []string {
 	const forged = "\r\n\r\nHTTP/1.1 404 Not Found\r\nContent-Length: 6\r\n\r\nforged"
 	return []string{
@@ -115,7 +115,8 @@ func TestSwitch_ThatWasNotRequestedDoesNotTakeOverTheConnection(t *testing.T) {
 	}
 }
 
-// impostors returns a node that calls an application on another node, which answers each call with the given text.
+// impostors starts two nodes. The first one is returned and calls an application on the second one. The second one
+// answers each call between nodes with text.
 func impostors(t *testing.T, text string) (caller *node, leaked <-chan string) {
 	t.Helper()
 	w := newWorld(t)
@@ -143,7 +144,7 @@ func TestSwitch_OfAnotherNodeDoesNotTakeOverTheConnection(t *testing.T) {
 	}
 }
 
-// refusals are answers that are refused, and a part of the error.
+// refusals returns answers that must be refused, each with a part of the error text.
 func refusals() map[string]string {
 	many := strings.Repeat("a:\r\n", 2000)
 	return map[string]string{
@@ -167,7 +168,7 @@ func TestAnswers_ThatAreRefusedAre502(t *testing.T) {
 		for name, from := range map[string]*node{"at its node": b, "at another": a, "of a node": impostor} {
 			answer, err := client(t).Get(from.url("/v1.0/invoke/web/method/x"))
 			if err != nil && strings.HasPrefix(text, "HTTP/1.1 103") {
-				continue // the client refuses the hints that were passed on
+				continue // the test client refuses the forwarded hints
 			} else if err != nil {
 				t.Fatal(err)
 			}
@@ -178,7 +179,7 @@ func TestAnswers_ThatAreRefusedAre502(t *testing.T) {
 	}
 }
 
-// net/http hides the header Connection of an answer with close.
+// Headers that Connection names are not forwarded, although net/http hides the header Connection if it contains close.
 func TestConnectionHeader_NamesWhatIsNotForwarded(t *testing.T) {
 	const hop = "X-Hop: hidden\r\nX-Kept: kept\r\n"
 	for name, lines := range map[string]string{

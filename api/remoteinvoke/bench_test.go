@@ -14,7 +14,8 @@ import (
 	"time"
 )
 
-// rounds is how often each way is measured. The ways are measured alternately, so that other load affects all of them.
+// rounds is the number of measurements of each way. The ways are measured alternately, so that other load affects all
+// of them.
 const rounds = 5
 
 // way is one way to reach the same application.
@@ -22,11 +23,11 @@ type way struct {
 	name  string
 	url   string
 	rates []float64       // calls per second, by round
-	times []time.Duration // of calls one after the other
+	times []time.Duration // durations of calls that were made one after the other
 }
 
-// waysTo starts an application that answers with a value, and returns the ways to reach it: direct, through a reverse
-// proxy of the standard library, through one node, and through two nodes.
+// waysTo starts an application that answers with a value, and returns the ways to reach it. The ways are: direct,
+// through a reverse proxy of the standard library, through one node, and through two nodes.
 func waysTo(b *testing.B, value string) []*way {
 	b.Helper()
 	a, here := pair(b, func(w http.ResponseWriter, r *http.Request) {
@@ -46,8 +47,8 @@ func waysTo(b *testing.B, value string) []*way {
 	}
 }
 
-// BenchmarkWays compares calls through one node and through two nodes with direct calls of the application and with
-// calls through a reverse proxy of the standard library. All of them run in this process.
+// BenchmarkWays compares calls through one node and through two nodes with direct calls and with calls through a
+// reverse proxy (see waysTo). Everything runs in this process.
 func BenchmarkWays(b *testing.B) {
 	ways := waysTo(b, `{"answer":42}`)
 	c := client(b)
@@ -75,7 +76,7 @@ func median[T ~float64 | ~int64](of []T) T {
 	return of[len(of)/2]
 }
 
-// measure makes calls from many clients at a time, then one after the other.
+// measure makes calls from 32 clients at the same time, and then 50 calls one after the other.
 func (w *way) measure(b *testing.B, c *http.Client) {
 	const clients, calls, lone = 32, 50, 50
 	var all sync.WaitGroup

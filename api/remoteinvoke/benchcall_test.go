@@ -10,9 +10,8 @@ import (
 	"time"
 )
 
-// BenchmarkCall measures the processor time and the allocations of one call, with one client that costs next to
-// nothing. The application, the client and everything between them run in this process, so compare the ways with each
-// other.
+// BenchmarkCall measures the processor time and the allocations of one call. The application, the nodes and a very
+// cheap client run in this process, so only the differences between the ways are meaningful.
 func BenchmarkCall(b *testing.B) {
 	value := strings.Repeat("v", 256)
 	for _, way := range waysTo(b, value) {

@@ -19,7 +19,7 @@ import (
 
 // The bounds of connections to one node.
 const (
-	idleConnections = 512              // opening one costs more than a call
+	idleConnections = 512              // kept, because opening a connection costs more than a call
 	idleTimeout     = 90 * time.Second // less than the server's, so that the client closes first
 	continueTimeout = time.Second
 )
@@ -27,7 +27,7 @@ const (
 // Dial opens a connection to a server by its id.
 type Dial func(ctx context.Context, server string) (net.Conn, error)
 
-// What another node may add to the headers that an application may answer with.
+// What another node may add to the headers of an application's answer.
 const (
 	addedBytes  = 64 << 10
 	addedFields = 100
@@ -46,7 +46,7 @@ type ClientConfig struct {
 // Client sends calls to other nodes. It is safe for concurrent use.
 type Client struct {
 	config ClientConfig
-	own    atomic.Pointer[forwarding] // for the last address that config.Self returned; nil = none yet
+	own    atomic.Pointer[forwarding] // header values for the last address that config.Self returned; nil = none yet
 	http   atomic.Pointer[atmostonce.Client]
 }
 
@@ -92,7 +92,7 @@ func (c *Client) Carry(at *discovery.Instance, in *invoke.Inbound) (invoke.Answe
 		return invoke.Answer{}, c.failed(at, sent, r.Context(), err)
 	}
 	if text := first(answer.Header, headerFault); text != "" {
-		_ = answer.Body.Close() // it is empty
+		_ = answer.Body.Close() // the body is empty
 		err := decodeFault(text)
 		return invoke.Answer{}, fault.Wrap(err, "api.peer", "node "+at.Node)
 	}

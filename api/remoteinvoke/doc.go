@@ -5,8 +5,8 @@
 // is reused for the next one. Bodies are streamed in both directions with the flow control of TCP. Trailers and
 // upgrades are passed on. Canceling a call also cancels it at the application.
 //
-// The users of the package choose the node, and invoke.Callee applies access control. Server.Open starts one
-// goroutine that accepts connections, and net/http starts the others. Close ends them.
+// The package does not choose the node, and does not apply access control. invoke.Service and invoke.Callee do this.
+// Server.Open starts one goroutine that accepts connections, and net/http starts the others. Close ends them.
 package remoteinvoke
 
 import (
@@ -22,10 +22,10 @@ import (
 // Headers of a call between nodes. Applications do not see them, because package invoke removes headers that begin
 // with Quorate- from requests and answers.
 const (
-	headerTarget  = "Quorate-Target"  // app id of the target, and namespace after a dot
-	headerCaller  = "Quorate-Caller"  // app id of the caller, and namespace after a dot
+	headerTarget  = "Quorate-Target"  // app id of the target, a dot, and the namespace
+	headerCaller  = "Quorate-Caller"  // app id of the caller, a dot, and the namespace
 	headerSession = "Quorate-Session" // session token of the sender; absent = none
-	headerFault   = "Quorate-Fault"   // in an answer: why the application did not answer
+	headerFault   = "Quorate-Fault"   // in an answer: the error, if the application did not answer
 	headerRemote  = "Quorate-Remote"  // network address of the calling application
 	headerMethod  = "Quorate-Method"  // escaped invoke.MethodPath.Text; absent = none
 )

@@ -31,18 +31,18 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// world is a few nodes that reach each other over real peer ports.
+// world has several nodes that reach each other over real peer ports.
 type world struct {
 	t     testing.TB
 	mu    sync.Mutex
 	nodes map[string]*node
 	hooks func(*remoteinvoke.ServerConfig)
-	self  netip.Addr // of every node
+	self  netip.Addr // address of every node in forwarding headers
 
 	access map[api.App]*invoke.Access
 }
 
-// node is the part of a node that calls and is called.
+// node has the parts of a node that make and receive calls.
 type node struct {
 	world   *world
 	name    string
@@ -74,7 +74,8 @@ func (w *world) resolve(_ context.Context, server string) (string, error) {
 
 func (n *node) Settling(api.App) bool { return false }
 
-// Pick is api.Places: any node that serves the application, in order of names unknown.
+// Pick implements invoke.Places. It picks any node that serves the application, and prefers nodes that the last call
+// has reached.
 func (n *node) Pick(app api.App, tried []discovery.Instance) (*discovery.Lease, error) {
 	n.world.mu.Lock()
 	defer n.world.mu.Unlock()
@@ -110,7 +111,8 @@ func (n *node) Pick(app api.App, tried []discovery.Instance) (*discovery.Lease, 
 	return nil, fault.New(fault.NotFound, "test", "couldn't find service: "+app.String())
 }
 
-// start runs a node that serves app, an application at addr, or none.
+// start runs a node. It serves the application with the id app at the address addr, or no application if addr is
+// empty.
 func (w *world) start(name, app, addr string, change func(*appchannel.Options)) *node {
 	w.t.Helper()
 	n := &node{world: w, name: name, app: api.App{ID: app}, policy: resiliency.NewPolicies(),
@@ -225,7 +227,7 @@ func (s span) End(r *http.Response, err error) {
 	s.Span.End(status, err)
 }
 
-// app starts an application.
+// app starts an application with the handler h, and returns its address.
 func app(t testing.TB, h http.HandlerFunc) string {
 	t.Helper()
 	s := httptest.NewServer(h)
@@ -233,7 +235,7 @@ func app(t testing.TB, h http.HandlerFunc) string {
 	return s.Listener.Addr().String()
 }
 
-// pair is an application "web" behind node b, called at node a.
+// pair returns the nodes a and b. Node b serves the application "web", which tests call at node a.
 func pair(t testing.TB, h http.HandlerFunc) (a, b *node) {
 	t.Helper()
 	w := newWorld(t)
@@ -244,7 +246,7 @@ func pair(t testing.TB, h http.HandlerFunc) (a, b *node) {
 
 func (n *node) url(path string) string { return n.api.URL + path }
 
-// client is an HTTP client of a test, closed with it.
+// client returns an HTTP client whose idle connections are closed when the test ends.
 func client(t testing.TB) *http.Client {
 	c := &http.Client{Transport: &http.Transport{DisableCompression: true}, Timeout: 5 * time.Minute,
 		CheckRedirect: func(*http.Request, []*http.Request) error {

@@ -19,7 +19,7 @@ import (
 	"github.com/quorate/quorate/internal/appchannel"
 )
 
-// grpcApp is an application written with the public SDK.
+// grpcApp starts an application that uses Dapr's Go SDK, and returns its address.
 func grpcApp(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -24,7 +24,7 @@ import (
 	"github.com/quorate/quorate/internal/appchannel"
 )
 
-// forged are the names of headers with which a caller or an application could impersonate the runtime.
+// forged returns names of headers with which a caller or an application could impersonate the runtime.
 func forged() []string {
 	return []string{
 		"dapr_caller_app_id", "Dapr-Caller_App-Id", "dapr.caller.app.id", "dapr_caller_namespace",
@@ -33,7 +33,7 @@ func forged() []string {
 	}
 }
 
-// folded is the name by which a CGI program reads a header.
+// folded returns the name by which a CGI program reads a header.
 func folded(name string) string {
 	return "HTTP_" + strings.Map(func(r rune) rune {
 		if r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
@@ -43,7 +43,7 @@ func folded(name string) string {
 	}, strings.ToUpper(name))
 }
 
-// forgeries are the values "forged" among fields, by the names that a CGI program reads.
+// forgeries returns the names of the fields with the value "forged", as a CGI program reads these names.
 func forgeries(fields http.Header) (out []string) {
 	for name, values := range fields {
 		if slices.Contains(values, "forged") {
@@ -77,12 +77,13 @@ func lines(names []string) (text string) {
 	return text
 }
 
-// speakers are an application that speaks HTTP/1.1 or HTTP/2, called at its own node and another.
+// speakers starts an application that speaks HTTP/1.1 and one that speaks HTTP/2. For each of them, it calls run with
+// the node of the application and with another node.
 func speakers(t *testing.T, h http.HandlerFunc, run func(t *testing.T, from *node)) {
 	for _, protocol := range []appchannel.Protocol{appchannel.HTTP, appchannel.H2C} {
 		t.Run(string(protocol), func(t *testing.T) {
 			s := httptest.NewUnstartedServer(h)
-			s.Config.ErrorLog = log.New(io.Discard, "", 0) // of trailers that net/http does not send
+			s.Config.ErrorLog = log.New(io.Discard, "", 0) // net/http logs the trailers that it does not send
 			s.Config.Protocols = new(http.Protocols)
 			s.Config.Protocols.SetHTTP1(true)
 			s.Config.Protocols.SetUnencryptedHTTP2(true)
@@ -120,7 +121,8 @@ func TestHeaders_NamesThatFoldToOursAreDropped(t *testing.T) {
 	})
 }
 
-// badTrailers returns trailers that must be dropped: names that are not allowed in a header, and more.
+// badTrailers returns the names of trailers that must be dropped: those of forged, and others that are not allowed in
+// trailers.
 func badTrailers() []string {
 	return append(forged(), "Dapr-Caller-App-Id", "Dapr-Caller-Namespace", "Dapr-Api-Token", "Quorate-Session",
 		"Connection", "Keep-Alive", "Upgrade", "Proxy-Authorization", "X-Hop",
@@ -169,7 +171,7 @@ func TestTrailers_OfApplicationsAreFilteredLikeHeaders(t *testing.T) {
 		h[http.TrailerPrefix+"X-Sum"] = []string{"42"}
 		for _, name := range badTrailers() {
 			if r.ProtoMajor == 2 && slices.Contains([]string{"Connection", "Keep-Alive", "Upgrade", "X-Hop"}, name) {
-				continue // HTTP/2 has no headers of one connection
+				continue // HTTP/2 has no hop-by-hop headers
 			}
 			h[http.TrailerPrefix+name] = []string{"forged"}
 		}
@@ -208,7 +210,8 @@ func TestInformational_AnswersHaveNoHeadersOfTheRuntime(t *testing.T) {
 	})
 }
 
-// A tunnel to another version of HTTP would carry requests that no rule has judged.
+// An upgrade to another version of HTTP is not forwarded, because the tunnel would carry requests that no access rule
+// has checked.
 func TestUpgrade_ToHTTPIsNotForwarded(t *testing.T) {
 	got := make(chan http.Header, 1)
 	a, b := pair(t, func(_ http.ResponseWriter, r *http.Request) { got <- r.Header })
@@ -255,7 +258,7 @@ func TestMetadata_OfGRPCCallsIsFilteredLikeHeaders(t *testing.T) {
 	}
 }
 
-// impostor answers calls of its service with fields that are the runtime's.
+// impostor answers calls of its service with header fields that only the runtime may set.
 type impostor struct {
 	testv1.UnimplementedTestServiceServer
 	seen chan metadata.MD

@@ -21,7 +21,7 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// seen describes a request as an application gets it.
+// describe is an application that answers with a description of the request that it has received.
 func describe(w http.ResponseWriter, r *http.Request) {
 	b, _ := io.ReadAll(r.Body)
 	w.Header().Set("X-App", "yes")
@@ -64,7 +64,7 @@ func TestInvoke_PassesVerbPathQueryHeadersBodyAndStatus(t *testing.T) {
 	}
 }
 
-// raw sends a request target byte for byte.
+// raw sends a GET request with a target that is sent byte for byte. more has further header lines.
 func raw(t *testing.T, n *node, target, more string) (status int, text string) {
 	t.Helper()
 	conn, err := net.Dial("tcp", n.api.Listener.Addr().String())
@@ -210,7 +210,7 @@ func TestInvoke_StreamsBothWaysConcurrently(t *testing.T) {
 	}
 }
 
-// zeros reads as n bytes of a pattern.
+// pattern is a reader that returns left bytes of a pattern.
 type pattern struct{ left, at int64 }
 
 func (p *pattern) Read(b []byte) (int, error) {
@@ -229,8 +229,8 @@ func TestInvoke_HugeBodyUsesConstantMemory(t *testing.T) {
 	testutil.SkipUnderRace(t, "moves hundreds of megabytes through one goroutine at a time")
 	const size = 256 << 20
 	sum := make(chan [32]byte, 1)
-	// The answer begins after the request. If both filled all buffers of the four connections, Linux 6.18 could drop
-	// segments in both directions and retry for minutes.
+	// The answer begins after the end of the request. If both filled all buffers of the four connections, Linux 6.18
+	// could drop segments in both directions, and retry for minutes.
 	a, _ := pair(t, func(w http.ResponseWriter, r *http.Request) {
 		h := sha256.New()
 		_, _ = io.Copy(h, r.Body)

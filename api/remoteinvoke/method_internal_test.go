@@ -2,7 +2,7 @@ package remoteinvoke
 
 import "testing"
 
-// The method for a gRPC application must be the one that access rules have read.
+// The method for a gRPC application must be the method in the path, which access rules check.
 func TestMethodOf_RefusesAnotherMethodThanThePath(t *testing.T) {
 	for _, c := range []struct{ path, text, want string }{
 		{"/a%2Fb", "", ""}, {"/a%2Fb", "a%252Fb", "a%2Fb"}, {"/b", "a%2F..%2Fb", "b"}, {"/a%25b", "a%25b", "a%b"},

@@ -79,7 +79,7 @@ func TestPolicy_RetriesAnswersAndTimesOutAttempts(t *testing.T) {
 	var calls atomic.Int64
 	a, _ := pair(t, func(w http.ResponseWriter, r *http.Request) {
 		n := calls.Add(1)
-		b, _ := io.ReadAll(r.Body) // net/http notices only after this that the caller has disconnected
+		b, _ := io.ReadAll(r.Body) // net/http detects a disconnected caller only after the body was read
 		if r.URL.Path == "/slow" && n < 3 {
 			<-r.Context().Done()
 			return
@@ -245,7 +245,7 @@ func TestPolicy_CircuitBreakerOpensAndCloses(t *testing.T) {
 		OnChange: func(_ api.App, _, to string) {
 			select {
 			case changes <- to:
-			default: // enough is known
+			default: // the test needs no further changes
 			}
 		},
 	}}}}, &resiliency.Policy{})
@@ -257,7 +257,7 @@ func TestPolicy_CircuitBreakerOpensAndCloses(t *testing.T) {
 	if to := <-changes; to != "open" {
 		t.Errorf("it is %s", to)
 	}
-	eventually(t, "it refuses without a call", func() bool { // it lets one through from time to time
+	eventually(t, "it refuses without a call", func() bool { // the breaker lets a call through from time to time
 		before := calls.Load()
 		status, text := get(t, a, "web/method/x")
 		return status == http.StatusInternalServerError && calls.Load() == before && strings.Contains(text, "circuit")

@@ -36,7 +36,7 @@ import (
 	"github.com/quorate/quorate/internal/peer"
 )
 
-// orders is an application with a gRPC service of its own and the callback.
+// orders is an application with a gRPC service of its own and with Dapr's callback service.
 type orders struct {
 	testv1.UnimplementedTestServiceServer
 	runtimev1.UnimplementedAppCallbackServer
@@ -51,7 +51,7 @@ func (o *orders) UnaryCall(ctx context.Context, in *testv1.SimpleRequest) (*test
 	case o.seen <- md:
 	default:
 	}
-	if !in.GetFillUsername() { // it stands for an application without headers of its own
+	if !in.GetFillUsername() { // with FillUsername, the application sends no headers of its own
 		_ = grpc.SetHeader(ctx, metadata.Pairs("x-head", "1", "x-head-bin", "\x00\xff"))
 	}
 	_ = grpc.SetTrailer(ctx, metadata.Pairs("x-tail", "2"))
@@ -123,7 +123,7 @@ func (o *orders) start(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// dial serves the gRPC API of a node and connects to it.
+// dial serves the gRPC API of a node and returns a connection to it. change may change the configuration.
 func (n *node) dial(t *testing.T, change func(*apigrpc.Config)) *grpc.ClientConn {
 	t.Helper()
 	conf := apigrpc.Config{App: n.app, Invoke: n.invoke, Logger: slog.New(slog.DiscardHandler),
@@ -224,7 +224,7 @@ func TestProxy_StreamsMessagesBothWays(t *testing.T) {
 				Payload: &testv1.Payload{Body: []byte(body)}}); err != nil {
 				t.Fatal(err)
 			}
-			out, err := stream.Recv() // before the next is sent
+			out, err := stream.Recv() // before the next message is sent
 			if err != nil || string(out.GetPayload().GetBody()) != body {
 				t.Fatalf("%v", err)
 			}
@@ -303,7 +303,8 @@ func TestProxy_AppliesAccessControl(t *testing.T) {
 	if _, err := c.EmptyCall(to(t, "orders"), &testv1.Empty{}); status.Code(err) != codes.PermissionDenied {
 		t.Error(err)
 	}
-	// An HTTP server would cut the first two, decode the third and resolve the last.
+	// An HTTP server would cut the first two methods at ? and #, decode %45 in the third one, and resolve .. in the
+	// last one.
 	for method, want := range map[string]codes.Code{
 		"/grpc.testing.TestService/EmptyCall?/UnaryCall":                  codes.InvalidArgument,
 		"/grpc.testing.TestService/EmptyCall#/UnaryCall":                  codes.PermissionDenied,
@@ -316,7 +317,7 @@ func TestProxy_AppliesAccessControl(t *testing.T) {
 	}
 }
 
-// The client accepts gzip, but the node cannot decompress answers.
+// The client accepts gzip, but the application must not compress its answer, because the node cannot decompress it.
 func TestProxy_TargetDoesNotCompressAnswers(t *testing.T) {
 	a, b, _ := grpcPair(t)
 	for _, from := range []*node{a, b} {
@@ -421,8 +422,8 @@ func (methods) start(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// A gRPC application gets the method of a gRPC call as it is. Access rules and HTTP applications read escape sequences
-// in it like those of a path.
+// A gRPC application gets the method of a gRPC call unchanged. Access rules and HTTP applications interpret escape
+// sequences in the method like those of a path.
 func TestGRPC_MethodsKeepEscapeSequences(t *testing.T) {
 	w := newWorld(t)
 	w.hooks = func(c *remoteinvoke.ServerConfig) {

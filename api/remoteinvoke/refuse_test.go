@@ -12,7 +12,7 @@ import (
 	"github.com/quorate/quorate/component"
 )
 
-// The caller pauses in the middle of the body.
+// Access control refuses a call at once, although the caller pauses in the middle of the body.
 func TestAccess_RefusalDoesNotWaitForTheBody(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

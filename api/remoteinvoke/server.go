@@ -27,12 +27,12 @@ const (
 
 // ServerConfig is the configuration of a Server. All fields are required.
 type ServerConfig struct {
-	Listener net.Listener // of the tunnels
+	Listener net.Listener // accepts the tunnels of other nodes; Close closes it
 	Callee   *invoke.Callee
 	Logger   *slog.Logger
 
-	// Prove reports whether at, the authenticated identity of a connecting node, proves that the connecting node serves
-	// the application caller. If so, Prove also returns the trust domain of the application.
+	// Prove reports whether the connecting node serves the application caller. at is the authenticated identity of the
+	// connecting node. If ok is true, domain is the trust domain of the application.
 	Prove func(at peer.Caller, caller api.App) (domain string, ok bool)
 }
 
@@ -80,13 +80,13 @@ func (s *Server) Open() {
 }
 
 // Close stops accepting calls, closes connections without a call, and waits for the calls in progress. If ctx ends
-// first, Close aborts the calls and returns the error of ctx. Close is idempotent.
+// first, Close aborts the calls and returns an error. Close is idempotent.
 func (s *Server) Close(ctx context.Context) error {
 	s.closed.Do(func() {
 		defer s.abort()
 		err := s.drain.Shutdown(ctx)
 		s.abort()
-		_ = s.http.Close() // ends what Shutdown left; it has already returned the error
+		_ = s.http.Close() // closes what Shutdown has left open; Shutdown has already returned the error
 		if err != nil {
 			s.err = fault.Wrap(err, "api.peer", "calls from other nodes were cut because they did not end in time")
 		}
@@ -96,7 +96,7 @@ func (s *Server) Close(ctx context.Context) error {
 	return s.err
 }
 
-// serve serves one call.
+// serve serves one call of another node.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	if !s.calls.Enter() {
 		panic(http.ErrAbortHandler) // Close has cut the connection

@@ -19,7 +19,7 @@ func TestInvoke_AnswerShorterThanAnnounced(t *testing.T) {
 		}
 		w.Header().Set("Content-Length", strconv.Itoa(size))
 		w.WriteHeader(http.StatusAccepted)
-		_, _ = w.Write([]byte(sent)) // net/http closes the connection after it
+		_, _ = w.Write([]byte(sent)) // net/http then closes the connection
 	})
 	for _, from := range []*node{a, b} {
 		answer, err := client(t).Get(from.url("/v1.0/invoke/web/method/small"))

@@ -16,12 +16,12 @@ import (
 	"github.com/quorate/quorate/internal/appchannel"
 )
 
-// gathering is an application whose calls end when a number of them is in progress at the same time.
+// gathering is an application whose calls wait until wanted calls are in progress at the same time.
 type gathering struct {
 	testv1.UnimplementedTestServiceServer
 	runtimev1.UnimplementedAppCallbackServer
 	wanted int
-	all    chan struct{} // closed when they are
+	all    chan struct{} // closed when wanted calls are in progress
 
 	mu sync.Mutex
 	in int

@@ -18,11 +18,11 @@ import (
 // Circuit identifies a circuit breaker of a policy.
 type Circuit struct {
 	Target  discovery.App
-	Address string // scheme and host, if Target stands for all addresses that are not declared; otherwise empty
+	Address string // scheme and host, if Target stands for all undeclared addresses; otherwise empty
 	Method  string // path
 }
 
-// String identifies a circuit in errors.
+// String returns the text that identifies a circuit in errors and in Breakers.
 func (c Circuit) String() string { return cmp.Or(c.Address, c.Target.String()) + c.Method }
 
 // Breakers has the circuit breakers of one policy: one for each Circuit. Breakers are safe for concurrent use.
@@ -40,7 +40,8 @@ type BreakerSettings struct {
 	Interval    time.Duration            // after which a closed breaker resets its counts; 0 = never
 	Timeout     time.Duration            // after which an open breaker becomes half open; 0 = 60 s
 	Trip        func(BreakerCounts) bool // nil = more than 5 failures in a row
-	// OnChange is called on state changes; may be nil. method begins with the address of the circuit, if it has one.
+	// OnChange is called when a breaker changes its state; nil = no call. to is the new state. method begins with the
+	// address of the circuit, if the circuit has one.
 	OnChange func(target discovery.App, method, to string)
 }
 
@@ -116,7 +117,8 @@ func (p *Policy) Enter(ctx context.Context, of Circuit) (end func(*http.Response
 	}, nil
 }
 
-// hasEnded reports whether an attempt failed with err because its caller has gone, or gave it too little time to begin.
+// hasEnded reports whether an attempt failed with err because its caller has gone, or because the caller's deadline
+// passed before the request was sent.
 func hasEnded(ctx context.Context, err error) bool {
 	return ctx.Err() != nil && (!errors.Is(ctx.Err(), context.DeadlineExceeded) || !fault.Is(err, fault.Indeterminate))
 }

@@ -1,6 +1,6 @@
 // Package resiliency implements the policies of Resiliency resources: timeouts, retries and circuit breakers.
 //
-// It owns the state of the circuit breakers. It does not decide how callers handle a failure. It has no goroutines
+// It owns the state of the circuit breakers. Callers decide how to handle a failure. The package has no goroutines
 // except timers.
 package resiliency
 
@@ -102,7 +102,8 @@ const (
 // Explicit reports whether the policy configures retries.
 func (p *Policy) Explicit() bool { return p.Retry != nil }
 
-// RetryStatus reports whether a call is to be retried because of the status of its answer.
+// RetryStatus reports whether a call is to be retried because of the status of its answer. The status is the gRPC code
+// if the headers have one other than OK, and otherwise the HTTP status.
 func (p *Policy) RetryStatus(r *http.Response) bool {
 	if p.Retry == nil || r == nil {
 		return false
@@ -124,7 +125,7 @@ func grpcCode(r *http.Response) (code int, failed bool) {
 	return code, err == nil && code != 0
 }
 
-// Pauses yields the pauses before the retries of one call.
+// Pauses returns the pauses before the retries of one call.
 type Pauses struct {
 	left  int // negative = no limit
 	steps backoff.BackOff
@@ -174,8 +175,8 @@ func (p *Policy) Deadline(ctx context.Context) (context.Context, *AttemptTimer) 
 	return ctx, l
 }
 
-// Answered stops the timeout. The caller calls it when the headers of the answer have arrived, so that reading the body
-// has no time limit.
+// Answered stops the timeout. The caller must call it when the headers of the answer have arrived, so that reading the
+// body has no time limit.
 func (l *AttemptTimer) Answered() {
 	if l != nil {
 		l.timer.Stop()
@@ -204,13 +205,13 @@ func (l *AttemptTimer) Explain(err error) error {
 			"(context deadline exceeded)", l.after)}
 }
 
-// Budget limits the retries of a service to a fraction of its calls. Otherwise retries would multiply the load of an
-// overloaded application.
+// Budget limits the retries of a service to a fifth of its calls, beyond a reserve of 500 retries. Otherwise retries
+// would multiply the load of an overloaded application.
 type Budget struct{ tenths atomic.Int64 }
 
 const (
 	budgetMax   = 5000 // maximum budget, in tenths of a retry
-	budgetEarns = 2    // budget earned by each call, in tenths of a retry
+	budgetEarns = 2    // budget that each call adds, in tenths of a retry
 )
 
 // NewBudget returns a full budget.
@@ -220,7 +221,7 @@ func NewBudget() *Budget {
 	return b
 }
 
-// Earn adds a fraction of a retry to the budget, up to the maximum. It is called once for each call of the service.
+// Earn adds a fifth of a retry to the budget, up to the maximum. It is called once for each call of the service.
 func (b *Budget) Earn() {
 	if b.tenths.Load() < budgetMax {
 		b.tenths.Add(budgetEarns)

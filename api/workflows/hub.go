@@ -16,10 +16,10 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// The methods of this file are those of TaskHubSidecarService, which SDKs call. Their errors have the code
-// CodeWorkflow and wrap the error of the engine.
+// The methods in this file serve TaskHubSidecarService, which SDKs call. Errors of the engine get the code
+// CodeWorkflow and are wrapped.
 
-// hub returns the error of a method of TaskHubSidecarService; nil for nil.
+// hub returns the public error for an error of the engine, or nil if err is nil. The message begins with sentence.
 func hub(sentence string, err error) error { return failed(api.CodeWorkflow, sentence, err) }
 
 // StartInstance creates an instance and returns its id. It waits until the first turn of the instance has ended,
@@ -48,7 +48,7 @@ func (s *Service) StartInstance(ctx context.Context, r *protos.CreateInstanceReq
 	case r.ScheduledStartTimestamp != nil && r.GetScheduledStartTimestamp().CheckValid() != nil:
 		return "", api.MalformedRequest("the scheduled start time is not valid")
 	}
-	r.Router = nil // it names nothing but the application itself
+	r.Router = nil // the router names only the application itself
 	id = r.GetInstanceId()
 	scheduled := r.ScheduledStartTimestamp != nil
 	if err := s.o.Engine.Start(ctx, owner, r); err != nil {
@@ -169,7 +169,8 @@ func (s *Service) PurgeInstances(ctx context.Context, r *protos.PurgeInstancesRe
 	return removed, err == nil, hub(purgeFailed, err)
 }
 
-// ListInstanceIDs returns a page of the ids of the application's instances, in the order of their creation.
+// ListInstanceIDs returns a page of the ids of the application's instances, in the order of their creation. next is
+// the token of the next page; empty = there is none.
 func (s *Service) ListInstanceIDs(ctx context.Context, r *protos.ListInstanceIDsRequest) (ids []string, next string,
 	err error) {
 	limit := MaxPage
@@ -334,7 +335,7 @@ func (s *Service) leave() {
 	s.streams--
 }
 
-// counted is a stream that gives its place back.
+// counted is a stream that counts against MaxStreams until it is closed.
 type counted struct {
 	workflow.Stream
 	leave func()
@@ -364,7 +365,8 @@ func (s *Service) CompleteActivity(ctx context.Context, r *protos.ActivityRespon
 
 // LoseResult ends an activity whose result was not received, because the result exceeds a limit. For the workflow, the
 // activity fails with the given message. It is not executed again, because a worker would return the same result. lost
-// has what is known of the answer. Without the completion token, the answer could belong to an earlier attempt.
+// has the known fields of the answer. These should include the completion token, because otherwise the answer could
+// belong to an earlier attempt.
 func (s *Service) LoseResult(ctx context.Context, lost *protos.ActivityResponse, message string) {
 	lost.FailureDetails = &protos.TaskFailureDetails{ErrorType: "ResultTooLarge", IsNonRetriable: true,
 		ErrorMessage: "the result of the activity was refused: " + message}
@@ -374,12 +376,12 @@ func (s *Service) LoseResult(ctx context.Context, lost *protos.ActivityResponse,
 
 // LoseTurn makes the engine hand out a turn again after a pause. It is for a turn whose answer was not received,
 // because the answer exceeds a limit. LoseTurn passes an answer with an unknown action to the engine, and every engine
-// refuses such an answer. lost has what is known of the answer.
+// refuses such an answer. lost has the known fields of the answer.
 func (s *Service) LoseTurn(ctx context.Context, lost *protos.WorkflowResponse, message string) {
 	lost.Actions = []*protos.WorkflowAction{{}}
 	err := s.CompleteTurn(ctx, lost)
 	if err != nil && fault.CodeOf(api.AsError(err).Cause) == fault.Invalid {
-		err = nil // that is the refusal
+		err = nil // the expected refusal
 	}
 	s.warn("the answer of a worker exceeds a limit, so the turn is handed out again", lost.GetInstanceId(), message,
 		err)

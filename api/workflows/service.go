@@ -20,13 +20,13 @@ import (
 
 // Limits of requests. Methods of workers accept ids of any characters, with at most MaxID bytes.
 const (
-	MaxPublicID = 64   // characters of an id that a start over Dapr's API names
+	MaxPublicID = 64   // characters of the id in a start over Dapr's API
 	MaxID       = 1024 // bytes
 	MaxName     = 1024 // bytes of the name of a workflow or an event
 	MaxTags     = 100
-	MaxStreams  = 256  // of work, of an application on a node
+	MaxStreams  = 256  // streams of work of one application on a node
 	MaxPage     = 1000 // ids in an answer
-	// MaxHistory bounds the history that one answer has, in bytes.
+	// MaxHistory is the maximum size of the history in one answer, in bytes.
 	MaxHistory = 64 << 20
 )
 
@@ -42,7 +42,7 @@ type Options struct {
 // Service serves the workflows of one application. It is safe for concurrent use. All errors are *api.Error.
 type Service struct {
 	o     Options
-	owner string        // of instances, in calls of the engine
+	owner string        // owner of the instances, in calls of the engine
 	whole chan struct{} // has an element while a call reads a whole history
 
 	mu      sync.Mutex
@@ -94,7 +94,7 @@ func denied(text string) *api.Error {
 type StartRequest struct {
 	ID       string // "" = a UUID
 	Workflow string
-	App      string                  // that the request names; "" = the application itself
+	App      string                  // application in the request; "" = the application itself
 	Input    *wrapperspb.StringValue // nil = none
 	At       string                  // RFC 3339; "" = at once
 	Trace    string                  // the traceparent of the caller; "" = none
@@ -160,7 +160,7 @@ func Trace(traceparent string) *protos.TraceContext {
 }
 
 func isTraceparent(text string) bool {
-	const length = 55 // of version 00; later versions may add fields
+	const length = 55 // length in version 00; later versions may add fields
 	if api.TraceID(text) == "" || !utf8.ValidString(text) ||
 		len(text) > length && (text[:2] == "00" || text[length] != '-') {
 		return false
@@ -179,7 +179,8 @@ func checkName(what, name string) error {
 	return nil
 }
 
-// checkText checks a payload that did not come as a text of protobuf.
+// checkText returns an error if the text of v is not valid UTF-8. It is for payloads that no protobuf decoder has
+// checked.
 func checkText(what string, v *wrapperspb.StringValue) error {
 	if !utf8.ValidString(v.GetValue()) {
 		return api.MalformedRequest(what + " is not valid UTF-8; encode binary data, for example as base64")

@@ -25,7 +25,8 @@ func newService(t *testing.T, namespace string) (*workflows.Service, *workflowte
 	return workflows.New(workflows.Options{App: api.App{ID: "shop", Namespace: namespace}, Engine: m}), m
 }
 
-// Every method of TaskHubSidecarService whose request can name an application is refused for another one.
+// Every method of TaskHubSidecarService whose request can name an application refuses the request for another
+// application.
 func TestService_RefusesInstancesOfOtherApplications(t *testing.T) {
 	s, m := newService(t, "")
 	ctx := context.Background()
@@ -226,7 +227,7 @@ func TestService_HistoriesAreReadOneAfterAnother(t *testing.T) {
 	cancel()
 }
 
-// The engine stores texts of protobuf, which cannot hold other bytes.
+// Start and Raise refuse payloads that are not UTF-8, because the engine stores them as protobuf strings.
 func TestService_RefusesPayloadsThatAreNoText(t *testing.T) {
 	s, _ := newService(t, "")
 	ctx, odd := context.Background(), wrapperspb.String("\xff\xfe")
@@ -252,7 +253,7 @@ func (headless) Rerun(context.Context, string, *protos.RerunWorkflowFromEventReq
 	return "again", nil
 }
 
-// An instance that exists is not reported as not started, even if the wait for its first turn fails.
+// A start succeeds once the instance exists, even if the wait for its first turn fails.
 func TestService_StartSucceedsOnceTheInstanceExists(t *testing.T) {
 	m := workflowtest.NewMemory()
 	t.Cleanup(m.Close)

@@ -8,7 +8,7 @@ import (
 // CallFilter selects API requests of a node. Empty fields select all.
 type CallFilter struct {
 	App    string        // the application whose API was called
-	Route  string        // a part of the route, in any case
+	Route  string        // text that the route contains, ignoring case
 	Trace  string        // the trace id
 	Failed bool          // only failed calls
 	Least  time.Duration // only calls that took at least this long
@@ -18,19 +18,19 @@ type CallFilter struct {
 // recorded. Every other line has exactly one field.
 type CallLine struct {
 	Call  *LiveCall       `json:"call,omitempty"`
-	Lost  uint64          `json:"lost,omitempty"`  // earlier calls that were dropped because they came too fast
-	Error json.RawMessage `json:"error,omitempty"` // as the body of an error; the last line
+	Lost  uint64          `json:"lost,omitempty"`  // number of earlier calls that were dropped, because too many came
+	Error json.RawMessage `json:"error,omitempty"` // encoded like an error body; only in the last line
 }
 
 // LiveCall is an API request that has ended. It has no key, no value and no header except the trace id.
 type LiveCall struct {
-	At          time.Time `json:"at"` // when it ended
+	At          time.Time `json:"at"` // when the request ended
 	TookMS      float64   `json:"tookMs"`
-	App         string    `json:"app"`      // whose API was called
+	App         string    `json:"app"`      // application whose API was called
 	Protocol    string    `json:"protocol"` // HTTP or gRPC
 	Route       string    `json:"route"`    // verb and pattern of the endpoint, or full gRPC method
 	Code        int       `json:"code"`     // HTTP status, 0 = aborted; or gRPC code
 	Failed      bool      `json:"failed"`
-	Consistency string    `json:"consistency,omitempty"` // that the answer has
+	Consistency string    `json:"consistency,omitempty"` // level that the answer reports
 	Trace       string    `json:"trace,omitempty"`       // trace id of the caller
 }

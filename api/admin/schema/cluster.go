@@ -4,7 +4,7 @@ import "slices"
 
 // ClusterStatus describes the whole cluster: the nodes that gossip knows, and the status that each node reports.
 type ClusterStatus struct {
-	Node   string         `json:"node"`   // node id of the node that collected it
+	Node   string         `json:"node"`   // id of the node that collected the status
 	Nodes  []NodeReport   `json:"nodes"`  // in order of their node ids
 	Groups []ClusterGroup `json:"groups"` // in order of their ids
 	Notes  []Issue        `json:"notes"`  // settings on which the live nodes do not agree

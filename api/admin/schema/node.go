@@ -18,14 +18,14 @@ type NodeStatus struct {
 // DiskStatus is the free space on the disk of the data directory, in bytes.
 type DiskStatus struct {
 	FreeBytes    int64 `json:"freeBytes"`
-	ReserveBytes int64 `json:"reserveBytes"` // below it the node does not lead
-	Low          bool  `json:"low"`          // below the reserve, or not far enough above it since
+	ReserveBytes int64 `json:"reserveBytes"` // with less free space, the node does not lead
+	Low          bool  `json:"low"`          // free space fell below the reserve and has not recovered enough
 }
 
 // SecurityStatus says how traffic between nodes is secured.
 type SecurityStatus struct {
 	Nodes string `json:"nodes"` // token, certificates or none
-	// fingerprints of cluster tokens: the first is used, the second accepted
+	// fingerprints of cluster tokens: the first is used, the second is also accepted
 	Tokens          []string   `json:"tokens,omitempty"`
 	CertificateEnds *time.Time `json:"certificateEnds,omitempty"`
 }
@@ -39,10 +39,10 @@ type Issue struct {
 // NodeIdentity identifies the answering node.
 type NodeIdentity struct {
 	ID         string      `json:"id"`       // persistent
-	ServerID   string      `json:"serverId"` // of this data directory: changes when the disk is wiped
+	ServerID   string      `json:"serverId"` // id of the data directory: changes when the disk is wiped
 	Cluster    string      `json:"cluster"`
 	ClusterID  string      `json:"clusterId"`       // made when the cluster was formed; empty before
-	Epoch      uint64      `json:"epoch,omitempty"` // of the cluster: another after each rescue
+	Epoch      uint64      `json:"epoch,omitempty"` // epoch of the cluster; each rescue raises it
 	Role       string      `json:"role"`            // server or sidecar
 	Version    string      `json:"version"`
 	Started    time.Time   `json:"started"`
@@ -61,7 +61,7 @@ type NodeIdentity struct {
 // of a directory that the nodes of one user share. The front node serves the applications. Both nodes have the same
 // components.
 type FrontNode struct {
-	DataDir string   `json:"dataDir"` // to ask that node, with --data-dir
+	DataDir string   `json:"dataDir"` // for commands to that node, with --data-dir
 	Apps    []string `json:"apps"`    // ids of the applications
 }
 
@@ -85,44 +85,45 @@ type GroupStatus struct {
 	LastLogIndex  uint64 `json:"lastLogIndex"`
 	SnapshotIndex uint64 `json:"snapshotIndex"` // 0 = no snapshot yet
 	Keys          uint64 `json:"keys"`
-	DiskBytes     int64  `json:"diskBytes"` // of the data, without the log
+	DiskBytes     int64  `json:"diskBytes"` // size of the data, without the log
 	LogBytes      int64  `json:"logBytes"`
 	ReadOnly      bool   `json:"readOnly"`
 	Reads         bool   `json:"reads"`            // reads work now
 	Writes        bool   `json:"writes"`           // writes work now
-	Reason        string `json:"reason,omitempty"` // why one of them does not
+	Reason        string `json:"reason,omitempty"` // why reads or writes do not work
 
-	Nearest         string `json:"nearest,omitempty"`         // on a sidecar: node that eventual reads go to
-	RoundTripMicros int64  `json:"roundTripMicros,omitempty"` // and the time to it and back
+	Nearest         string `json:"nearest,omitempty"`         // on a sidecar: node to which eventual reads go
+	RoundTripMicros int64  `json:"roundTripMicros,omitempty"` // round-trip time to Nearest
 
 	Servers []ServerStatus `json:"servers"` // the group's members, by node id
 }
 
-// ServerStatus is one member of a group. Lag and reason are known to the group's leader.
+// ServerStatus is one member of a group. Only the leader of the group knows Lag and Reason.
 type ServerStatus struct {
 	Node     string `json:"node"` // node id
 	ServerID string `json:"serverId"`
 	Voter    bool   `json:"voter"`
-	// alive, left, failed, replaced (its node has another data directory now) or unknown, as the answering node sees it
+	// alive, left, failed, replaced (its node has another data directory now) or unknown, as the answering node sees
+	// it
 	State  string  `json:"state,omitempty"`
 	Lag    *uint64 `json:"lag,omitempty"`    // log entries behind the leader
-	Reason string  `json:"reason,omitempty"` // why it votes or does not
+	Reason string  `json:"reason,omitempty"` // why the server votes or does not
 }
 
 // MemberStatus describes one node of the cluster, as seen by the node that answers the request. Addresses and counts
 // are the latest that the described node has reported.
 type MemberStatus struct {
 	Node      string    `json:"node"`               // node id
-	ServerID  string    `json:"serverId,omitempty"` // of its data directory; empty for a node without data
+	ServerID  string    `json:"serverId,omitempty"` // id of the data directory; empty for a node without data
 	Role      string    `json:"role"`               // server or sidecar
 	State     string    `json:"state"`              // alive, left or failed
 	Since     time.Time `json:"since"`              // when the answering node saw it enter State
 	Peer      string    `json:"peer"`               // host:port for replication and forwarding
 	Gossip    string    `json:"gossip"`             // host:port
-	ClusterID string    `json:"clusterId"`          // empty while it belongs to no cluster
+	ClusterID string    `json:"clusterId"`          // empty while the node belongs to no cluster
 	Version   string    `json:"version"`
-	Leads     uint32    `json:"leads"` // number of groups
-	Self      bool      `json:"self"`  // it is the node that answers
+	Leads     uint32    `json:"leads"` // number of groups that the node leads
+	Self      bool      `json:"self"`  // this is the node that answers
 }
 
 // AppInstance is one application on one node, as the node that answers knows it.
@@ -131,13 +132,13 @@ type AppInstance struct {
 	Namespace string `json:"namespace,omitempty"` // empty = the default one
 	Node      string `json:"node"`                // node id
 	Boot      string `json:"boot,omitempty"`      // names one incarnation of the node, from start to exit
-	Protocol  string `json:"protocol,omitempty"`  // by which it is called; empty = it is not
+	Protocol  string `json:"protocol,omitempty"`  // protocol of calls to the instance; empty = no calls
 	// healthy or unhealthy, as its node reports; demoted after failed calls from the answering node; or uncalled
 	State string `json:"state"`
 	// as its node reports: 0 is idle, one more for each doubling of calls in flight
 	Load  int   `json:"load"`
-	Calls int64 `json:"calls"` // of the answering node, in flight
-	Self  bool  `json:"self"`  // it is on the node that answers
+	Calls int64 `json:"calls"` // calls in flight from the answering node
+	Self  bool  `json:"self"`  // the instance is on the node that answers
 }
 
 // TransferRequest asks the leader of a group to transfer leadership.
@@ -170,13 +171,13 @@ type ReplicaDigest struct {
 
 // VotersRequest asks for another number of voters.
 type VotersRequest struct {
-	Voters int `json:"voters"` // of each group
+	Voters int `json:"voters"` // number of voters of each group
 }
 
 // VotersStatus describes the configured number of voters per group, and the servers that vote now.
 type VotersStatus struct {
 	Voters int           `json:"voters"`
-	Before int           `json:"before,omitempty"` // the number that a request has replaced; 0 = none was recorded
+	Before int           `json:"before,omitempty"` // the previous number; 0 = none was recorded
 	Groups []VotersGroup `json:"groups"`           // as the answering node knows them; empty on a node without data
 }
 
@@ -204,7 +205,7 @@ type RemoveRequest struct {
 type RemoveResult struct {
 	Node     string        `json:"node"`
 	ServerID string        `json:"serverId,omitempty"` // empty for a node without data
-	Done     bool          `json:"done"`               // it is in no group any more
+	Done     bool          `json:"done"`               // the server is in no group any more
 	Groups   []RemoveGroup `json:"groups"`
 }
 
@@ -212,7 +213,7 @@ type RemoveResult struct {
 type RemoveGroup struct {
 	Group  uint64 `json:"group"`
 	Done   bool   `json:"done"`
-	Reason string `json:"reason,omitempty"` // why not yet
+	Reason string `json:"reason,omitempty"` // why the removal is not done
 }
 
 // CheckLevel is the outcome of one check of the doctor.
@@ -228,10 +229,10 @@ const (
 // CheckResult is one check of the doctor.
 type CheckResult struct {
 	Check string     `json:"check"`           // such as "disk sync", "peer port"
-	About string     `json:"about,omitempty"` // what was looked at: a node, a directory
+	About string     `json:"about,omitempty"` // what was checked, such as a node or a directory
 	Level CheckLevel `json:"level"`
 	Text  string     `json:"text"`          // what was found
-	Fix   string     `json:"fix,omitempty"` // what to do about it
+	Fix   string     `json:"fix,omitempty"` // how to fix the problem
 }
 
 // Checkup has the results of all checks of the doctor.
@@ -257,12 +258,12 @@ type StoreStatus struct {
 	Type               string   `json:"type"`
 	Version            string   `json:"version"`
 	Ready              bool     `json:"ready"`
-	Reason             string   `json:"reason,omitempty"` // why it is not ready
+	Reason             string   `json:"reason,omitempty"` // why the store is not ready
 	Capabilities       []string `json:"capabilities"`     // such as ETAG, TRANSACTIONAL, TTL
 	KeyPrefix          string   `json:"keyPrefix"`
 	DefaultConsistency string   `json:"defaultConsistency"`
 	DefaultTTLSeconds  int64    `json:"defaultTTLSeconds,omitempty"`
 	MaxValueSize       int64    `json:"maxValueSize,omitempty"`
 	ActorStore         bool     `json:"actorStateStore,omitempty"`
-	Scopes             []string `json:"scopes,omitempty"` // app ids that may use it; empty = all
+	Scopes             []string `json:"scopes,omitempty"` // app ids that may use the store; empty = all
 }

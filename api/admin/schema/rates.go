@@ -7,7 +7,7 @@ import (
 
 // Rates are averages of one node between two of its views. The counts are per second.
 type Rates struct {
-	Known    bool // false = there is only one view yet
+	Known    bool // false = the rates could not be computed
 	Requests float64
 	Errors   float64
 	P50      float64 // seconds; NaN = no request
@@ -18,8 +18,8 @@ type Rates struct {
 	CPU      float64 // cores
 }
 
-// RatesBetween returns the rates of a node between two of its views. The rates are unknown if a view is missing, if the
-// node has restarted between the views, or if the views are less than 100 ms apart.
+// RatesBetween returns the rates of a node between two of its views. The rates are unknown if a view is missing or the
+// node has restarted between the views. They are also unknown if the views are less than 100 ms apart.
 func RatesBetween(older, newer *NodeView) Rates {
 	unknown := Rates{P50: math.NaN(), P99: math.NaN(), SyncP99: math.NaN()}
 	if older == nil || newer == nil || !older.Status.Node.Started.Equal(newer.Status.Node.Started) {
@@ -49,8 +49,8 @@ func Grown(from, to uint64) uint64 {
 	return to - from
 }
 
-// Since returns the values that were added to h since its earlier state o. If o has a different number of bounds, Since
-// returns h.
+// Since returns the values that were added to h since its earlier state o. If o has a different number of bounds,
+// Since returns h.
 func (h Histogram) Since(o Histogram) Histogram {
 	if len(o.Counts) != len(h.Counts) {
 		return h

@@ -10,14 +10,14 @@ type TopicStatus struct {
 	PubSub      string             `json:"pubsub"` // component
 	Topic       string             `json:"topic"`
 	Messages    uint64             `json:"messages"`
-	Bytes       uint64             `json:"bytes"`               // with keys and records
-	MaxBytes    int64              `json:"maxBytes"`            // above it, the topic refuses messages
-	RetentionMS int64              `json:"retentionMs"`         // of messages that every group has acknowledged
-	Full        bool               `json:"full,omitempty"`      // it refuses messages
-	DeadOf      []string           `json:"deadOf,omitempty"`    // topics whose dead letters it has got
-	DeadTo      []string           `json:"deadTo,omitempty"`    // topics that have got its dead letters
+	Bytes       uint64             `json:"bytes"`               // size with keys and records
+	MaxBytes    int64              `json:"maxBytes"`            // above this size, the topic refuses messages
+	RetentionMS int64              `json:"retentionMs"`         // minimum storage time of acknowledged messages
+	Full        bool               `json:"full,omitempty"`      // the topic refuses messages
+	DeadOf      []string           `json:"deadOf,omitempty"`    // topics whose dead letters have come to this topic
+	DeadTo      []string           `json:"deadTo,omitempty"`    // topics that have received its dead letters
 	Groups      []TopicGroupStatus `json:"groups"`              // by name
-	Parts       []TopicPart        `json:"parts"`               // one for each Raft group that has messages of it
+	Parts       []TopicPart        `json:"parts"`               // one for each Raft group with messages of the topic
 	Estimated   bool               `json:"estimated,omitempty"` // the counts include messages whose TTL has ended
 }
 
@@ -31,11 +31,11 @@ type TopicPart struct {
 // TopicGroupStatus is a consumer group of a topic.
 type TopicGroupStatus struct {
 	Group       string     `json:"group"`
-	Subscribers uint64     `json:"subscribers"`                    // that receive messages now
-	Lag         uint64     `json:"lag"`                            // messages that are not acknowledged
-	Capped      bool       `json:"capped,omitempty"`               // there are more than Lag
-	Retried     uint64     `json:"retried"`                        // of Lag: have failed and are delivered again
-	Delayed     uint64     `json:"delayed"`                        // of Lag: their time to be delivered has not come
+	Subscribers uint64     `json:"subscribers"`                    // number of subscribers that receive messages now
+	Lag         uint64     `json:"lag"`                            // number of messages that are not acknowledged
+	Capped      bool       `json:"capped,omitempty"`               // the real number is larger than Lag
+	Retried     uint64     `json:"retried"`                        // of Lag: failed, and are delivered again
+	Delayed     uint64     `json:"delayed"`                        // of Lag: not due for delivery yet
 	Oldest      *time.Time `json:"oldestUnacknowledged,omitempty"` // since when the oldest other message of Lag waits
 	OldestAgeMS int64      `json:"oldestUnacknowledgedAgeMs,omitempty"`
 }
@@ -53,7 +53,7 @@ type TopicPublish struct {
 type TopicPublished struct {
 	PubSub string `json:"pubsub"`
 	Topic  string `json:"topic"`
-	Bytes  int    `json:"bytes"` // of the data
+	Bytes  int    `json:"bytes"` // size of the data
 	// ContentType is the content type of the data.
 	ContentType string `json:"contentType"`
 }
@@ -72,25 +72,25 @@ type TopicRead struct {
 // TopicLine is one line of an answer that is a stream. Each line has exactly one field.
 type TopicLine struct {
 	Message  *TopicMessage   `json:"message,omitempty"`
-	CaughtUp bool            `json:"caughtUp,omitempty"` // all messages that exist were sent
+	CaughtUp bool            `json:"caughtUp,omitempty"` // all existing messages were sent
 	Progress *TopicProgress  `json:"progress,omitempty"`
-	Error    json.RawMessage `json:"error,omitempty"` // as the body of an error; the last line
+	Error    json.RawMessage `json:"error,omitempty"` // encoded like an error body; only in the last line
 }
 
 // TopicMessage is one message of a topic.
 type TopicMessage struct {
 	RaftGroup   uint32            `json:"raftGroup"`
 	Offset      uint64            `json:"offset"`
-	Time        time.Time         `json:"time"` // of its publish, in cluster time
+	Time        time.Time         `json:"time"` // when the message was published, in cluster time
 	Key         string            `json:"key,omitempty"`
 	ID          string            `json:"id,omitempty"`
 	ContentType string            `json:"contentType,omitempty"`
 	Metadata    map[string]string `json:"metadata,omitempty"`
 	DeliverAt   *time.Time        `json:"deliverAt,omitempty"`
 	ExpiresAt   *time.Time        `json:"expiresAt,omitempty"`
-	Data        json.RawMessage   `json:"data,omitempty"`       // of data that is JSON
-	Text        string            `json:"text,omitempty"`       // of other data in UTF-8
-	Base64      []byte            `json:"dataBase64,omitempty"` // of other data
+	Data        json.RawMessage   `json:"data,omitempty"`       // data that is JSON
+	Text        string            `json:"text,omitempty"`       // other data, if it is UTF-8
+	Base64      []byte            `json:"dataBase64,omitempty"` // any other data
 }
 
 // TopicReplay makes a consumer group receive messages again. If Offset is set, these are the messages with at least
@@ -108,14 +108,14 @@ type TopicDelete struct {
 	PubSub string `json:"pubsub"`
 	Topic  string `json:"topic"`
 	Group  string `json:"group,omitempty"` // empty = the topic with all its groups
-	Force  bool   `json:"force,omitempty"` // also if there are subscribers
+	Force  bool   `json:"force,omitempty"` // delete also if there are subscribers
 }
 
 // TopicRedrive moves dead letters back to the topics that they come from, or to one topic.
 type TopicRedrive struct {
 	PubSub string `json:"pubsub"`
-	Topic  string `json:"topic"`        // with the dead letters
-	To     string `json:"to,omitempty"` // empty = where each of them comes from
+	Topic  string `json:"topic"`        // topic with the dead letters
+	To     string `json:"to,omitempty"` // target; empty = the topic that each dead letter came from
 }
 
 // TopicProgress is the progress of an operation on a topic.

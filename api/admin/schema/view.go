@@ -7,12 +7,12 @@ import "time"
 type NodeView struct {
 	At         time.Time       `json:"at"`
 	Status     NodeStatus      `json:"status"`
-	Apps       []AppInstance   `json:"apps"` // of the cluster, as the node knows them
+	Apps       []AppInstance   `json:"apps"` // applications of the cluster, as the node knows them
 	Components []NodeComponent `json:"components"`
 	Figures    Figures         `json:"figures"`
-	Warnings   []LogRecord     `json:"warnings"` // the last ones, newest first
-	Leaders    []LeaderSeen    `json:"leaders"`  // of each group, oldest first
-	Runs       []JobRun        `json:"runs"`     // of jobs whose group the node led, oldest first
+	Warnings   []LogRecord     `json:"warnings"` // last warnings of the log, newest first
+	Leaders    []LeaderSeen    `json:"leaders"`  // the last leaders of each group, oldest first
+	Runs       []JobRun        `json:"runs"`     // runs of jobs whose Raft group the node led, oldest first
 	Alerts     []NodeAlert     `json:"alerts"`
 }
 
@@ -21,7 +21,7 @@ type LeaderSeen struct {
 	Group  uint64    `json:"group"`
 	Term   uint64    `json:"term"`
 	Leader string    `json:"leader"` // node id
-	At     time.Time `json:"at"`     // when the node first heard of it
+	At     time.Time `json:"at"`     // when the node first heard of this leader
 }
 
 // NodeAlert is an alert of deploy/prometheus that a node evaluates with its own metrics. If Grows is true, the console
@@ -42,7 +42,7 @@ type NodeComponent struct {
 	Version string `json:"version"`
 	State   string `json:"state"` // ready, failed or ignored
 	Reason  string `json:"reason,omitempty"`
-	File    string `json:"file,omitempty"` // and line where it is declared; empty = built in
+	File    string `json:"file,omitempty"` // file and line of the declaration; empty = built in
 }
 
 // LogRecord is one record of a node's log.
@@ -54,37 +54,37 @@ type LogRecord struct {
 
 // Figures are numbers of one node, most of them taken from its metrics.
 type Figures struct {
-	Requests     uint64       `json:"requests"`     // of the HTTP and gRPC APIs
-	Errors       uint64       `json:"errors"`       // of these, the ones that failed on the server
-	Latency      Histogram    `json:"latency"`      // of these, in seconds
+	Requests     uint64       `json:"requests"`     // requests of the HTTP and gRPC APIs
+	Errors       uint64       `json:"errors"`       // requests that failed on the server
+	Latency      Histogram    `json:"latency"`      // durations of the requests, in seconds
 	Sync         Histogram    `json:"sync"`         // writes of the log to disk, in seconds
-	Entries      uint64       `json:"entries"`      // of the logs of all groups
+	Entries      uint64       `json:"entries"`      // log entries of all groups
 	LogBytes     uint64       `json:"logBytes"`     // written to the logs of all groups
-	Snapshots    uint64       `json:"snapshots"`    // taken
-	Elections    uint64       `json:"elections"`    // that the node started
+	Snapshots    uint64       `json:"snapshots"`    // snapshots taken
+	Elections    uint64       `json:"elections"`    // elections that the node started
 	Reloads      uint64       `json:"reloads"`      // times that changed component files were read
 	ReloadFailed bool         `json:"reloadFailed"` // the components are not those in the files
-	ReloadedAt   float64      `json:"reloadedAt"`   // Unix time of the last time; 0 = never
+	ReloadedAt   float64      `json:"reloadedAt"`   // Unix time of the last reload; 0 = never
 	CPUSeconds   float64      `json:"cpuSeconds"`
 	Memory       float64      `json:"memory"`  // resident bytes
 	Heap         float64      `json:"heap"`    // bytes
-	Threads      float64      `json:"threads"` // of the operating system
+	Threads      float64      `json:"threads"` // threads of the operating system
 	Goroutines   float64      `json:"goroutines"`
 	Files        float64      `json:"files"` // open file descriptors
 	DiskFree     float64      `json:"diskFree"`
 	Connections  []NamedCount `json:"connections"` // open, by kind
 	Stores       []NamedCount `json:"stores"`      // calls of state stores: name and operation
-	StoreErrors  []NamedCount `json:"storeErrors"` // of these, by name, the ones that failed on the server
+	StoreErrors  []NamedCount `json:"storeErrors"` // calls of state stores that failed on the server, by name
 	Bindings     []NamedCount `json:"bindings"`    // operations and events of bindings: name and outcome
-	Calls        []AppCalls   `json:"calls"`       // of applications, where they begin
+	Calls        []AppCalls   `json:"calls"`       // calls between applications, counted at the caller
 	GroupLogs    []NamedCount `json:"groupLogs"`   // log entries, by group
 	Backup       Backups      `json:"backup"`
 }
 
 // Backups are figures of the backups of a node. Times are Unix times, and 0 = never.
 type Backups struct {
-	Last      float64 `json:"last"`      // of this node
-	Scheduled float64 `json:"scheduled"` // of the cluster
+	Last      float64 `json:"last"`      // last backup of this node
+	Scheduled float64 `json:"scheduled"` // last scheduled backup of the cluster
 	Every     float64 `json:"every"`     // seconds between scheduled backups; 0 = none are configured
 	Failing   bool    `json:"failing"`   // the last scheduled backup failed
 }
@@ -101,7 +101,7 @@ type AppCalls struct {
 	From   string `json:"from"`
 	To     string `json:"to"`
 	Count  uint64 `json:"count"`
-	Errors uint64 `json:"errors"` // no answer, or a status of 500 and above
+	Errors uint64 `json:"errors"` // calls without an answer, or with a status of 500 or above
 }
 
 // Histogram is a distribution of values. Bounds are the upper bounds of the buckets in ascending order. Counts are

@@ -1,8 +1,8 @@
 package schema
 
-// What operators read if the next failure of a voter ends the majority.
+// Warnings for the case that the next failure of a voter ends the majority.
 const (
-	oneFailure     = "one failure stops writes" // all of two voters are alive
+	oneFailure     = "one failure stops writes" // both of two voters are alive
 	oneMoreFailure = "one more failure stops writes"
 )
 
@@ -27,8 +27,8 @@ func CountVoters(servers []ServerStatus) (voters, down int) {
 	return voters, down
 }
 
-// Margin returns a warning if the voters of a group that are not down are just a majority: some of the voters are down,
-// or there are only two. Otherwise it returns "". For a single voter it returns "", too.
+// Margin returns a warning if the voters of a group that are not down are just a majority: some of the voters are
+// down, or there are only two. Otherwise it returns "". For a single voter it returns "", too.
 func Margin(servers []ServerStatus) string { return margin(CountVoters(servers)) }
 
 // Margin returns the same warning as the function Margin, for the group g.

@@ -13,8 +13,8 @@ type WorkflowRef struct {
 type WorkflowSelection struct {
 	App       string
 	Namespace string
-	Name      string    // of the workflow
-	Prefix    string    // of the instance id
+	Name      string    // name of the workflow
+	Prefix    string    // prefix of the instance id
 	Statuses  []string  // such as RUNNING
 	Since     time.Time // the instance was created at this time or later
 	Before    time.Time // the instance was created before this time
@@ -52,13 +52,13 @@ type WorkflowDetail struct {
 	Version   string            `json:"version,omitempty"`
 	Execution string            `json:"execution"` // changes when the workflow continues as new
 	Scheduled time.Time         `json:"scheduled,omitzero"`
-	Started   time.Time         `json:"started,omitzero"` // the first turn
+	Started   time.Time         `json:"started,omitzero"` // begin of the first turn
 	Completed time.Time         `json:"completed,omitzero"`
 	ParentApp string            `json:"parentApp,omitempty"`
 	Tags      map[string]string `json:"tags,omitempty"`
 	Failure   *WorkflowFailure  `json:"failure,omitempty"`
-	Workers   int               `json:"workers"` // connected streams of work of the application, of all nodes
-	Events    int               `json:"events"`  // of the history that Steps is made from
+	Workers   int               `json:"workers"` // connected streams of work of the application, on all nodes
+	Events    int               `json:"events"`  // number of history events that Steps is made from
 	MoreSteps bool              `json:"moreSteps,omitempty"`
 	Turns     int               `json:"turns"`
 	Steps     []WorkflowStep    `json:"steps"`
@@ -75,11 +75,11 @@ type WorkflowStep struct {
 	EventID int32            `json:"eventId"`
 	Name    string           `json:"name,omitempty"`
 	Begin   time.Time        `json:"begin"`
-	End     time.Time        `json:"end,omitzero"` // zero = it goes on
-	Due     time.Time        `json:"due,omitzero"` // of a timer; of a wait: when it times out
+	End     time.Time        `json:"end,omitzero"` // zero = the step goes on
+	Due     time.Time        `json:"due,omitzero"` // when a timer fires or a wait times out
 	Outcome string           `json:"outcome,omitempty"`
-	Attempt int              `json:"attempt,omitempty"` // of an activity that is retried; 1 = the first
-	App     string           `json:"app,omitempty"`     // whose workers run it; empty = those of the application
+	Attempt int              `json:"attempt,omitempty"` // attempt of an activity that is retried; 1 = the first
+	App     string           `json:"app,omitempty"`     // application whose workers run the step; empty = the same
 	Child   string           `json:"child,omitempty"`   // instance id
 	Failure *WorkflowFailure `json:"failure,omitempty"`
 }
@@ -89,12 +89,12 @@ const (
 	StepActivity  = "activity"
 	StepTimer     = "timer"
 	StepRetry     = "retry"     // the pause before an attempt
-	StepWait      = "wait"      // for an external event
+	StepWait      = "wait"      // the wait for an external event
 	StepEvent     = "event"     // an external event that nothing waited for when it came
-	StepChild     = "child"     // another instance, which it waits for
-	StepDetached  = "detached"  // another instance, which it does not wait for
+	StepChild     = "child"     // another instance, for which the workflow waits
+	StepDetached  = "detached"  // another instance, for which the workflow does not wait
 	StepSent      = "sent"      // an event for another instance
-	StepSuspended = "suspended" // by an operator or a client
+	StepSuspended = "suspended" // the time for which the instance was suspended
 	StepStalled   = "stalled"
 )
 
@@ -111,17 +111,17 @@ const (
 
 // WorkflowEvent is one event in the history of an instance.
 type WorkflowEvent struct {
-	Position int              `json:"position"` // in the history, from 0
+	Position int              `json:"position"` // position in the history, from 0
 	ID       int32            `json:"id"`       // -1 = an event of the engine
 	Time     time.Time        `json:"time"`
 	Type     string           `json:"type"`
 	Name     string           `json:"name,omitempty"`
-	Ref      *int32           `json:"ref,omitempty"`    // id of the event that this one answers
+	Ref      *int32           `json:"ref,omitempty"`    // id of the event that this event answers
 	Detail   string           `json:"detail,omitempty"` // a few words
 	Failure  *WorkflowFailure `json:"failure,omitempty"`
 	// Payload is the input, output or data. nil = there is none, or the request did not ask for payloads.
 	Payload *string `json:"payload,omitempty"`
-	// Cut is the size of the payload in bytes if the beginning of it is given only.
+	// Cut is the full size of the payload in bytes, if Payload has only its beginning.
 	Cut int `json:"cut,omitempty"`
 }
 
@@ -143,11 +143,11 @@ type WorkflowStart struct {
 type WorkflowChange struct {
 	WorkflowRef
 	Action       string  `json:"action"`                 // see the constants WorkflowRaise and following
-	Event        string  `json:"event,omitempty"`        // of WorkflowRaise
+	Event        string  `json:"event,omitempty"`        // WorkflowRaise: name of the event
 	Data         *string `json:"data,omitempty"`         // JSON: of the event, or the result of WorkflowTerminate
-	Early        bool    `json:"early,omitempty"`        // WorkflowRaise: even if it waits only for other events
-	Reason       string  `json:"reason,omitempty"`       // of WorkflowPause and WorkflowResume
-	KeepChildren bool    `json:"keepChildren,omitempty"` // of WorkflowTerminate
+	Early        bool    `json:"early,omitempty"`        // WorkflowRaise: even if no wait expects the event
+	Reason       string  `json:"reason,omitempty"`       // WorkflowPause and WorkflowResume: text for the history
+	KeepChildren bool    `json:"keepChildren,omitempty"` // WorkflowTerminate: do not end the children
 }
 
 // The actions of a WorkflowChange.
@@ -172,8 +172,8 @@ type WorkflowPurge struct {
 	Name        string    `json:"name,omitempty"`
 	Prefix      string    `json:"prefix,omitempty"`
 	Statuses    []string  `json:"statuses,omitempty"`
-	Before      time.Time `json:"before,omitzero"` // of the creation
-	Force       bool      `json:"force,omitempty"` // also if the instance runs
+	Before      time.Time `json:"before,omitzero"` // created before this time
+	Force       bool      `json:"force,omitempty"` // remove also an instance that runs
 }
 
 // WorkflowsPurged is the result of a WorkflowPurge.

@@ -7,13 +7,13 @@ import (
 
 // active counts requests in progress, and signals when the last one has ended. The zero value is ready to use.
 type active struct {
-	count atomic.Int64 // plus draining once drain was called
+	count atomic.Int64 // requests in progress, plus draining after drain was called
 	once  sync.Once    // makes empty
 	last  sync.Once    // closes empty
 	empty chan struct{}
 }
 
-// draining is far above any number of requests.
+// draining is added to active.count when no further requests are accepted. It is far above any number of requests.
 const draining = 1 << 62
 
 // Enter counts one more request in progress. After drain was called, Enter counts nothing and returns false.
@@ -25,7 +25,7 @@ func (a *active) Enter() bool {
 	return false
 }
 
-// Leave counts one request in progress less.
+// Leave counts the end of a request that Enter has counted.
 func (a *active) Leave() {
 	if a.count.Add(-1) == draining {
 		a.last.Do(func() { close(a.channel()) })

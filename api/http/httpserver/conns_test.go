@@ -51,7 +51,7 @@ func TestConns_OverLimitClosesLongestIdle(t *testing.T) {
 	kept := servertest.Dial(t, server.Addr().String())
 	answered(t, kept)
 	third := servertest.Dial(t, server.Addr().String())
-	answered(t, third) // the new connection is served
+	answered(t, third) // the server accepts the third connection
 	if !ended(t, silent) {
 		t.Error("the connection that sent nothing stays open")
 	}
@@ -116,7 +116,7 @@ func TestConns_SlowReaderGetsWholeAnswer(t *testing.T) {
 	const size = 16 << 20
 	server := servertest.Open(t, httpserver.Config{WriteStall: 300 * time.Millisecond,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			_, _ = w.Write(make([]byte, size)) // one write that takes longer than WriteStall
+			_, _ = w.Write(make([]byte, size)) // a single write that takes longer than WriteStall
 		})})
 	r, err := http.ReadResponse(bufio.NewReader(servertest.Send(t, server, plainGet)), nil)
 	if err != nil {

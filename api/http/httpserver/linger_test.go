@@ -17,8 +17,8 @@ func refusing(w http.ResponseWriter, _ *http.Request) {
 	http.Error(w, "the body is too large", http.StatusRequestEntityTooLarge)
 }
 
-// Most clients send a request as a whole before they read the answer. If the server reset the connection meanwhile,
-// they would never see why.
+// Most clients send the whole request before they read the answer. If the server reset the connection in the meantime,
+// these clients would not get the answer.
 func TestServer_AnswerReachesClientThatSendsFirst(t *testing.T) {
 	server := servertest.Open(t, httpserver.Config{Handler: http.HandlerFunc(refusing)})
 	const size = 20 << 20 // more than the buffers of a connection hold
@@ -47,7 +47,7 @@ func TestServer_AnswerReachesClientThatSendsFirst(t *testing.T) {
 			}
 		})
 	}
-	if err := server.Close(t.Context()); err != nil { // waits for the connections, which net/http keeps for a moment
+	if err := server.Close(t.Context()); err != nil { // waits for connections that net/http keeps open for a moment
 		t.Error(err)
 	}
 }

@@ -35,10 +35,10 @@ type Config struct {
 	MaxHeaderBytes    int           // 0 = DefaultMaxHeaderBytes
 	ReadHeaderTimeout time.Duration // 0 = DefaultReadHeaderTimeout
 	IdleTimeout       time.Duration // of a connection between requests; 0 = DefaultIdleTimeout
-	// time after which a client that reads nothing of an answer is disconnected; 0 = DefaultWriteStall
+	// WriteStall is the time after which a client that reads nothing is disconnected; 0 = DefaultWriteStall
 	WriteStall     time.Duration
 	MaxConnections int  // at the limit the connection that has been idle longest is closed; 0 = DefaultMaxConnections
-	DisableH2C     bool // speak only HTTP/1.1; otherwise also HTTP/2 without TLS, with prior knowledge
+	DisableH2C     bool // speak only HTTP/1.1; otherwise also HTTP/2 without TLS (h2c with prior knowledge)
 
 	Logger *slog.Logger
 	Open   prometheus.Gauge   // number of open connections; nil = not measured
@@ -57,7 +57,7 @@ type Server struct {
 
 	mu       sync.Mutex
 	listener net.Listener
-	failure  error // of the accept loop
+	failure  error // the error that ended the accept loop; nil after Close
 }
 
 // New makes a Server. It does no I/O.
@@ -126,8 +126,8 @@ func (s *Server) listen(ctx context.Context) (net.Listener, error) {
 }
 
 // markBusy returns a handler that marks the connection of a request as busy while handler runs. The connection limit
-// does not close busy connections. http.StateActive cannot replace this mark, because it begins with the first byte of
-// a request: a client could make idle connections busy with one byte each.
+// does not close busy connections. http.StateActive cannot replace this mark, because net/http sets it at the first
+// byte of a request. With one byte each, a client could make idle connections busy.
 func markBusy(w *connlimit.Limiter, handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if c := watches.ConnOf(r.Context()); c != nil {
@@ -138,8 +138,8 @@ func markBusy(w *connlimit.Limiter, handler http.Handler) http.Handler {
 	})
 }
 
-// follow counts the connections that net/http opens and closes. A connection that the server has taken over stays
-// counted.
+// follow returns a function that counts the connections that net/http opens and closes. A connection that a watch has
+// taken over stays counted.
 func follow(w *connlimit.Limiter, taken *watches.Connections) func(net.Conn, http.ConnState) {
 	return func(c net.Conn, s http.ConnState) {
 		switch s {
@@ -188,8 +188,8 @@ func (s *Server) Wait() error {
 }
 
 // Close stops accepting connections, closes idle connections, and waits for the requests in progress. If ctx ends
-// first, Close cancels these requests, closes their connections, waits until their handlers return, and returns the
-// error of ctx. Close is idempotent.
+// first, Close cancels these requests and closes their connections. It then waits until their handlers return, and
+// returns an error. Close is idempotent.
 func (s *Server) Close(ctx context.Context) error {
 	defer s.abort()
 	if s.Addr() == nil {
@@ -209,7 +209,7 @@ func (s *Server) Close(ctx context.Context) error {
 	if err != nil {
 		s.abort()
 	}
-	_ = s.http.Close() // ends what Shutdown left; it has already returned the error
+	_ = s.http.Close() // closes what Shutdown has left open; Shutdown has already returned the error
 	<-s.served
 	ended := s.active.drain()
 	s.taken.CloseAll()
@@ -229,7 +229,7 @@ type counted struct {
 
 func (c *counted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !c.server.active.Enter() {
-		panic(http.ErrAbortHandler) // its connection is closed already
+		panic(http.ErrAbortHandler) // the connection is closed already
 	}
 	defer c.server.active.Leave()
 	c.next.ServeHTTP(w, r)

@@ -53,7 +53,7 @@ func TestClose_FinishesRequestsAndRefusesNewConnections(t *testing.T) {
 	<-g.entered
 	closed := make(chan error, 1)
 	go func() { closed <- server.Close(context.Background()) }()
-	if err := server.Wait(); err != nil { // no more connections from here on
+	if err := server.Wait(); err != nil { // after Wait, the server accepts no connections
 		t.Errorf("the listener ended with %v", err)
 	}
 	if c, err := net.Dial("tcp", server.Addr().String()); err == nil {
@@ -87,7 +87,7 @@ func TestClose_EndsConnectionsWithoutRequestAtOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			server := servertest.Open(t, httpserver.Config{Handler: http.NotFoundHandler()})
 			conn := servertest.Send(t, server, text)
-			done := servertest.Send(t, server, plainGet) // accepted after conn: its answer says that conn is known
+			done := servertest.Send(t, server, plainGet) // its answer proves that the server has accepted conn
 			if _, err := http.ReadResponse(bufio.NewReader(done), nil); err != nil {
 				t.Fatal(err)
 			}
@@ -97,7 +97,7 @@ func TestClose_EndsConnectionsWithoutRequestAtOnce(t *testing.T) {
 			if err := server.Close(ctx); err != nil {
 				t.Errorf("no request was cut, and Close returned %v", err)
 			}
-			// The package net/http waits for more than five.
+			// Without the server's own limit, net/http waits for more than five seconds.
 			if took := time.Since(start); !testing.Short() && took > 4*time.Second {
 				t.Errorf("Close took %v", took)
 			}

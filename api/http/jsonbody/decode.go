@@ -12,7 +12,8 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
-// The bodies of requests. Field names are case-insensitive and unknown ones are ignored. Values are kept byte for byte.
+// These types are the bodies of requests. Field names are case-insensitive, and unknown fields are ignored. Values are
+// kept byte for byte.
 
 type itemBody struct {
 	Key      string            `json:"key"`
@@ -70,8 +71,8 @@ func DecodeSave(body []byte, n int) ([]api.Item, error) {
 	return items, nil
 }
 
-// DecodeTransaction decodes the body of a state transaction. It returns the operations and the metadata of the request.
-// The field "operations" must be present, but the list may be empty.
+// DecodeTransaction decodes the body of a state transaction and returns its operations and its metadata. The field
+// "operations" must be present, but the list may be empty.
 func DecodeTransaction(body []byte) ([]api.Operation, map[string]string, error) {
 	var in transactionBody
 	if err := Decode(body, &in); err != nil {
@@ -144,7 +145,7 @@ func Decode(body []byte, into any) error {
 	err := json.Unmarshal(body, into)
 	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok && syntax.Offset > 1 &&
 		syntax.Offset <= int64(len(body)) {
-		// The invalid byte may follow a complete value. Then it is ignored.
+		// The invalid byte may follow a complete value. In this case the byte is ignored.
 		if again := json.Unmarshal(body[:syntax.Offset-1], into); !isSyntax(again) {
 			err = again
 		}

@@ -10,7 +10,8 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
-// Answers are built by appending. Values are copied byte for byte as they were saved, which encoding/json would not do.
+// The functions of this file append parts of answers to a byte slice. They copy values byte for byte as they were
+// saved, which encoding/json would not do.
 
 // AppendString appends s as a JSON string. Bytes that are not UTF-8 become U+FFFD.
 func AppendString(dst []byte, s string) []byte {
@@ -139,10 +140,10 @@ func AppendPage(dst []byte, page *api.Page) []byte {
 	return append(dst, '}')
 }
 
-// Expires formats the time of an expiry for headers and bodies.
+// Expires formats an expiry time for headers and bodies: in UTC, as in RFC 3339, with whole seconds.
 func Expires(at time.Time) string { return at.UTC().Format(time.RFC3339) }
 
-// The parts of an error that programs read, in the form of google.rpc.
+// The beginnings of the JSON of error details. Programs read these details, whose types are those of google.rpc.
 const (
 	typeErrorInfo    = `{"@type":"type.googleapis.com/google.rpc.ErrorInfo"`
 	typeResourceInfo = `{"@type":"type.googleapis.com/google.rpc.ResourceInfo","resource_type":"state"`

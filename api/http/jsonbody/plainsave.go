@@ -7,8 +7,8 @@ import (
 )
 
 // plainSave decodes the usual body of a save without reflection. For any other body, even an invalid one, it returns
-// false, and the caller must call Decode instead. The result is the same as that of Decode, and does not refer to
-// body. capacity is the expected number of items.
+// false, and the caller must call Decode instead. The items are the same as those that Decode returns, and do not
+// refer to body. capacity is the expected number of items.
 //
 // In a usual body, member names are in lower case and occur once, and only the values contain escapes.
 func plainSave(body []byte, capacity int) ([]itemBody, bool) {
@@ -95,7 +95,7 @@ func (p *plainScanner) value(v *json.RawMessage) bool {
 
 func isSpace(c byte) bool { return c == ' ' || c == '\t' || c == '\r' || c == '\n' }
 
-// members reads an object. Before each value, it calls member, which must read that value.
+// members reads an object. It calls member with the name of each member, and member must read the value.
 func (p *plainScanner) members(member func(name []byte) bool) bool {
 	if !p.token('{') {
 		return false

@@ -24,7 +24,8 @@ func TestPlainSave_LeavesOtherBodies(t *testing.T) {
 	}
 }
 
-// TestPlainSave_DoesNotReferToTheBody overwrites the body, whose buffer is used again for another request.
+// TestPlainSave_DoesNotReferToTheBody overwrites the body after plainSave, because its buffer is reused for other
+// requests.
 func TestPlainSave_DoesNotReferToTheBody(t *testing.T) {
 	t.Parallel()
 	body := []byte(plainBodies[2])
@@ -65,7 +66,7 @@ var otherBodies = []string{
 	`[{"metadata":{"a":1}}]`, `[{"value":"` + "\xff" + `"}]`, `[{,"key":"k"}]`, `[{"key" "k"}]`,
 }
 
-// samePlain compares plainSave, if it decodes the body, with encoding/json.
+// samePlain checks that plainSave returns the same items as Decode, if plainSave decodes the body.
 func samePlain(t *testing.T, body []byte) {
 	t.Helper()
 	got, ok := plainSave(body, 0)

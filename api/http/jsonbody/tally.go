@@ -7,12 +7,12 @@ import (
 )
 
 // Tally counts the parts of a request body that need much more memory when decoded. For example, a decoded list of
-// empty items needs a hundred times its encoded size. A request reserves memory for these parts before it decodes the
-// body.
+// empty items needs more than a hundred times its encoded size. A request reserves memory for these parts before it
+// decodes the body.
 type Tally struct {
-	List     int // elements of the list that has a limit
-	Metadata int // entries of the largest metadata
-	entries  int // of all metadata
+	List     int // number of elements of the list that has a limit
+	Metadata int // number of entries of the largest metadata object
+	entries  int // number of entries of all metadata objects
 }
 
 // decodedItem and decodedEntry are the bytes that decoding allocates for a list element and a metadata entry. They are
@@ -36,27 +36,27 @@ type scanner struct {
 	Tally
 }
 
-// TallyItems counts the body of a save: a list of items.
+// TallyItems counts the parts of the body of a save, which is a list of items.
 func TallyItems(body []byte) Tally {
 	s := scanner{body: body}
 	s.List = s.array(scanItem)
 	return s.Tally
 }
 
-// TallyOperations counts the body of an actor transaction: a list of operations.
+// TallyOperations counts the parts of the body of an actor transaction, which is a list of operations.
 func TallyOperations(body []byte) Tally {
 	s := scanner{body: body}
 	s.List = s.array(scanOperation)
 	return s.Tally
 }
 
-// TallyTransaction counts the body of a transaction.
+// TallyTransaction counts the parts of the body of a state transaction.
 func TallyTransaction(body []byte) Tally {
 	s := scanner{body: body}
 	s.object(func(s *scanner, name []byte) {
 		switch {
 		case isName(name, "operations"):
-			s.List = max(s.List, s.array(scanOperation)) // the decoder uses the last of several lists; this is a bound
+			s.List = max(s.List, s.array(scanOperation)) // an upper bound: the decoder uses the last of several lists
 		default:
 			scanMetadata(s, name)
 		}
@@ -64,7 +64,7 @@ func TallyTransaction(body []byte) Tally {
 	return s.Tally
 }
 
-// TallyBulk counts the body of a bulk read.
+// TallyBulk counts the parts of the body of a bulk read.
 func TallyBulk(body []byte) Tally {
 	s := scanner{body: body}
 	s.object(func(s *scanner, name []byte) {
@@ -78,7 +78,7 @@ func TallyBulk(body []byte) Tally {
 	return s.Tally
 }
 
-// TallyBinding counts the body of a binding call.
+// TallyBinding counts the parts of the body of a binding call.
 func TallyBinding(body []byte) Tally {
 	s := scanner{body: body}
 	s.object(scanMetadata)
@@ -159,7 +159,7 @@ func (s *scanner) array(element func(s *scanner)) (n int) {
 	return n
 }
 
-// more moves to the next element or member, or past the end.
+// more moves to the next element or member and returns true, or moves past the closing bracket end and returns false.
 func (s *scanner) more(end byte) bool {
 	s.space()
 	if s.peek() == ',' {
@@ -178,7 +178,7 @@ func (s *scanner) more(end byte) bool {
 	}
 }
 
-// skip moves past a value.
+// skip moves past the next value, whatever its type.
 func (s *scanner) skip() {
 	s.space()
 	for depth := 0; s.pos < len(s.body); {

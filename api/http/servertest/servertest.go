@@ -14,7 +14,8 @@ import (
 	"github.com/quorate/quorate/api/http/httpserver"
 )
 
-// Open opens a server on loopback. The end of the test aborts the requests that are still being served.
+// Open opens a server, by default on a free port of 127.0.0.1. The server closes when the test ends, and aborts the
+// requests that are still being served.
 func Open(t *testing.T, c httpserver.Config) *httpserver.Server {
 	t.Helper()
 	c.Logger = slog.New(slog.DiscardHandler)
@@ -33,7 +34,8 @@ func Open(t *testing.T, c httpserver.Config) *httpserver.Server {
 	return server
 }
 
-// Dial opens a connection to an address or a base URL. The connection is closed when the test ends.
+// Dial opens a connection to an address or a base URL. Its reads and writes fail after 20 seconds. The connection is
+// closed when the test ends.
 func Dial(t testing.TB, address string) net.Conn {
 	t.Helper()
 	var dialer net.Dialer
@@ -48,7 +50,7 @@ func Dial(t testing.TB, address string) net.Conn {
 	return conn
 }
 
-// Send sends a text over a new connection.
+// Send opens a connection to server (see Dial), sends a text over it, and returns it.
 func Send(t testing.TB, server *httpserver.Server, text string) net.Conn {
 	t.Helper()
 	conn := Dial(t, server.Addr().String())

@@ -23,7 +23,7 @@ type Options struct {
 	// IgnoreHeaders are the headers to remove from the received answers. An example is Quorate-Consistency, if the
 	// store answers with another level than the recorded one.
 	IgnoreHeaders []string
-	// OmitWriteETag removes the ETag of answers without a body: a store may acknowledge a write before the ETag is
+	// OmitWriteETag removes the ETag of answers with status 204. Some stores acknowledge a write before the ETag is
 	// known.
 	OmitWriteETag bool
 }
@@ -79,10 +79,10 @@ func HTTP(base string) (Doer, error) {
 	return wire{host: u.Host}, nil
 }
 
-// wire opens a connection for each request.
+// wire is a Doer that opens a connection for each request.
 type wire struct{ host string }
 
-// exchangeTime bounds one exchange.
+// exchangeTime is the time limit of one exchange.
 const exchangeTime = 30 * time.Second
 
 func (w wire) Do(ctx context.Context, r Request) (Response, error) {

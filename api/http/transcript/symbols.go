@@ -11,11 +11,10 @@ import (
 	"time"
 )
 
-// symbols replaces values that differ from run to run with names such as <etag 1>. It also does the reverse: it
-// replaces a name with its value. A value has the same name in the whole script. So a script can check that an ETag
-// has changed.
+// symbols replaces values that differ from run to run with names such as <etag 1>, and names with their values. A
+// value has the same name in the whole script. So a script can check that an ETag has changed.
 type symbols struct {
-	names   map[string]string // value -> "<etag 1>", keyed by kind and value
+	names   map[string]string // kind and value -> "<etag 1>"
 	values  map[string]string // "<etag 1>" -> value
 	counts  map[string]int
 	fields  *regexp.Regexp
@@ -50,7 +49,7 @@ func kindOfField(name string) string {
 	return name
 }
 
-// noise returns headers of the transport, which do not belong to the API.
+// noise returns the names of headers that belong to the transport and not to the API.
 func noise() []string {
 	return []string{"Date", "Content-Length", "Connection", "Transfer-Encoding"}
 }
@@ -78,7 +77,8 @@ func nameTime(value string) string {
 	return "<time>"
 }
 
-// response converts an answer to the form in which it is recorded.
+// response returns an answer in the form in which it is recorded. It replaces values with their names, and omits the
+// headers of the transport.
 func (s *symbols) response(r Response) Response {
 	header := http.Header{}
 	for _, name := range sortedNames(r.Header) {
@@ -129,7 +129,7 @@ func (s *symbols) fill(text string) string {
 	return text
 }
 
-// expand replaces «5×ab» and «3,"k#"».
+// expand replaces notations such as «5×ab» and «3,"k#"» with the text that they stand for.
 func expand(text string) (string, error) {
 	before, rest, ok := strings.Cut(text, "«")
 	if !ok {

@@ -23,7 +23,7 @@
 //	>q "text"   a body of a request that is not plain text, as a quoted Go string; <q for an answer
 //	«5×ab»      "ab" five times; only in requests
 //	«3,"k#"»    "k0","k1","k2"; only in requests
-//	<etag 1>    a value of an earlier answer; also <session 1> and <token 1>
+//	<etag 1>    a value of an answer; also <session 1> and <token 1>
 //	<time>      any time
 //	<age>       any age
 package transcript
@@ -63,13 +63,13 @@ type Step struct {
 	Response Response
 }
 
-// Script is one file.
+// Script is the content of one file.
 type Script struct {
 	Comment string
 	Steps   []Step
 }
 
-// Parse parses the content of a file.
+// Parse parses the content of a file. A step without an answer gets status 0.
 func Parse(data []byte) (Script, error) {
 	var s Script
 	blocks := bytes.Split(append([]byte{'\n'}, data...), []byte("\n== "))
@@ -115,7 +115,7 @@ func (s *Step) fill(asked, answered *part) error {
 	for _, h := range answered.header {
 		s.Response.Header.Add(h.Name, h.Value)
 	}
-	if answered.first == "" { // to be recorded
+	if answered.first == "" { // the answer is still to be recorded
 		return nil
 	}
 	var err error

@@ -68,7 +68,7 @@ func TestParse_RefusesBrokenScripts(t *testing.T) {
 	}
 }
 
-// echo answers with its request.
+// echo is a Doer that answers with the request.
 type echo struct{ n int }
 
 func (e *echo) Do(_ context.Context, r transcript.Request) (transcript.Response, error) {

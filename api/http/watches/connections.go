@@ -70,15 +70,15 @@ func ConnOf(ctx context.Context) net.Conn {
 
 // conn is a connection that was taken over. The caller must call end.
 type conn struct {
-	net.Conn // its writes fail if the client takes nothing for too long
+	net.Conn // its writes fail if the client takes nothing for Options.Stall
 	raw      syscall.RawConn
 	owner    *Connections
-	head     []byte // to be sent before the body
+	head     []byte // the head of the answer, sent before the body
 }
 
 // takeOver takes the connection of the request r away from net/http, and adds it to the Connections of its listener.
-// This is possible only if the request uses HTTP/1.1, the connection has a file descriptor, and the listener has
-// Connections (see WithConnections) and is not closing. Otherwise takeOver changes nothing and returns nil.
+// The request must use HTTP/1.1, and its connection must have a file descriptor. The listener must have Connections
+// (see WithConnections) and must not be closing. Otherwise takeOver changes nothing and returns nil.
 func takeOver(w http.ResponseWriter, r *http.Request) *conn {
 	t, _ := r.Context().Value(connectionsKey{}).(*Connections)
 	c := ConnOf(r.Context())
@@ -92,8 +92,8 @@ func takeOver(w http.ResponseWriter, r *http.Request) *conn {
 		return nil
 	}
 	boundBuffer(c)
-	_ = raw.Control(func(fd uintptr) { limitUnacknowledged(fd, t.stall) }) // without it, the next write decides
-	t.limiter.Busy(c)                                                      // in addition to the request, which ends now
+	_ = raw.Control(func(fd uintptr) { limitUnacknowledged(fd, t.stall) }) // best effort: a stalled write also fails
+	t.limiter.Busy(c)                                                      // beyond the end of the request
 	return &conn{Conn: c, raw: raw, owner: t, head: head}
 }
 
@@ -149,7 +149,8 @@ func appendHead(b []byte, h http.Header) []byte {
 	return append(b, "\r\n"...)
 }
 
-// add counts a connection. It returns false if the server no longer serves requests.
+// add adds a connection and counts it as a request in progress. It returns false if the listener serves no further
+// requests.
 func (t *Connections) add(c net.Conn) bool {
 	if !t.requests.Enter() {
 		return false
@@ -191,7 +192,7 @@ func (t *Connections) CloseAll() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for c := range t.conns {
-		_ = c.Close() // its goroutine notices
+		_ = c.Close() // the goroutine that uses the connection gets an error
 	}
 }
 
@@ -206,8 +207,8 @@ const (
 // beginChunk appends the room for the size of a chunk.
 func beginChunk(b []byte) []byte { return append(b, chunkRoom...) }
 
-// finishChunk completes the chunk in b[begin:]. If it is empty, finishChunk removes it, because an empty chunk would
-// end the answer.
+// finishChunk completes the chunk in b[begin:]. If the chunk has no data, finishChunk removes it, because an empty
+// chunk would end the answer.
 func finishChunk(b []byte, begin int) []byte {
 	const digits = "0123456789abcdef"
 	n := len(b) - begin - len(chunkRoom)
@@ -220,5 +221,5 @@ func finishChunk(b []byte, begin int) []byte {
 	return append(b, chunkEnd...)
 }
 
-// headerLine keeps a value of a header on one line.
+// headerLine replaces the line breaks in a value of a header, so that the value stays on one line.
 var headerLine = strings.NewReplacer("\r", " ", "\n", " ")

@@ -24,15 +24,15 @@ var (
 )
 
 const (
-	tickEvery   = 250 * time.Millisecond // how often due bookmarks are looked for
-	maxEncoded  = 16                     // parts that are kept for further watches
+	tickEvery   = 250 * time.Millisecond // interval of ticks
+	maxEncoded  = 16                     // number of encoded parts that are kept for further watches
 	maxUnread   = 64 << 10               // bytes that a client may send after its request
-	clientParts = 8                      // a tick looks whether this part of the clients have closed their connections
+	clientParts = 8                      // a tick checks the connections of one in clientParts clients
 )
 
 // loop serves the watches of a listener over connections that were taken over. One goroutine serves all watches that
-// keep up with the changes. It encodes each change once for all watches with the same request, and writes without
-// waiting. It runs only while there are watches.
+// keep up with the changes. It encodes each change once for all watches that get the same part in the same format, and
+// writes without waiting. It runs only while there are watches.
 //
 // A watch has a goroutine of its own in three cases. Its watchConn.phase is then phaseAlone:
 //
@@ -44,16 +44,16 @@ const (
 type loop struct {
 	life context.Context // ends when requests in progress are aborted
 	log  *slog.Logger
-	wake chan struct{} // receives when something below has changed or life has ended; its capacity is 1
+	wake chan struct{} // wakes the loop after a change of a field below, or when life has ended; its capacity is 1
 
 	mu      sync.Mutex
 	all     map[*watchConn]struct{}
 	ready   []*watchConn // with phase phaseQueued
 	running bool
-	closing bool // the server is closing, so the loop has to look at all clients now
+	closing bool // the server is closing, so the loop must check the connections of all clients
 
 	// used by the goroutine of the loop only
-	part    int // of all watches, which the next tick looks at
+	part    int // the part of the watches that the last tick has checked, below clientParts
 	encoded map[encodedKey]encodedPart
 	write   rawWrite
 	read    rawRead
@@ -67,14 +67,14 @@ type watchConn struct {
 	open *atomic.Int64      // requests in progress
 	sent prometheus.Counter // bytes of the answer
 
-	due    time.Time // of the next bookmark; set by the goroutine that uses the watch
-	number int       // decides in which tick the client is looked at
+	due    time.Time // time of the next bookmark; set by the goroutine that uses the watch
+	number int       // decides which tick checks the connection of the client
 	unread int       // bytes that the client has sent after its request; used by the goroutine of the loop
 
 	// guarded by loop.mu
 	phase   phase
-	changed bool               // there may be something new since phase is phasePolled
-	cancel  context.CancelFunc // of phase phaseAlone
+	changed bool               // OnChange was called while phase is phasePolled
+	cancel  context.CancelFunc // ends the goroutine in phaseAlone; nil in other phases
 }
 
 type phase uint8
@@ -112,7 +112,7 @@ func (l *loop) add(c *conn, s Stream, open *atomic.Int64, sent prometheus.Counte
 	l.alone(w, finishChunk(w.greet(beginChunk(head)), len(head)))
 }
 
-// notify has the loop poll a watch. It is called with locks of the watch held.
+// notify makes the loop poll a watch. The caller holds locks of the watch, so notify must not call the watch.
 func (l *loop) notify(w *watchConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -121,11 +121,11 @@ func (l *loop) notify(w *watchConn) {
 		l.enqueue(w)
 	case phasePolled:
 		w.changed = true
-	case phaseAlone, phaseQueued, phaseEnded: // it is polled afterwards, or never again
+	case phaseAlone, phaseQueued, phaseEnded: // the watch is polled later anyway, or has ended
 	}
 }
 
-// enqueue has the loop poll w. The caller must hold l.mu.
+// enqueue makes the loop poll w. The caller must hold l.mu.
 func (l *loop) enqueue(w *watchConn) {
 	w.phase = phaseQueued
 	l.ready = append(l.ready, w)
@@ -135,11 +135,11 @@ func (l *loop) enqueue(w *watchConn) {
 func (l *loop) signal() {
 	select {
 	case l.wake <- struct{}{}:
-	default: // it has not seen the previous signal yet
+	default: // the loop has not seen the previous signal yet
 	}
 }
 
-// run polls watches until there are none.
+// run is the goroutine of the loop. It polls watches until there are none.
 func (l *loop) run() {
 	ticker := time.NewTicker(tickEvery)
 	defer ticker.Stop()
@@ -162,7 +162,7 @@ func (l *loop) run() {
 	}
 }
 
-// more returns whether there are watches. If not, the goroutine of the loop must end.
+// more reports whether there are watches. If there are none, the goroutine of the loop must end.
 func (l *loop) more() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -196,7 +196,7 @@ func (l *loop) guard(w *watchConn, step func()) {
 	step()
 }
 
-// poll sends what a watch has to deliver.
+// poll sends what a watch has to deliver. The watch then becomes idle, ends, or gets a goroutine of its own.
 func (l *loop) poll(w *watchConn) {
 	for {
 		raw, found, err := w.Watch.Poll()
@@ -241,12 +241,12 @@ func (l *loop) rest(w *watchConn) bool {
 	return true
 }
 
-// last sends the last object, if there is room for it, and ends the watch.
+// last sends the last object of the answer, as far as the connection takes it without waiting, and ends the watch.
 func (l *loop) last(w *watchConn, err error) {
 	b := append(finishChunk(w.appendEnd(beginChunk(nil), err), 0), lastChunk...)
 	n, _ := l.write.try(w.conn.raw, b) // the client may have gone
 	w.sent.Add(float64(n))
-	_, _ = l.read.look(w.conn.raw) // unread data would make the kernel discard what the client has not received
+	_, _ = l.read.look(w.conn.raw) // with unread data, the kernel would reset the connection
 	l.end(w, err)
 }
 
@@ -259,7 +259,7 @@ func (l *loop) end(w *watchConn, err error) {
 	}
 	w.phase = phaseEnded
 	delete(l.all, w)
-	l.signal() // it may have been the last one
+	l.signal() // w may have been the last watch
 	l.mu.Unlock()
 	w.Watch.Close(err)
 	w.open.Add(-1)
@@ -325,7 +325,7 @@ func (l *loop) catchUp(ctx context.Context, w *watchConn, rest []byte) error {
 	}
 }
 
-// tick asks for due bookmarks, and ends watches whose clients have gone.
+// tick asks the store for due bookmarks. It also ends watches whose clients have gone, in one part of all watches.
 func (l *loop) tick(now time.Time) {
 	l.part = (l.part + 1) % clientParts
 	for _, w := range l.idle(func(w *watchConn) bool { return w.phase == phaseIdle && !now.Before(w.due) }) {
@@ -334,7 +334,7 @@ func (l *loop) tick(now time.Time) {
 	l.look(l.idle(func(w *watchConn) bool { return w.number%clientParts == l.part }))
 }
 
-// closeSoon has the loop notice at once which clients have gone.
+// closeSoon makes the loop check the connections of all clients at once, and again whenever it wakes.
 func (l *loop) closeSoon() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -348,7 +348,7 @@ func (l *loop) isClosing() bool {
 	return l.closing
 }
 
-// idle returns the watches that match, except those that the loop is about to poll.
+// idle returns the watches that match and have the phase phaseIdle or phaseAlone.
 func (l *loop) idle(match func(*watchConn) bool) (list []*watchConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -360,7 +360,7 @@ func (l *loop) idle(match func(*watchConn) bool) (list []*watchConn) {
 	return list
 }
 
-// look ends the watches whose clients have gone, or send more than maxUnread.
+// look ends the watches whose clients have gone, or have sent more than maxUnread bytes after their requests.
 func (l *loop) look(list []*watchConn) {
 	for _, w := range list {
 		n, err := l.read.look(w.conn.raw)
@@ -394,7 +394,8 @@ func (l *loop) gone(w *watchConn, err error) {
 	}
 }
 
-// take removes a watch from the queue, so that the caller can end it. The caller must hold l.mu.
+// take makes the caller the user of a watch, so that the caller can end it. It removes the watch from the queue. The
+// caller must hold l.mu.
 func (l *loop) take(w *watchConn) {
 	if w.phase == phaseQueued {
 		for i, q := range l.ready {
@@ -407,7 +408,7 @@ func (l *loop) take(w *watchConn) {
 	w.phase = phasePolled
 }
 
-// abort ends all watches that the loop uses. The others end with their contexts.
+// abort ends all idle and queued watches. Watches with a goroutine of their own end with their contexts.
 func (l *loop) abort() {
 	l.mu.Lock()
 	var mine []*watchConn
@@ -424,10 +425,10 @@ func (l *loop) abort() {
 	}
 }
 
-// encodedKey tells apart what is encoded differently.
+// encodedKey identifies an encoded part. Parts with different bytes have different keys.
 type encodedKey struct {
 	scope          api.WatchScope
-	first          *state.Change // of a part without keys of the application; nil = a bookmark
+	first          *state.Change // first change of the part that Poll has returned; nil = a bookmark
 	seen           uint64
 	values, events bool
 }
@@ -438,7 +439,7 @@ type encodedPart struct {
 	events int
 }
 
-// encode returns a part of Poll as a chunk. Watches with the same part share it.
+// encode returns a part of Poll as a chunk of the answer. Watches with the same part share the encoded bytes.
 func (l *loop) encode(w *watchConn, raw *state.WatchPart) encodedPart {
 	k := encodedKey{scope: w.Watch.Scope(), seen: raw.Seen, values: w.Values, events: w.Events}
 	if len(raw.Changes) > 0 {

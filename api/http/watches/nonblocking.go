@@ -8,7 +8,7 @@ import (
 
 // rawWrite writes to a connection as much as can be written without waiting.
 type rawWrite struct {
-	call func(fd uintptr) bool // write, made once
+	call func(fd uintptr) bool // the method write; made once, to save allocations
 	b    []byte
 	n    int
 	err  error
@@ -38,9 +38,9 @@ func (r *rawWrite) try(c syscall.RawConn, b []byte) (int, error) {
 	return max(r.n, 0), err
 }
 
-// rawRead looks whether the other side has closed a connection.
+// rawRead checks whether the other side has closed a connection.
 type rawRead struct {
-	call func(fd uintptr) bool // read, made once
+	call func(fd uintptr) bool // the method read; made once, to save allocations
 	b    [16 << 10]byte
 	n    int
 	err  error
@@ -56,7 +56,8 @@ func (r *rawRead) read(fd uintptr) bool {
 }
 
 // look reads once without waiting. It discards what the client has sent, and returns the number of bytes. It returns
-// an error if the client has closed the connection. A client that sends without end cannot delay the caller.
+// an error if the client has closed the connection. It reads at most 16 KiB, so a client that sends without end cannot
+// delay the caller.
 func (r *rawRead) look(c syscall.RawConn) (int, error) {
 	r.n, r.err = 0, nil
 	if err := c.Read(r.call); err != nil {

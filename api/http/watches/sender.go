@@ -46,7 +46,7 @@ func (s *Sender) run(ctx context.Context, stream *Stream, w http.ResponseWriter)
 		buffer := s.buffers.Get().(*[]byte)
 		*buffer = encode((*buffer)[:0])
 		_, err := w.Write(*buffer)
-		if cap(*buffer) <= maxBuffer { // others would keep much memory
+		if cap(*buffer) <= maxBuffer { // larger buffers would keep much memory
 			s.buffers.Put(buffer)
 		}
 		if err != nil {

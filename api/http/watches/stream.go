@@ -30,13 +30,14 @@ const eventRetry = "retry: 1000\n\n"
 // Stream encodes the events of one watch.
 type Stream struct {
 	Watch    *api.Watch
-	Values   bool // its events have the values of the items
-	Events   bool // server-sent events, otherwise lines
-	Snapshot bool // the items of a snapshot come first, and are being sent
+	Values   bool // events contain the values of the items
+	Events   bool // true = server-sent events, false = lines of JSON
+	Snapshot bool // the items of the snapshot are still being sent
 }
 
 // Postpone answers an EventSource that reconnects while its watch cannot start because of e. Browsers never connect
-// again after a status other than 200, but they do after the end of an answer. last is the position of the EventSource.
+// again after a status other than 200, but they do after the end of an answer. last is the last event id that the
+// EventSource has sent.
 func Postpone(w http.ResponseWriter, e *api.Error, last string) {
 	s := Stream{Events: true}
 	s.header(w.Header())
@@ -54,7 +55,7 @@ func (s *Stream) header(h http.Header) {
 	}
 }
 
-// greet appends what a client gets at once.
+// greet appends what a client gets before the first change.
 func (s *Stream) greet(b []byte) []byte {
 	if s.Events {
 		b = append(b, eventRetry...)
@@ -82,7 +83,7 @@ func (s *Stream) appendPart(b []byte, part *state.WatchPart) []byte {
 		}
 		b = s.appendChange(b, kind, &part.Changes[i])
 	}
-	// during a snapshot, a client must not continue from a bookmark
+	// A client must not continue from a bookmark within a snapshot.
 	if !part.Synced && !s.Snapshot && len(part.Items)+len(part.Changes) == 0 {
 		b = s.appendBookmark(b)
 	}
@@ -119,7 +120,7 @@ func (s *Stream) appendError(b []byte, e *api.Error, reason, resume string) []by
 	return s.appendObject(b, "error", "", append(data, '}'))
 }
 
-// appendObject appends one event or line. id is empty if it is no position.
+// appendObject appends one event or line. id is the position from which a client can continue, or empty.
 func (s *Stream) appendObject(b []byte, event, id string, data []byte) []byte {
 	if !s.Events {
 		return append(append(b, data...), '\n')
@@ -137,8 +138,8 @@ func appendRevision(dst []byte, revision uint64) []byte {
 	return append(dst, '"')
 }
 
-// appendChange appends an event with the key of the application. The parameter values says whether the event contains
-// the value of the item.
+// appendChange appends the JSON of a change. The parameter values says whether the event contains the value of the
+// item.
 func appendChange(dst []byte, kind string, c *state.Change, values bool) []byte {
 	dst = jsonbody.AppendString(append(dst, `{"type":`...), kind)
 	dst = jsonbody.AppendField(appendRevision(dst, c.Revision), "key", c.Key)

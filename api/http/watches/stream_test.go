@@ -6,7 +6,7 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
-// A client that continued from a bookmark within a snapshot would never get the items that come after it.
+// A client that continued from a bookmark within a snapshot would never get the items after the bookmark.
 func TestStream_NoBookmarkWithinASnapshot(t *testing.T) {
 	s := &Stream{Snapshot: true}
 	if b := finishChunk(s.appendPart(beginChunk(nil), &state.WatchPart{}), 0); len(b) > 0 {
