@@ -31,7 +31,8 @@ func actorOptions(n *Node) actorhost.Options {
 	}
 }
 
-// actorStoreOf returns the name of the store of the actors of an application.
+// actorStoreOf returns the name of the state store with the actor state of app. c are the components that app can use.
+// It returns fault.Unavailable if there is no such store.
 func actorStoreOf(c components.Scoped, app string) (string, error) {
 	inst, ok := c.ActorStore()
 	if !ok {
@@ -42,15 +43,16 @@ func actorStoreOf(c components.Scoped, app string) (string, error) {
 	return inst.Name, nil
 }
 
-// hostActors is called when an application of this node accepts calls.
+// hostActors requests the actor types of an application, unless asksTypes returns false. It is called when the
+// application accepts calls.
 func (s *apiServers) hostActors(app string, ch *appchannel.Channel) {
 	if s.asksTypes(app, ch) {
 		s.actors.Returned(app, ch)
 	}
 }
 
-// asksTypes reports whether the node asks an application which actor types it hosts. A gRPC application registers its
-// types itself.
+// asksTypes reports whether the node requests the actor types of an application with GET /dapr/config. It does not for
+// a gRPC application, which registers its types itself, or if the settings disable this request.
 func (s *apiServers) asksTypes(app string, ch *appchannel.Channel) bool {
 	for _, e := range s.apps {
 		if e.ID == app && slices.Contains(e.InitOff, InitConfig) {
@@ -61,13 +63,13 @@ func (s *apiServers) asksTypes(app string, ch *appchannel.Channel) bool {
 	return p != appchannel.GRPC && p != appchannel.GRPCS
 }
 
-// Registering implements status.Actors. It returns true until the actor types of an application have been registered
-// for the first time, or until this registration has failed.
+// Registering implements status.Actors. It returns true until the first attempt to register the actor types of an
+// application has ended, with or without success. It returns false if the node does not request the types.
 func (s *apiServers) Registering(app string, ch *appchannel.Channel) bool {
 	return ch != nil && s.asksTypes(app, ch) && !s.actors.Tried(app)
 }
 
-// openActors asks the applications of this node which actors they host.
+// openActors starts to request the actor types of the applications of this node. Its closer stops the actors.
 func (s *apiServers) openActors() error {
 	s.actors.Open()
 	return s.closers.Push("actors", s.actors.Close)

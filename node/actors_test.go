@@ -30,13 +30,13 @@ import (
 type counters struct {
 	t       *testing.T
 	server  *httptest.Server
-	sidecar atomic.Pointer[string] // address of its API
-	hosts   *atomic.Bool           // it says which actors it hosts; nil = always
+	sidecar atomic.Pointer[string] // address of the API of its node
+	hosts   *atomic.Bool           // whether the application answers with its actor types; nil = always
 
 	mu          sync.Mutex
 	running     map[string]bool
 	turns       int
-	ticks       map[string]int // of timers
+	ticks       map[string]int // number of ticks, by timer
 	deactivated []string
 	overlap     bool
 }
@@ -122,14 +122,15 @@ func (c *counters) add(w http.ResponseWriter, id string) {
 	_, _ = fmt.Fprint(w, n+1)
 }
 
-// threeCounters are three nodes with an instance of the application each. Tests with them do not run in parallel with
-// others: a host must renew its lease in time, or calls fail.
+// threeCounters starts three nodes, each with an instance of the application. Tests that use it do not run in
+// parallel, because calls fail if a host renews its lease too late.
 func threeCounters(t *testing.T, set ...func(*node.Config)) ([]*node.Node, []*counters) {
 	t.Helper()
 	return countersOf(t, func(int, *counters) {}, 3, set...)
 }
 
-// countersOf is threeCounters with a change of each application. It waits for the first hosts, as many as hosts says.
+// countersOf is threeCounters, but first passes each application to change. It waits until the given number of hosts
+// have registered.
 func countersOf(t *testing.T, change func(i int, app *counters), hosts int,
 	set ...func(*node.Config)) ([]*node.Node, []*counters) {
 	t.Helper()
@@ -164,16 +165,18 @@ func add(t *testing.T, n *node.Node, id string) (int, string) {
 	return code, text
 }
 
-// tally counts calls. The outcome of a call is unknown if its host lost its lease meanwhile, as on a busy machine.
+// tally counts calls. The outcome of a call is unknown if the host has lost its lease during the call. On a busy
+// machine, this can happen.
 type tally struct{ done, unknown int }
 
-// fits reports whether text is the count of an actor after these calls and others more.
+// fits reports whether text can be the count of an actor after the calls in c and the given number of other calls.
 func (c tally) fits(text string, others int) bool {
 	n, err := strconv.Atoi(text)
 	return err == nil && n >= c.done+others && n <= c.done+c.unknown+others
 }
 
-// adding calls an actor until the returned function is called, which returns the number of calls. None may fail.
+// adding calls an actor again and again. The returned function ends this, and returns the tally of the calls. A failed
+// call fails the test.
 func adding(t *testing.T, n *node.Node, id string) (stop func() tally) {
 	end, count := make(chan struct{}), make(chan tally, 1)
 	go func() {
@@ -256,7 +259,8 @@ func TestActors_ErrorsOfCalls(t *testing.T) {
 	wantStatus(t, err, codes.InvalidArgument)
 }
 
-// Every node reads the newest state of an actor that is not active on it, also if a client asks for less.
+// A node reads the state of an actor that is not active on it with strong consistency, even if the client requests
+// eventual consistency.
 func TestActors_StateOfInactiveOnesIsReadStrongly(t *testing.T) {
 	nodes, _ := threeCounters(t)
 	for i := range 20 {
@@ -282,7 +286,7 @@ func TestActors_StateOfInactiveOnesIsReadStrongly(t *testing.T) {
 	}
 }
 
-// A node that stops gives its actors up: no call fails, and the count goes on.
+// A node that stops gives its actors to other nodes. No call fails, and the count continues.
 func TestActors_NodeThatStopsHandsThemOver(t *testing.T) {
 	nodes, apps := threeCounters(t)
 	if code, text := add(t, nodes[2], "a"); code != http.StatusOK {
@@ -314,8 +318,8 @@ func TestActors_NodeThatStopsHandsThemOver(t *testing.T) {
 	}
 }
 
-// An application that is a child process ends when Wait has returned. By then its turns have ended and other nodes have
-// its actors.
+// An application that is a child process ends when Wait has returned. By then its turns have ended and other nodes
+// have its actors.
 func TestActors_AreHandedOverBeforeTheirProgramEnds(t *testing.T) {
 	nodes, apps := threeCounters(t, func(c *node.Config) { c.App.Command = []string{"bank"} }) // no node starts it
 	if code, text := add(t, nodes[2], "a"); code != http.StatusOK {
@@ -346,7 +350,7 @@ func TestActors_AreHandedOverBeforeTheirProgramEnds(t *testing.T) {
 	}
 }
 
-// An operator moves an actor while it is called. No call fails, and the count goes on at the new owner.
+// An operator moves an actor while it is called. No call fails, and the count continues at the new owner.
 func TestActors_MoveAndRebalance(t *testing.T) {
 	nodes, apps := threeCounters(t, func(c *node.Config) { c.API.KeepActors = true }) // only operators move actors
 	for i := range 9 {
@@ -390,7 +394,7 @@ func TestActors_MoveAndRebalance(t *testing.T) {
 	}
 	for i := range 6 {
 		move := schema.ActorMove{Type: "Counter", ID: fmt.Sprint(i), Node: to}
-		if err := admin.MoveActor(t.Context(), move); err != nil && !fault.Is(err, fault.Conflict) { // it is there
+		if err := admin.MoveActor(t.Context(), move); err != nil && !fault.Is(err, fault.Conflict) { // already there
 			t.Fatal(err)
 		}
 	}
@@ -461,8 +465,8 @@ func ownerOf(t *testing.T, n *node.Node, id string) string {
 	return ""
 }
 
-// When a host joins, active actors move to it by themselves, also those that are called all the time. No call fails and
-// every count goes on.
+// When a host joins, active actors move to it without a request of an operator. Actors that are called all the time
+// move too. No call fails, and every count continues.
 func TestActors_SpreadWhenAHostJoins(t *testing.T) {
 	var joins atomic.Bool
 	nodes, apps := countersOf(t, func(i int, app *counters) {
@@ -512,9 +516,8 @@ func TestActors_SpreadWhenAHostJoins(t *testing.T) {
 	}
 }
 
-// The health check waits until the actor types of an application are registered, so that a client that waits for it
-// finds the actors. The metadata reports the same as runtimeStatus and
-// hostReady.
+// The health check fails until the actor types of an application are registered. So a client that waits for the health
+// check finds the actors. The metadata reports the same in runtimeStatus and hostReady.
 func TestActors_HealthWaitsForTheirTypes(t *testing.T) {
 	asked, answer := make(chan struct{}), make(chan struct{})
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -550,7 +553,7 @@ func TestActors_HealthWaitsForTheirTypes(t *testing.T) {
 	}
 }
 
-// An application that does not say which actors it hosts does not keep its node unready.
+// An application that answers the request for its actor types with an error does not keep its node unready.
 func TestActors_HealthDoesNotWaitForWrongConfiguration(t *testing.T) {
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "broken", http.StatusInternalServerError)

@@ -24,7 +24,7 @@ type streamed struct {
 
 	mu   sync.Mutex
 	seen []string
-	err  error // that ended the stream
+	err  error // the error that ended the stream
 }
 
 func newStreamed(t *testing.T, n *node.Node, types ...string) *streamed {
@@ -106,7 +106,7 @@ func (s *streamed) note(parts ...string) {
 	s.seen = append(s.seen, strings.Join(parts, "|"))
 }
 
-// await waits until the application has got a request that begins so, and returns it.
+// await waits until the application has got a request that begins with prefix, and returns the request.
 func (s *streamed) await(t *testing.T, prefix string) (got string) {
 	t.Helper()
 	nodetest.Poll(t, func() error {
@@ -123,7 +123,7 @@ func (s *streamed) await(t *testing.T, prefix string) (got string) {
 	return got
 }
 
-// streamNode is a node whose application has no port.
+// streamNode opens a node whose application has no port.
 func streamNode(t *testing.T) *node.Node {
 	t.Helper()
 	c := nodetest.Config(t)
@@ -245,7 +245,7 @@ func TestActorStream_RefusesWrongFirstMessages(t *testing.T) {
 	}
 }
 
-// A node that stops ends the stream, after it has deactivated the actors.
+// A node that stops first deactivates the actors, and then ends the stream.
 func TestActorStream_EndsWithTheNode(t *testing.T) {
 	n := streamNode(t)
 	app := newStreamed(t, n, "Counter")

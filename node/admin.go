@@ -40,7 +40,7 @@ type applications interface {
 	Apps(ctx context.Context) ([]schema.AppInstance, error)
 }
 
-// leaders transfers leadership, and compares replicas, which leaders do.
+// leaders transfers the leadership of a group, and compares its replicas. Only the leader of the group can do both.
 type leaders interface {
 	TransferLeader(ctx context.Context, group uint64, to string) (schema.TransferResult, error)
 	CompareReplicas(ctx context.Context, group uint64) (schema.Comparison, error)

@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/node/components"
 )
 
-// configurationAdmin implements adminapi.Configurations with the components of the node. It ignores scopes and
-// writers of components, because users of the admin socket have all rights.
+// configurationAdmin implements adminapi.Configurations with the components of the node. It does not check which
+// applications may read or write a component, because users of the admin socket have all rights.
 type configurationAdmin struct{ components *components.Components }
 
 func (a configurationAdmin) store(name string) (*configuration.Instance, error) {

@@ -52,8 +52,8 @@ const (
 )
 
 const (
-	fewConnections   = 256 // of the listeners for metrics and administration
-	leastConnections = 64
+	fewConnections   = 256 // connection limit of each listener that does not serve an API
+	leastConnections = 64  // smallest connection limit of an API listener
 )
 
 // apiServers are all HTTP and gRPC servers of one node: the APIs of its applications, and the listeners for health,
@@ -73,11 +73,11 @@ type apiServers struct {
 	pipeline    *apihttp.Pipeline
 	callLog     *api.CallLog
 
-	declared         component.Configuration // of the start
+	declared         component.Configuration // the Configuration at the start
 	tracer           *tracing.Tracer
-	traced           *tracing.Declared        // what tracer uses
-	measured         *component.MetricsConfig // what dapr uses
-	metricsOff       atomic.Bool              // the Configuration disables metrics
+	traced           *tracing.Declared        // the tracing section that tracer applies
+	measured         *component.MetricsConfig // the metrics section that dapr applies; nil = none
+	metricsOff       atomic.Bool              // true = the Configuration disables metrics
 	anyOnce          sync.Once
 	anyTransport     *http.Transport // for addresses that no HTTPEndpoint declares
 	componentMetrics *components.Metrics
@@ -96,7 +96,7 @@ type apiServers struct {
 	consoleLinks consoleLinks
 	dapr         daprNames
 
-	tokens *api.Tokens // of the applications without a token of their own; nil until an API is opened
+	tokens *api.Tokens // for applications without a token of their own; nil until the API of one is opened
 	apis   []interface{ Close(context.Context) error }
 }
 
@@ -118,11 +118,11 @@ func newAPIServers(c Config, apps []AppEntry, d Deps, closers *lifecycle.Stack,
 	return s
 }
 
-// consoleHeader is the least header size in bytes that the web console accepts. Its links contain a prefix, a key and
-// a page token. Each of them may have 12 KiB when it is escaped.
+// consoleHeader is the smallest header limit of the web console in bytes. The links of the console contain a prefix, a
+// key and a page token. Each of these three may have 12 KiB when it is escaped.
 const consoleHeader = 48 << 10
 
-// serve runs one HTTP server until the node closes.
+// serve starts one HTTP server on l, which runs until the node closes. name is one of the listener names.
 func (s *apiServers) serve(ctx context.Context, name string, l net.Listener, h http.Handler) (*httpserver.Server,
 	error) {
 	header := int(s.config.API.MaxHeaderSize)
@@ -142,7 +142,7 @@ func (s *apiServers) serve(ctx context.Context, name string, l net.Listener, h h
 
 // maxConnections returns the connection limit of one listener. All API listeners together may use half of the file
 // descriptors of the process. The other half is for the store and the cluster, which must not fail because of many
-// client connections.
+// client connections. An API listener gets at least leastConnections and at most httpserver.DefaultMaxConnections.
 func (s *apiServers) maxConnections(listener string) int {
 	if listener != listenerAPI {
 		return fewConnections
@@ -167,7 +167,7 @@ func (s *apiServers) countListeners() int {
 	return each * len(s.config.API.Listen)
 }
 
-// closeAPIs returns the closers of the APIs of the applications.
+// closeAPIs returns the close functions of the APIs of all applications.
 func (s *apiServers) closeAPIs() []func(context.Context) error {
 	var out []func(context.Context) error
 	for _, one := range s.apis {
@@ -443,7 +443,7 @@ func (s *apiServers) openGRPC(ctx context.Context, a AppEntry, shared services, 
 	return s.closers.Push("grpc api", server.Close)
 }
 
-// offerOff adds to the error of a port in use how to switch this API off.
+// offerOff adds a hint to the error of a port in use: how to disable the gRPC API. It returns other errors unchanged.
 func offerOff(err error) error {
 	f, ok := fault.As(err)
 	if !ok || f.Code != fault.Unavailable {
@@ -454,8 +454,9 @@ func offerOff(err error) error {
 	return &more
 }
 
-// movable reports whether the API of an application may use another port if the default port is in use. This is
-// permitted only for an application that this node starts as a child process, because the node tells it the port.
+// movable reports whether the API of an application may use another port if the default port is in use. It may only if
+// the node starts this application as a child process, because the child gets the port from the node. The user must
+// not have chosen the port, and the node must not join other nodes.
 func (c Config) movable(a AppEntry, port Port) bool {
 	return !port.Given && len(c.App.Command) > 0 && a.ID == c.App.ID && !c.Cluster.joining()
 }
@@ -479,7 +480,7 @@ func idsOf(apps []AppEntry) []string {
 type description struct {
 	appParts
 	version  string
-	workers  func() int  // of workflows
+	workers  func() int  // returns the number of connected workflow workers
 	at       *AppAddress // addresses of its APIs; complete once the node has started
 	declared bool        // omit built-in components
 

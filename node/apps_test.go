@@ -123,7 +123,7 @@ func TestCall_ApplicationThatDoesNotListenYet(t *testing.T) {
 	c.App.Port = freePort(t)
 	n := open(t, c)
 	want := fmt.Sprintf("the application has not opened 127.0.0.1:%d yet", c.App.Port)
-	// If the server of another test had the port for a moment, the application was there before.
+	// If the server of another test has used the port for a moment, the node reports that the application was there.
 	also := fmt.Sprintf("the application does not take connections on 127.0.0.1:%d", c.App.Port)
 	poll(t, func() error {
 		code, body, _ := ask(t, n, "GET", "/v1.0/invoke/shop/method/x", "")

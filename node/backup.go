@@ -74,8 +74,8 @@ func (b backupCluster) LocalRecord() ([]byte, error) {
 	return n.Value, err
 }
 
-// buildBackups starts the schedule of backups. A node without replicas has none. When the node stops, a running backup
-// ends before the node transfers its leaderships.
+// buildBackups starts the schedule of backups. A sidecar writes no backups. When the node stops, a running backup ends
+// before the node transfers its leaderships.
 func (n *Node) buildBackups(context.Context) error {
 	c := n.config.Backup
 	o := backups.Options{Node: n.host.Identity().Node, Prefix: n.config.Cluster.Name,

@@ -99,7 +99,7 @@ func dialAll(b *testing.B, addr string, n int) []*rawClient {
 	return out
 }
 
-const rounds = 8 // of subject and floor in turns
+const rounds = 8 // how often subject and floor run alternately
 
 // fineRounds is the number of turns of each subject for short requests. Many short turns average out changes in the
 // speed of the machine.

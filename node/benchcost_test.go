@@ -13,9 +13,10 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// BenchmarkCost measures the processor time of the usual requests of 64 clients at one node, as a ratio to the cheapest
-// server that Go has for such a request: a bare chi handler with the same answer, or for a call the application itself.
-// The ratio hardly depends on other load on the machine. make bench-check compares it with node/testdata/costs.
+// BenchmarkCost measures the processor time of the usual requests of 64 clients at one node. The result is the ratio
+// to the cheapest server in Go for such a request. For a call, this is the application itself, and otherwise a bare
+// chi handler with the same answer. The ratio hardly depends on other load on the machine. make bench-check compares
+// it with node/testdata/costs.
 func BenchmarkCost(b *testing.B) {
 	const clients, keyCount = 64, 100
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

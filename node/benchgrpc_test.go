@@ -18,10 +18,10 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// BenchmarkGRPC alternates gets and saves over gRPC with the same requests over HTTP, on one node. Clients share the
-// two cores of the node. So there are two HTTP clients: net/http, which costs as much as a real client, and a
-// minimal client, which shows the cost of the server. x-http and x-bare are the rate of gRPC divided by the rates of
-// these two. The gRPC client is one connection that all goroutines share, as in the SDKs.
+// BenchmarkGRPC alternates gets and saves over gRPC with the same requests over HTTP, on one node. Clients and node
+// share the processors. So there are two HTTP clients: net/http costs as much as a real client, and a minimal client
+// shows the cost of the server. x-http and x-bare are the rate of gRPC, divided by the rates of these two clients. All
+// goroutines share one gRPC connection, as in the SDKs.
 func BenchmarkGRPC(b *testing.B) {
 	const keys = 1000
 	value := strings.Repeat("v", benchBytes)
@@ -90,7 +90,7 @@ func BenchmarkGRPC(b *testing.B) {
 	}
 }
 
-// answer reads an answer to its end, which must be a good one.
+// answer reads an HTTP answer to its end. It returns an error if the status is above 299.
 func answer(r *http.Response, err error) error {
 	if err != nil {
 		return err
@@ -103,7 +103,7 @@ func answer(r *http.Response, err error) error {
 	return err
 }
 
-// each makes a function that makes requests from several goroutines.
+// each returns a function that makes n requests from several goroutines, and returns how long they took.
 func each(b *testing.B, clients int, do func(i int) error) func(n int) time.Duration {
 	return func(n int) time.Duration {
 		var next atomic.Int64

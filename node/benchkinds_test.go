@@ -18,7 +18,7 @@ import (
 
 // BenchmarkKinds measures what BenchmarkCluster does not: values of other sizes, requests for many keys, and calls to
 // applications. It measures a follower of three nodes, and a single node. The baseline of a read is a constant answer
-// of the same size, that of a write is a plain file, and that of a call is the application itself.
+// of the same size. The baseline of a write is a plain file, and the baseline of a call is the application itself.
 func BenchmarkKinds(b *testing.B) {
 	c := newKinds(b)
 	for _, size := range []int{64, 4 << 10, 64 << 10, 1 << 20} {

@@ -14,13 +14,13 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// BenchmarkSoak saves at 80 % of the highest rate for a minute (QUORATE_SOAK sets another duration), on one node and on
-// three, with 64 clients. Each client sends at fixed times, and a latency begins at such a time. So a pause counts for
-// every save that had to wait for it.
+// BenchmarkSoak saves at 80 % of the highest rate on one node and on three, with 64 clients. It runs for a minute, or
+// for the duration in QUORATE_SOAK. Each client sends at fixed times, and the latency of a save begins at its fixed
+// time. So a pause counts for every save that had to wait for it.
 //
-// A pause is a time of more than 250 ms without an answer. Two probes tell what else stood still then: one syncs a
-// small file on the same disk again and again, the other only sleeps. So a pause is the disk's, the machine's (no
-// processor was free) or the node's.
+// A pause is a time of more than 250 ms without an answer. Two probes show what has caused it. One probe syncs a small
+// file on the same disk again and again, and the other one only sleeps. If the first probe was slow too, the disk was
+// the cause. If the second one was slow too, the machine had no free processor. Otherwise the node was the cause.
 func BenchmarkSoak(b *testing.B) {
 	during := time.Minute
 	if s := os.Getenv("QUORATE_SOAK"); s != "" {
@@ -54,7 +54,7 @@ func soak(b *testing.B, nodes []*node.Node, duration time.Duration) {
 	const warm = 20 * soakClients
 	run(b, clients, warm, "204", request)
 	n := int(10 * warm / run(b, clients, warm, "204", request).Seconds())
-	peak := float64(n) / run(b, clients, n, "204", request).Seconds() // of about ten seconds, with pauses of the disk
+	peak := float64(n) / run(b, clients, n, "204", request).Seconds() // over ten seconds, so that it includes pauses
 	disk, machine := newProbe(syncs(b)), newProbe(naps)
 	b.ResetTimer()
 	pause := time.Duration(soakClients / (peak * soakLoad) * float64(time.Second))
@@ -118,7 +118,7 @@ func paced(b *testing.B, clients []*rawClient, interval, duration time.Duration,
 	return took, answers
 }
 
-// period is a time in which something stood still.
+// period is a time of a pause, or a time in which a probe was slow.
 type period struct{ from, to time.Time }
 
 // pauses returns the times of more than longPause without an answer.
@@ -132,7 +132,7 @@ func pauses(answers []time.Time) (out []period) {
 	return out
 }
 
-// probe does the same small work again and again, and records when it took long.
+// probe does the same small work again and again. slow has the times in which the work took long.
 type probe struct {
 	stop atomic.Bool
 	done chan struct{}

@@ -23,8 +23,8 @@ type bare struct {
 	get, save func(ctx context.Context, key, value string) error
 }
 
-// BenchmarkStores compares gets and saves through a node, with Redis or PostgreSQL as its store, with the same
-// requests by the Go client of the database. It uses 64 clients. Node, clients and database share the processors of
+// BenchmarkStores compares gets and saves through a node with the same requests by the Go client of the database. The
+// store of the node is Redis or PostgreSQL. There are 64 clients. Node, clients and database share the processors of
 // the machine.
 func BenchmarkStores(b *testing.B) {
 	const clients, keys = 64, 1000
@@ -98,7 +98,7 @@ func repeat(b *testing.B, clients, n int, call func(i int) error) time.Duration 
 	return time.Since(start)
 }
 
-// componentFile returns a component file with a setting and more of them.
+// componentFile returns a component file with one metadata entry. more is the YAML text of further entries.
 func componentFile(typ, version, name, value, more string) string {
 	return "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: bench\nspec:\n  type: " + typ +
 		"\n  version: " + version + "\n  metadata:\n  - name: " + name + "\n    value: " +

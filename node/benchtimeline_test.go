@@ -18,9 +18,9 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// BenchmarkTimeline shows where strong saves spend their time: how long each stage takes on one node, at the leader of
-// three, and at a follower of three. It records an execution trace of about a second, and reads it with go tool trace.
-// All nodes and clients are in one process. The trace itself takes time, so rates are lower than without it.
+// BenchmarkTimeline shows how long each stage of a strong save takes: on one node, at the leader of three, and at a
+// follower of three. It records an execution trace of about a second, and reads it with go tool trace. All nodes and
+// clients are in one process. The trace itself takes time, so rates are lower than without it.
 func BenchmarkTimeline(b *testing.B) {
 	if _, err := exec.LookPath("go"); err != nil {
 		b.Skip("skipped: there is no go command: ", err)
@@ -89,7 +89,7 @@ var stages = []string{
 	"apply", "hand the results over", "wake the request", "end of the handler",
 }
 
-// spans collects the durations of the stages. The marks must be in the order of time.
+// spans collects the durations of the stages. The method mark must be called in the order of time.
 type spans struct {
 	entries  map[string]map[string]time.Duration // the first time of each stage, by index
 	requests map[string]map[string]time.Duration // by goroutine: when the request reached each stage
@@ -109,7 +109,7 @@ func (s *spans) entry(index string) map[string]time.Duration {
 	return s.entries[index]
 }
 
-// mark adds one mark of the trace.
+// mark adds one mark of the trace. at is its time, and text is the stage and its parameters.
 func (s *spans) mark(goroutine string, at time.Duration, text []string) {
 	switch stage := text[0]; stage {
 	case timeline.Request:
@@ -148,7 +148,7 @@ func (s *spans) mark(goroutine string, at time.Duration, text []string) {
 func (s *spans) answered(queued, at time.Duration, e map[string]time.Duration) {
 	encoded := e[timeline.Encoded]
 	if queued == 0 || encoded == 0 {
-		return // it began before the trace
+		return // the request began before the trace
 	}
 	s.add("queue, until the entry is encoded", queued, max(encoded, queued))
 	s.add("log write of the leader", encoded, e[timeline.Written])

@@ -14,7 +14,7 @@ import (
 )
 
 // watched opens a node with several applications, which share the keys of the store watched. It returns the addresses
-// of their APIs: a listener has a limited number of watches.
+// of their APIs. Several applications are necessary, because the number of watches of one listener is limited.
 func watched(b *testing.B, apps int) []string {
 	b.Helper()
 	c := config(b)
@@ -62,7 +62,8 @@ func (c *rawClient) event(kind string) error {
 }
 
 // BenchmarkWatch measures the time from the acknowledgement of a strong save to the arrival of the change at each
-// watcher. The clients of the watchers run on the same processors. A change that arrives first counts as 0.
+// watcher. The clients of the watchers run on the same processors. If the change arrives before the acknowledgement,
+// the time counts as 0.
 func BenchmarkWatch(b *testing.B) {
 	addrs := watched(b, 8)
 	writer := dial(b, addrs[0])

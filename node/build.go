@@ -38,16 +38,16 @@ import (
 	raftworkflows "github.com/quorate/quorate/raftfsm/workflows"
 )
 
-// build starts every subsystem, top to bottom; each pushes its closer.
+// build starts the subsystems in the order of the list. Each step pushes closers, which run in the reverse order.
 func (n *Node) build(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
 		n.readDeclared,    // the Configuration resources
-		n.buildNetwork,    // reports a mistake in credential files before it writes to the disk
+		n.buildNetwork,    // reports invalid credential files before the node writes to the disk
 		n.buildMetrics,    // early, so that a slow start can be observed
 		n.buildMemory,     // memory of requests in progress
 		n.buildCalls,      // tracing, and the channels to the applications
 		n.buildAPI,        // from here on, health reports what the start waits for
-		n.listenPeer,      // the address of the peer port is known
+		n.listenPeer,      // from here on, the address of the peer port is known
 		n.buildHost,       // the replicated store
 		n.openCatalogue,   // which applications run where
 		n.identify,        // the certificate of this node, and its identity on the peer port
@@ -61,8 +61,8 @@ func (n *Node) build(ctx context.Context) error {
 		n.buildComponents, // from here on the API serves
 		n.buildLoops,      // finds the cluster and manages its groups
 		n.buildBackups,    // writes scheduled backups while this node leads
-		n.buildDrain,      // closed first: requests in progress still have everything they need
-		n.serveApps,       // others may call the applications; withdrawn before anything is closed
+		n.buildDrain,      // requests in progress end before the parts above close
+		n.serveApps,       // from here on, other nodes may call the applications
 		n.buildInputs,     // delivers events of input bindings
 		func(context.Context) error { return n.apis.openActors() }, // gives actors up first when the node stops
 	} {
@@ -73,7 +73,7 @@ func (n *Node) build(ctx context.Context) error {
 	return nil
 }
 
-// apps returns every application that this node serves.
+// apps returns every application that this node serves. It returns nil if another node of this process serves them.
 func (n *Node) apps() []AppEntry {
 	if n.place.front != nil {
 		return nil
@@ -81,7 +81,7 @@ func (n *Node) apps() []AppEntry {
 	return n.config.apps()
 }
 
-// loop runs f until the node closes.
+// loop runs f in a new goroutine. The closer of the given name cancels the context of f and waits for f.
 func (n *Node) loop(name string, f func(ctx context.Context)) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -115,7 +115,7 @@ func (n *Node) buildNetwork(context.Context) (err error) {
 	return err
 }
 
-// buildMetrics serves the registry to Prometheus.
+// buildMetrics registers metrics, and serves all metrics to Prometheus unless the settings disable this.
 func (n *Node) buildMetrics(ctx context.Context) error {
 	info := prometheus.NewGauge(prometheus.GaugeOpts{Name: "quorate_build_info",
 		Help:        "Always 1; the labels say which version runs, and in which cluster.",
@@ -158,7 +158,7 @@ func (n *Node) buildMetrics(ctx context.Context) error {
 	return err
 }
 
-// buildMemory returns memory to the operating system after a burst of requests.
+// buildMemory starts the loop that returns memory to the operating system after a burst of requests.
 func (n *Node) buildMemory(context.Context) error {
 	return n.loop("memory", func(ctx context.Context) { n.apis.memory.giveBack(ctx.Done(), freeMemory) })
 }
@@ -199,7 +199,7 @@ func (n *Node) buildCalls(ctx context.Context) error {
 	}
 	n.components = &components.Components{}
 	if n.place.front != nil {
-		n.components = n.place.front.components // for operators: they ask the node that holds the data
+		n.components = n.place.front.components // operators see them through the admin API of this node
 	}
 	n.apis.actors = actorhost.New(actorOptions(n))
 	n.status = status.New(status.Options{
@@ -236,7 +236,7 @@ func (n *Node) buildAPI(ctx context.Context) error {
 	return nil
 }
 
-// listenPeer opens the listener of the peer port. It accepts connections later.
+// listenPeer opens the listener of the peer port. The port accepts connections only after openPeer.
 func (n *Node) listenPeer(ctx context.Context) error {
 	if err := n.closers.Push("peer port", func(context.Context) error { return n.network.ClosePort() }); err != nil {
 		return err
@@ -268,7 +268,7 @@ func (n *Node) buildHost(ctx context.Context) error {
 	n.host, n.addrs.Node, n.addrs.DataDir = host, host.Identity().Node, c.Data.Dir
 	n.calls.SetSessions(host)
 	return n.closers.Push("replicated store", func(context.Context) error {
-		n.network.Interrupt() // Raft would wait for requests to servers that are down
+		n.network.Interrupt() // otherwise Raft waits for requests to servers that are down
 		return host.Close()
 	})
 }
@@ -323,7 +323,7 @@ func (n *Node) doctor() *doctor.Doctor {
 }
 
 // certificate returns the identity for the certificate of this node. It consists of the node id, the server id, and
-// the applications in the trust domain. If domain is empty, this is the default trust domain.
+// the applications in the trust domain. If domain is empty, they are in the default trust domain.
 func (n *Node) certificate(domain string) trust.Identity {
 	id := trust.Identity{Node: n.host.Identity().Node, Server: n.network.Identity().Server}
 	for _, app := range n.apps() {
@@ -332,7 +332,8 @@ func (n *Node) certificate(domain string) trust.Identity {
 	return id
 }
 
-// identify sets the identity of this node on connections between nodes. From here on it follows the credential files.
+// identify sets the identity of this node on connections between nodes. If the traffic is secured, it also issues the
+// certificate, and starts to reload changed credential files.
 func (n *Node) identify(context.Context) error {
 	n.network.Introduce(n.host.Identity())
 	if n.credentials == nil {
@@ -346,8 +347,8 @@ func (n *Node) identify(context.Context) error {
 	return n.loop("credentials", func(ctx context.Context) { n.credentials.Follow(ctx, all) })
 }
 
-// openPeer lets other nodes connect, and this node connect to them. The catalogue begins to ask them which applications
-// they run.
+// openPeer opens the peer port, so that this node and other nodes can connect to each other. From then on, the
+// catalogue requests from other nodes which applications they run.
 func (n *Node) openPeer(context.Context) error {
 	if err := n.network.OpenPort(); err != nil {
 		return err
@@ -355,7 +356,7 @@ func (n *Node) openPeer(context.Context) error {
 	return n.loop("roster of the catalogue", n.catalogue.Follow)
 }
 
-// connections are all that use the credentials.
+// connections are the connections to other nodes. They use the credentials.
 type connections struct {
 	*network.Network
 	calls *calls.Calls
@@ -367,7 +368,8 @@ func (c connections) Renew() {
 	c.calls.Renew()
 }
 
-// connectCalls lets other nodes call the applications of this node, and the reverse.
+// connectCalls enables calls between nodes. Other nodes can then call the applications of this node, and this node can
+// call applications on other nodes.
 func (n *Node) connectCalls(context.Context) error {
 	n.calls.Connect(n.catalogue.Places())
 	n.apis.jobs.Open(n.host, n.calls, n.apis.jobObservers(), n.catalogue.Places(), n.network.Port().Client())
@@ -438,7 +440,7 @@ func (n *Node) buildComponents(ctx context.Context) error {
 	return n.followTokens()
 }
 
-// followTokens follows the file of API tokens.
+// followTokens starts to reload the file of API tokens when it changes. It does nothing if there is no such file.
 func (n *Node) followTokens() error {
 	c := n.config.Security
 	if c.APITokenFile == "" || n.apis.tokens == nil {
@@ -513,8 +515,8 @@ func (n *Node) serveApps(context.Context) error {
 	return n.closers.Push("applications", func(context.Context) error { return n.catalogue.Serve(nil) })
 }
 
-// buildInputs starts to deliver the events of input bindings, and to watch the component files. It is the last step
-// of the start, so both end first when the node stops.
+// buildInputs starts to deliver the events of input bindings and the messages of subscriptions, and to watch the
+// component files. When the node stops, its closers run before the applications are withdrawn.
 func (n *Node) buildInputs(context.Context) error {
 	if n.place.front != nil {
 		return nil // there is no application
@@ -562,12 +564,12 @@ func (s Security) files() credentials.Files {
 	}
 }
 
-// trust returns what is known about callers on other nodes.
+// trust returns how callers on other nodes are identified.
 func (c Config) trust() calls.Trust {
 	return calls.Trust{Proven: c.Security.secured(), Insecure: c.Security.Insecure}
 }
 
-// reading returns how the documents of c are read.
+// reading returns the options for reading Configuration and Resiliency documents.
 func (c Config) reading() calls.Reading { return calls.Reading{Trust: c.trust(), Dapr: c.Dapr} }
 
 // sources returns where components are declared.

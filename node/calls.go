@@ -10,8 +10,8 @@ import (
 // callService implements the part of the admin API about API requests.
 type callService struct{ log *api.CallLog }
 
-// callLogFor returns the call log that operators of n see. After a takeover of the shared directory, the requests go
-// to the node that serves the applications, and into its call log.
+// callLogFor returns the call log that operators of n see. After a takeover of the shared directory, the other node of
+// this process serves the applications. callLogFor then returns the call log of that node.
 func callLogFor(n *Node) *api.CallLog {
 	if n.place.front != nil {
 		return n.place.front.apis.callLog

@@ -68,7 +68,8 @@ func TestCluster_SurvivesStopAndReturnOfLeader(t *testing.T) {
 	}
 }
 
-// What a cluster does for the first time waits for no server that is down.
+// A lock, a watch, a backup and a restore work although one server is down, also if the cluster uses them for the
+// first time.
 func TestCluster_FirstUseWhileServerIsDown(t *testing.T) {
 	t.Parallel()
 	nodes, _ := three(t)
@@ -144,7 +145,7 @@ func TestJoin_WithoutClusterIsNotReady(t *testing.T) {
 	t.Parallel()
 	c := member(t, "n1", 0, fmt.Sprintf("127.0.0.1:%d", freePort(t)))
 	n := open(t, c)
-	poll(t, func() error { // the hint is given once the seed has been tried
+	poll(t, func() error { // the reason has the hint only after the first attempt to reach the seed
 		code, body, _ := ask(t, n, "GET", "/v1.0/healthz", "")
 		if code != 500 || !strings.Contains(body, "--bootstrap-expect") {
 			return fmt.Errorf("healthz: %d %s", code, body)
@@ -192,7 +193,7 @@ func TestJoin_RefusesMismatchedNode(t *testing.T) {
 		change func(*node.Config)
 		want   string
 	}{
-		// it was a cluster of its own before
+		// the node first forms a cluster of its own
 		"another cluster":    {func(c *node.Config) { closeNode(t, open(t, *c)) }, "cluster"},
 		"more partitions":    {func(c *node.Config) { c.Cluster.Partitions = 3 }, "partitions"},
 		"the id of a member": {func(c *node.Config) { c.Cluster.NodeID = "n1" }, "n1"},
@@ -208,8 +209,8 @@ func TestJoin_RefusesMismatchedNode(t *testing.T) {
 			}
 			n := open(t, conf)
 			poll(t, func() error {
-				// A node of a cluster of its own may have become ready before it was refused,
-				// and health does not turn back; status knows at any time.
+				// The node of another cluster may have become ready before it was refused. Its health then stays good,
+				// but its status has the reason.
 				code, body, _ := ask(t, n, "GET", "/v1.0/healthz", "")
 				for _, i := range status(t, n).Issues {
 					body += i.Reason
@@ -239,7 +240,7 @@ func TestJoin_WipedServerGetsNewID(t *testing.T) {
 	closeNode(t, nodes[gone])
 	c := configs[gone]
 	c.Data.Dir = filepath.Join(t.TempDir(), "new-disk")
-	c.Cluster.BootstrapExpect = 3 // as before: it must not form another cluster
+	c.Cluster.BootstrapExpect = 3 // the same value as before; the node must still not form another cluster
 	back := open(t, c)
 	ready(t, back)
 	if id := status(t, back).Node.ServerID; id == old {

@@ -26,7 +26,7 @@ const (
 	MaxPartitions = session.MaxGroups
 	// MaxEntry is the maximum size of a log entry in bytes. Every value is smaller.
 	MaxEntry = 64 << 20
-	// MinMemory is the smallest memory limit: a node without requests uses half of it.
+	// MinMemory is the smallest memory limit in bytes. A node without requests uses about half of it.
 	MinMemory = 64 << 20
 )
 
@@ -34,7 +34,7 @@ const (
 // directories of other nodes are beside it, and their names are node ids. So no node may have this name as its id.
 const sharedDir = "local"
 
-// defaultVoters is how many servers of a cluster vote, unless a setting says otherwise.
+// defaultVoters is the default number of voters of a cluster.
 const defaultVoters = 3
 
 // Config is the configuration of a node. It may be copied, because no part of the node keeps a reference to it. For a
@@ -57,8 +57,8 @@ type Config struct {
 	// how long Wait keeps serving after its context ended, unless the application becomes unhealthy; 0 = not at all
 	BlockShutdown time.Duration
 
-	// Dapr selects the defaults of Dapr's sidecar: metrics also have Dapr's names, the log goes to standard output, and
-	// an invalid Resiliency resource is logged and has no effect
+	// Dapr selects the defaults of Dapr's sidecar. Metrics also have Dapr's names, and the log goes to standard
+	// output. An invalid Resiliency resource is logged and has no effect.
 	Dapr bool
 
 	Profiles bool // the admin socket serves profiles of the Go runtime
@@ -74,13 +74,13 @@ type App struct {
 	Address        string   // default 127.0.0.1
 	MaxConcurrency int      // concurrent calls; 0 or less = no limit
 	Health         AppHealth
-	OptionsTimeout time.Duration // of asking for the input bindings that it handles; default 3 s
-	InitOff        []string      // requests at the start that the application does not get; InitConfig or InitSubscribe
+	OptionsTimeout time.Duration // timeout of the request for the input bindings of the application; default 3 s
+	InitOff        []string      // requests at its start that the node omits; InitConfig or InitSubscribe
 	Command        []string      // run as a child of the node; empty = none
 }
 
-// The requests that an application gets when it starts. InitConfig is GET /dapr/config, which asks for the actor
-// types of the application. InitSubscribe is GET /dapr/subscribe. A node never sends it.
+// The requests that an application gets when it starts. InitConfig is GET /dapr/config, which asks for the actor types
+// of the application. InitSubscribe is GET /dapr/subscribe, which asks for its subscriptions.
 const (
 	InitConfig    = "config"
 	InitSubscribe = "subscribe"
@@ -92,15 +92,15 @@ type AppHealth struct {
 	Path      string        // default /healthz
 	Interval  time.Duration // default 5 s
 	Timeout   time.Duration // default 500 ms
-	Threshold int           // failures in a row that make it unhealthy; default 3
+	Threshold int           // consecutive failures that make the application unhealthy; default 3
 }
 
 // AppEntry is a further application of the same node.
 type AppEntry struct {
 	App
-	HTTPPort Port   // of its API listener, which identifies it
+	HTTPPort Port   // of its API listener; requests to this port come from the application
 	GRPCPort Port   // of its gRPC API; zero and not given = none
-	Token    Secret // that its requests must carry; empty = none
+	Token    Secret // API token of its requests; empty = Security.APITokens apply
 }
 
 // Protocol is the protocol of calls to an application.
@@ -133,7 +133,7 @@ type API struct {
 	MaxHeaderSize  int64         // bytes of the header of a request, see maxHead for answers; default 4 KiB
 	DisableH2C     bool          // no HTTP/2 without TLS
 	RequestTimeout time.Duration // default 10 s
-	HostWait       time.Duration // wait of a call to an actor for a host of its type; default 5 s
+	HostWait       time.Duration // how long a call waits if no node hosts the actor type; 0 = 5 s
 	KeepActors     bool          // active actors stay on this node when other hosts have fewer
 	AllowedOrigins []string      // web origins beside the API's own, or "*"
 	AnyEndpoint    bool          // applications may call addresses that no HTTPEndpoint declares
@@ -210,13 +210,15 @@ const (
 
 // Cluster configures the membership of the node in a cluster.
 type Cluster struct {
-	Name            string // default "default"; part of the default data directory, and the gossip label
-	NodeID          string // empty = that of the data directory; for a new one Host with Join, otherwise random
+	Name string // default "default"; part of the default data directory, and the gossip label
+	// empty = the id in the data directory. A new directory gets an id from Host if Join is set, otherwise a random
+	// id.
+	NodeID          string
 	Host            string // name of this machine; empty = unknown
 	Role            Role   // default RoleServer
 	Join            []string
 	BootstrapExpect int // servers that form a new cluster together; 0 = never form one
-	Voters          int // 0 = defaultVoters
+	Voters          int // number of voters of each group; 0 = defaultVoters
 	// fixed when the cluster is created; 1 to MaxPartitions; 0 = the number in the data directory, or 1 for a new
 	// one
 	Partitions int
@@ -228,7 +230,7 @@ type Cluster struct {
 	Timing group.Timing     // of the raft groups; zero = defaults
 	Bounds group.Bounds     // of the raft groups; zero = defaults
 	Limits placement.Limits // for changes of the groups; zero = defaults
-	Fast   bool             // gossip as fast as one machine allows
+	Fast   bool             // use gossip timing for nodes of one machine
 }
 
 // Role says whether the node stores data.
@@ -243,7 +245,7 @@ const (
 // Security configures who may connect to the node.
 type Security struct {
 	APITokens []Secret // each of them opens the API; empty = no token is needed
-	// source of the last FileTokens of APITokens; read again when it changes; empty = none
+	// file with the last FileTokens elements of APITokens; read again when it changes; empty = none
 	APITokenFile string
 	FileTokens   int
 	// one token, or two during rotation; empty = traffic between nodes is not secured
@@ -253,7 +255,7 @@ type Security struct {
 	ClusterCAFile    string
 	Insecure         bool // allow listeners beyond loopback without credentials
 
-	Certificates trust.Timing  // of those issued from a token; zero = a day
+	Certificates trust.Timing  // validity of certificates issued from a token; zero = one day
 	Look         time.Duration // polling interval of the files; 0 = 2 s
 	Drain        time.Duration // time before connections that are no longer trusted are closed; 0 = 10 s
 }
@@ -335,8 +337,8 @@ type Addresses struct {
 	Gossip  string // host:port for --join of other nodes
 	Peer    string // host:port for replication and forwarding
 	DataDir string
-	// SharedDir is the data directory that another node of this user holds, and that this node takes over when that
-	// node ends. It is empty if the data is in DataDir or in a cluster.
+	// SharedDir is the shared data directory, if another node of this user holds it. This process takes the directory
+	// over when that node ends. It is empty if the data is in DataDir or in a cluster.
 	SharedDir string
 }
 
@@ -444,7 +446,8 @@ func (c Cluster) defaultBind() string {
 	return "127.0.0.1"
 }
 
-// withDefaults leaves Dir empty if no setting determines it; Validate then reports that.
+// withDefaults returns d with defaults for unset fields. c must already have its defaults. If no setting determines
+// Dir, Dir stays empty, and Validate reports this.
 func (d Data) withDefaults(c Cluster) Data {
 	d.MinFree = cmp.Or(d.MinFree, 256<<20)
 	if d.Dir != "" || d.StateDir == "" {

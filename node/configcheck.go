@@ -21,7 +21,7 @@ import (
 // messages.
 const maxName = 128
 
-// maxHeaderSize bounds --read-buffer-size. Each connection may take as much memory.
+// maxHeaderSize is the largest --read-buffer-size in bytes. Each connection may use that much memory.
 const maxHeaderSize = 16 << 20
 
 // problems has the errors of a Config. Each is a fault.Invalid that names the flag, its value and the fix.
@@ -56,7 +56,7 @@ func (p *problems) host(flag, host string) {
 	p.check(isHost(host), flag, host, "give an IP address of this machine, or localhost")
 }
 
-// oneOf checks a value from a closed set.
+// oneOf adds a problem unless value is in set.
 func oneOf[T ~string](p *problems, flag string, value T, set ...T) {
 	if slices.Contains(set, value) {
 		return
@@ -90,7 +90,8 @@ func (c Config) Validate() error {
 	return errors.Join(p...)
 }
 
-// validate adds the problems of an application. The names of its settings begin with prefix, which is --app- for flags.
+// validate adds the problems of an application. The names of its settings begin with prefix, which is --app- for
+// flags.
 func (a App) validate(p *problems, prefix string) {
 	p.check(isID(a.ID), prefix+"id", a.ID, idRule)
 	p.between(prefix+"port", a.Port, 0, 65535)
@@ -151,9 +152,9 @@ func (c Config) validateData(p *problems) {
 	}
 }
 
-// leastFree returns the least permitted value of MinFree in bytes, and the reason for it. With less free space, the
-// disk could become full although values are already refused: the log store allocates its space in large steps. Data
-// also arrives until the disk is measured again, and memtables are written to the disk.
+// leastFree returns the least permitted value of MinFree in bytes, and the reason for it. With a lower value, the disk
+// could become full although values are already refused. One reason is that the log store allocates its space in large
+// steps. Also, more data arrives until the next measurement of the disk, and memtables are written later.
 func (d Data) leastFree() (size int64, because string) {
 	if d.LogStore == LogStoreBolt {
 		return 32 << 20, "the log grows by 16 MiB at once, and the database is written in the background"
@@ -256,7 +257,8 @@ func (c Config) validatePorts(p *problems) {
 	}
 }
 
-// validate checks that own certificates are complete.
+// validate adds a problem if only some of the files for own certificates are set, or if they are set without a cluster
+// token.
 func (s Security) validate(p *problems) {
 	files := []string{s.ClusterCertFile, s.ClusterKeyFile, s.ClusterCAFile}
 	given := 0

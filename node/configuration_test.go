@@ -24,7 +24,7 @@ import (
 	"github.com/quorate/quorate/node/nodetest"
 )
 
-// configured is an application that is called about changes of configuration.
+// configured is an application that receives changes of configuration items as callbacks.
 type configured struct {
 	*httptest.Server
 	mu     sync.Mutex
@@ -81,7 +81,8 @@ func adminSet(t *testing.T, n *node.Node, key, value string) {
 	})
 }
 
-// The public SDK, and an application that is called, see both of two sets with the loss of the leader in between.
+// A client of the public SDK and an application with callbacks both get two changes, although the leader is lost
+// between the changes.
 func TestConfiguration_SDKAndCallbackSurviveLossOfLeader(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for an election")
@@ -219,7 +220,7 @@ func TestConfiguration_StreamSurvivesLossesOfLeaders(t *testing.T) {
 	}
 }
 
-// A declared component has writers. Nodes without data serve it too.
+// An application that is a writer of a component can write its items at a sidecar.
 func TestConfiguration_WritersWriteAtSidecar(t *testing.T) {
 	files := map[string]string{"c.yaml": "apiVersion: quorate.dev/v1alpha1\nkind: Component\n" +
 		"metadata: {name: settings}\n" +
@@ -243,7 +244,7 @@ func TestConfiguration_WritersWriteAtSidecar(t *testing.T) {
 		{"PUT", "settings", `[{"key":"a","value":"123456789"}]`, 400, ""},
 		{"DELETE", "settings?key=a", "", 204, ""},
 		{"GET", "settings", "", 204, ""},
-		{"GET", "configstore", "", 400, ""}, // the default is not there beside a declared one
+		{"GET", "configstore", "", 400, ""}, // a declared component replaces the default one
 	} {
 		code, body, _ := ask(t, side, step.method, "/v1.0/configuration/"+step.path, step.body)
 		if code != step.code {

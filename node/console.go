@@ -21,14 +21,14 @@ import (
 	"github.com/quorate/quorate/node/overview"
 )
 
-// newOverview returns what describes this node and the cluster to the console.
+// newOverview returns the source of the data that the console shows about this node and the cluster.
 func newOverview(n *Node) *overview.Overview {
 	return overview.New(overview.Options{Status: n.status, Applications: n.catalogue, Components: n.components,
 		Metrics: n.deps.Registry, Logs: n.deps.recent, Groups: n.host, Runs: &n.apis.jobs, Remote: n.apis.remote,
 		Now: n.deps.Now})
 }
 
-// buildConsole serves the web console, if it is on.
+// buildConsole serves the web console, if the settings enable it.
 func (n *Node) buildConsole(ctx context.Context) error {
 	c := n.config.Console
 	if !c.On {

@@ -8,7 +8,7 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// The longest key that is valid makes a link of 12 KiB, beside a prefix of that size.
+// The longest valid key needs 12 KiB in a link, and a prefix can have the same size.
 func TestConsole_AcceptsLinksOfLongKeys(t *testing.T) {
 	c := config(t)
 	c.Console.On, c.Console.Port = true, node.Port{Given: true}

@@ -41,7 +41,7 @@ func TestUnixSockets_ReplaceThePortsOfBothAPIs(t *testing.T) {
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", path)
 		}}}
-	for _, host := range []string{"localhost", "unix"} { // clients of sockets make a host name up
+	for _, host := range []string{"localhost", "unix"} { // clients of a Unix socket send an arbitrary host name
 		answer, err := client.Get("http://" + host + "/v1.0/healthz")
 		if err != nil {
 			t.Fatal(err)

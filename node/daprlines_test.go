@@ -25,10 +25,11 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// The transcripts in testdata/dapr/nodes need nodes of their own. Beside HTTP requests they have these:
+// Each transcript in testdata/dapr/nodes needs a node with its own settings. In addition to HTTP requests, these
+// transcripts have the following methods:
 //
 //	WRITE, REMOVE  changes a component file; the answer is what the reload logged
-//	WARNINGS       the warnings of the log that have a word
+//	WARNINGS       the warnings of the log that contain the target
 //	INVOKE         InvokeService over gRPC; the target is the method, Calls is how many run at the same time
 //	SERIES         the series of the metrics page that begin with the target, without times
 func TestDaprTranscripts_NodesMatch(t *testing.T) {
@@ -160,8 +161,8 @@ func (n *daprNode) invoke(ctx context.Context, r transcript.Request) transcript.
 	return n.text(out)
 }
 
-// series returns series of the metrics page. Requests are counted after their answer, so it waits for the text in the
-// header Until.
+// series returns the series of the metrics page that begin with the target of r. Requests are counted after their
+// answer, so series waits for the text in the header Until.
 func (n *daprNode) series(r transcript.Request) (out []string) {
 	n.t.Helper()
 	times := regexp.MustCompile(`(_sum\{[^}]*\}) .*`)
@@ -225,7 +226,7 @@ func daprMetrics(t *testing.T) *daprNode {
 	}, func(c *node.Config) { c.App.Port, c.App.ID = daprApp(t), "shop" }))
 }
 
-// gatheringApp is a gRPC application. Calls of "gather" wait for each other.
+// gatheringApp is a gRPC application. Calls of the method gather wait until all gathered calls have arrived.
 type gatheringApp struct {
 	healthyApp
 	arrived atomic.Int32

@@ -27,7 +27,8 @@ import (
 type daprNames struct{ *daprmetrics.Metrics }
 
 // openDaprNames registers the metrics with Dapr's names, if the Configuration resource enables them. A node that runs
-// with Dapr's defaults always registers them, because a changed Configuration may enable them later.
+// with Dapr's defaults registers them in any case, because a changed Configuration may enable them later. Without a
+// metrics listener, nothing is registered.
 func (n *Node) openDaprNames() (err error) {
 	n.apis.measured = n.apis.declared.Metrics
 	o, err := n.apis.daprOptions(n.apis.measured)
@@ -117,7 +118,7 @@ func (d daprNames) invocation() invoke.Observer {
 	return d.Metrics
 }
 
-// eventObservers returns what observes the events of input bindings.
+// eventObservers returns the observers of input binding events, by application id.
 func (s *apiServers) eventObservers() inputs.Observers {
 	out := inputs.Observers{}
 	for _, a := range s.apps {
@@ -126,7 +127,7 @@ func (s *apiServers) eventObservers() inputs.Observers {
 	return out
 }
 
-// jobObservers returns what observes the deliveries of jobs.
+// jobObservers returns the observers of job deliveries, by application id.
 func (s *apiServers) jobObservers() map[string]jobs.Observer {
 	out := map[string]jobs.Observer{}
 	if s.dapr.Metrics != nil {
@@ -137,7 +138,7 @@ func (s *apiServers) jobObservers() map[string]jobs.Observer {
 	return out
 }
 
-// messages returns what observes the publishes of an application and the deliveries to it.
+// messages returns the observer of messages that an application publishes or receives; nil = none.
 func (d daprNames) messages(app string) pubsub.Observer {
 	if d.Metrics == nil {
 		return nil
@@ -145,7 +146,7 @@ func (d daprNames) messages(app string) pubsub.Observer {
 	return d.App(app)
 }
 
-// workflows returns what observes the workflows of an application.
+// workflows returns the observer of the workflows of an application; nil = none.
 func (d daprNames) workflows(app string) workflows.Observer {
 	if d.Metrics == nil {
 		return nil

@@ -349,7 +349,7 @@ func TestDaprNames_AreOffByDefault(t *testing.T) {
 	}
 }
 
-// Under quorate daprd, the metrics have Dapr's names unless the Configuration says otherwise.
+// With quorate daprd, the metrics have Dapr's names unless the Configuration disables the names.
 func TestDaprNames_AreOnWithDaprsDefaults(t *testing.T) {
 	for name, c := range map[string]struct {
 		metrics string

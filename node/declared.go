@@ -38,7 +38,7 @@ func (n *Node) readDeclared(context.Context) error {
 	return err
 }
 
-// prepareAPI restricts the API before it listens.
+// prepareAPI applies the Configuration at the start to the API, before the API listens.
 func (n *Node) prepareAPI() {
 	n.apis.surface.Set(n.apis.declared.API)
 	n.apis.callLog.Set(n.config.API.callLogRule(n.apis.declared))
@@ -53,7 +53,7 @@ func (a API) callLogRule(c component.Configuration) api.CallLogRule {
 	return r
 }
 
-// exportOf returns where spans are sent; nil = the section tracing is not there.
+// exportOf returns the tracing settings of the section t. It returns nil if there is no such section.
 func exportOf(t *component.TracingConfig) *tracing.Declared {
 	if t == nil {
 		return nil
@@ -108,7 +108,7 @@ func (n *Node) applyRules(set *loader.Set, full bool) error {
 }
 
 // reidentify puts the trust domain of the access control rules into the certificate of the node. access is nil without
-// rules. If the domain changes, connections to other nodes are made again.
+// rules. If the certificate changes, the connections to other nodes are opened again.
 func reidentify(n *Node, access *component.AccessControl) error {
 	domain := ""
 	if access != nil {

@@ -36,7 +36,7 @@ func newFailingApp(t *testing.T) *failingApp {
 	t.Helper()
 	a := &failingApp{paths: make(chan string, 1000)}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/dapr/config" || r.URL.Path == "/dapr/subscribe" { // what the node asks at its start
+		if r.URL.Path == "/dapr/config" || r.URL.Path == "/dapr/subscribe" { // requests of the node at its start
 			http.NotFound(w, r)
 			return
 		}
@@ -54,7 +54,7 @@ func newFailingApp(t *testing.T) *failingApp {
 
 func (a *failingApp) id(n *node.Node) string { return n.Addresses().Apps[0].ID }
 
-// awaits waits for a request of a path.
+// awaits waits for a call with the given path.
 func (a *failingApp) awaits(t *testing.T, path string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testutil.Patience)
@@ -288,8 +288,9 @@ func TestEndpoints_ScopesResiliencyAndAnyAddress(t *testing.T) {
 	answers(t, open, "GET", "/v1.0/invoke/"+partner.URL+"/free/method/x", "", 200, "/free/x true")
 }
 
-// Paths to servers outside of the cluster arrive byte for byte, however the call names the server. An address cannot
-// leave the path of its HTTPEndpoint, whose headers are secret.
+// Paths of calls to servers outside of the cluster arrive byte for byte, whether the call names the endpoint or the
+// address of the server. An address with another path than the HTTPEndpoint is refused, because the headers of the
+// HTTPEndpoint are secret.
 func TestEndpoints_PathsArriveAsTheyWereSentAndBelowTheBase(t *testing.T) {
 	t.Parallel()
 	partner := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -24,11 +24,11 @@ import (
 	"github.com/quorate/quorate/raftfsm/group"
 )
 
-// A child process is a node on the directory that childDir names. The tests run it in a process of its own, because
-// it is killed.
+// Environment variables of a child process, which runs a node on the directory in childDir. Tests that kill a node use
+// such a process.
 const (
 	childDir = "QUORATE_TEST_NODE_DIR"
-	childLog = "QUORATE_TEST_NODE_LOG" // its log store; empty = the default
+	childLog = "QUORATE_TEST_NODE_LOG" // the log store of the node; empty = boltdb
 )
 
 func TestMain(m *testing.M) {
@@ -50,7 +50,7 @@ func childNode(dir string) int {
 	c.API.HTTP, c.API.GRPCOff, c.Metrics.Off = free(), true, true
 	// Some disks of these tests are small, and wal allocates 64 MiB.
 	c.Data.LogStore = cmp.Or(node.LogStore(os.Getenv(childLog)), node.LogStoreBolt)
-	// Snapshots, truncation and restarts meet often.
+	// With these bounds, restarts often coincide with snapshots and with truncation of the log.
 	c.Cluster.Bounds = group.Bounds{SnapshotLogBytes: 64 << 10, SnapshotEntries: 100, TrailingEntries: 64}
 	c.Cluster.Timing = group.Timing{SnapshotPoll: 10 * time.Millisecond}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
@@ -115,7 +115,7 @@ func (c *child) end(t *testing.T) string {
 	return c.stderr.String()
 }
 
-// save saves a key. The error has the answer if it is not 204.
+// save saves the key number i, and returns the status. The error has the body if the status is not 204.
 func (c *child) save(i int) (int, error) {
 	body := fmt.Sprintf(`[{"key":"k%d","value":"%s","options":{"consistency":"strong"}}]`, i,
 		strings.Repeat("v", 8<<10))
@@ -205,8 +205,8 @@ func TestDisk_NearlyFullIsReadOnlyUntilFreed(t *testing.T) {
 	waitFor(t, func() bool { code, _ := save("after"); return code == 204 })
 }
 
-// A disk that is full of values has room again soon after they were deleted. Nothing else is written meanwhile, because
-// the reserve stops it.
+// A disk that is full of values has room again soon after the values were deleted. No values are written in the
+// meantime, because the node is read-only.
 func TestDisk_DeletedValuesMakeRoom(t *testing.T) {
 	if testing.Short() {
 		t.Skip("fills a disk")

@@ -46,7 +46,7 @@ func TestDisk_LowLeaderHandsOverAndMajorityIsReadOnly(t *testing.T) {
 		waitFor(t, func() bool { code, _, _ := ask(t, n, "GET", "/readyz", ""); return code == 200 })
 	}
 	waitFor(t, func() bool { return hasIssue(t, nodes[first], "disk", "MiB are free on the disk of") })
-	waitFor(t, func() bool { // the new leader has heard of it by gossip
+	waitFor(t, func() bool { // until gossip has reached the new leader
 		for _, s := range nodetest.Status(t, nodes[second]).Groups[0].Servers {
 			if strings.Contains(s.Reason, "does not lead, because its disk is nearly full") {
 				return true

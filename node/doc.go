@@ -4,5 +4,5 @@
 // subsystem is a separate package. The packages below node/ are subsystems that only a running node needs. The
 // command fills a Config from flags, settings files and the environment.
 //
-// Goroutines: those of Node.loop, which Close ends. Subsystems have their own.
+// Goroutines: Node.loop starts goroutines, and Close ends them. Subsystems have goroutines of their own.
 package node

@@ -10,7 +10,8 @@ func (n *Node) Isolate(servers ...string) {
 	}
 }
 
-// Deafen lets this node send but not receive, or, with sending, receive but not send.
+// Deafen cuts only the connections that other servers open to the peer port of this node, until Rejoin. If sending is
+// true, it cuts only the connections that this node opens to them.
 func (n *Node) Deafen(sending bool, servers ...string) {
 	d := peer.Inbound
 	if sending {

@@ -43,7 +43,7 @@ func dialSDK(t testing.TB, n *node.Node) sdk.Client {
 	return c
 }
 
-// grpcApp is an application written with the public SDK.
+// grpcApp starts an application of the public SDK, and returns its port. serve adds its handlers.
 func grpcApp(t testing.TB, serve func(s common.Service) error, options ...grpc.ServerOption) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // a test
@@ -202,7 +202,7 @@ func TestGRPC_PublicSDKDuringLeaderChange(t *testing.T) {
 					acked[key] = value
 				} else {
 					failures++
-					delete(acked, key) // it may have been applied
+					delete(acked, key) // the write may have been applied
 				}
 				mu.Unlock()
 			}
@@ -238,8 +238,8 @@ func TestGRPC_PublicSDKDuringLeaderChange(t *testing.T) {
 	t.Logf("%d keys, %d failed writes", len(acked), failures)
 }
 
-// An application that speaks gRPC, with and without TLS, is called and gets events. Its own services are reached
-// through the node.
+// The node calls an application that speaks gRPC, and delivers events to it, with and without TLS. Clients can also
+// call the services of the application through the node.
 func TestGRPC_ApplicationOverTLS(t *testing.T) {
 	t.Parallel()
 	for _, protocol := range []node.Protocol{node.ProtocolGRPC, node.ProtocolGRPCS} {

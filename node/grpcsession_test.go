@@ -18,8 +18,8 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// readers returns three nodes with a shared store: application a is at the first node, b at the other two. Method
-// read of b reads the key k at its own node, with eventual consistency.
+// readers returns three nodes with a shared store. The application a is on the first node, and the application b on
+// the other two. The method read of b reads the key k at the node of b, with eventual consistency.
 func readers(t *testing.T) []*node.Node {
 	t.Helper()
 	shared := resources(t, map[string]string{"s.yaml": store("shared", "state.raft",

@@ -120,10 +120,10 @@ func TestHistory_LinearizableUnderNetworkFaults(t *testing.T) {
 	}
 	t.Logf("QUORATE_SEED=%d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a schedule, not a secret
-	// Requests to a node that is cut off end soon, so that clients go on elsewhere.
+	// Requests to a node that is cut off end soon, so that clients continue at other nodes.
 	nodes, _ := threeWith(t, func(c *node.Config) {
 		c.API.RequestTimeout = 400 * time.Millisecond
-		// elections within a fault
+		// short timeouts, so that an election ends within a fault
 		c.Cluster.Timing = group.Timing{Heartbeat: 250 * time.Millisecond, Election: 250 * time.Millisecond,
 			Lease: 150 * time.Millisecond}
 	})
@@ -146,7 +146,7 @@ func TestHistory_LinearizableUnderNetworkFaults(t *testing.T) {
 	}
 	for range rounds {
 		calm := h.Size()
-		poll(t, func() error { // waits for a number of operations without faults
+		poll(t, func() error { // wait for 100 operations without faults
 			if n := h.Size() - calm; n < 100 {
 				return fmt.Errorf("only %d operations since the last fault", n)
 			}
@@ -161,7 +161,7 @@ func TestHistory_LinearizableUnderNetworkFaults(t *testing.T) {
 			nodes[at].Deafen(false, others...)
 		case 2:
 			nodes[at].Deafen(true, others...)
-		case 3: // a bridge: only one of the two can be reached
+		case 3: // only one of the two other servers can be reached
 			nodes[at].Isolate(others[rnd.IntN(2)])
 		}
 		fault := time.NewTimer(time.Duration(300+rnd.IntN(900)) * time.Millisecond)

@@ -16,7 +16,7 @@ import (
 // lockService implements the part of the admin API about locks.
 type lockService struct {
 	host   *raftfsm.Host
-	stores func() []*lock.Instance // of this node
+	stores func() []*lock.Instance // the lock stores of this node
 	log    *slog.Logger
 }
 
@@ -105,8 +105,8 @@ func (s lockService) ReleaseLock(ctx context.Context, r schema.LockReleaseReques
 	return l, nil
 }
 
-// withToken returns the only lock of several that has this token. If there is no such lock, or more than one, it
-// returns all of them. Applications of two namespaces may have locks with equal names.
+// withToken returns the lock in held that has the given token. If no lock has it, or more than one, withToken returns
+// held unchanged. Applications of two namespaces may have locks with equal names.
 func withToken(held []locks.Held, token string) []locks.Held {
 	var found []locks.Held
 	for i := range held {

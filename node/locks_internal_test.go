@@ -6,7 +6,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/locks"
 )
 
-// Locks of two namespaces have equal names, so only the token tells them apart.
+// Locks of two namespaces can have equal names. Then only the token distinguishes them.
 func TestReleaseLock_TokenNamesOneOfSeveral(t *testing.T) {
 	held := func(tokens ...uint64) (out []locks.Held) {
 		for _, token := range tokens {

@@ -147,7 +147,7 @@ func TestLog_SecuredClusterHasNoWarning(t *testing.T) {
 		ready(t, nodes[i])
 	}
 	voters(t, nodes[0], 3)
-	for i := range 150 { // so many that the log no longer begins with the first
+	for i := range 150 { // so many that the log is truncated, and a new server needs a snapshot
 		body := fmt.Sprintf(`[{"key":"k%d","value":%d,"options":{"consistency":"strong"}}]`, i, i)
 		if code, answer, _ := ask(t, nodes[0], "POST", "/v1.0/state/orders", body); code != 204 {
 			t.Fatalf("save: %d %s", code, answer)
@@ -175,7 +175,7 @@ func TestLog_SecuredClusterHasNoWarning(t *testing.T) {
 		return err
 	})
 	closeNode(t, nodes[3])
-	closeNode(t, nodes[2]) // without one of the other two, the majority is lost, which is a warning
+	closeNode(t, nodes[2]) // a further stop would lose the majority, which logs a warning
 	for _, line := range slices.Compact(alarms(&log)) {
 		t.Error(line)
 	}

@@ -14,7 +14,7 @@ import (
 
 var lostMetric = regexp.MustCompile(`(?m)^quorate_raft_eventual_writes_lost_total\{group="0"\} (\S+)$`)
 
-// A leader may step down before it acknowledges a write alone. Then the test begins again.
+// A leader may step down before it acknowledges a write without its followers. Then the test begins again.
 func TestLostWrites_AreCountedAcrossRestart(t *testing.T) {
 	if testing.Short() {
 		t.Skip("forms several clusters, or waits for several elections")
@@ -24,9 +24,9 @@ func TestLostWrites_AreCountedAcrossRestart(t *testing.T) {
 	}
 }
 
-// lostWritesAreCounted has a leader without followers, which acknowledges eventual writes that no other server gets. It
-// stops and restarts in a cluster that has elected another leader. It must count exactly the writes that are lost.
-// lostWritesAreCounted returns false if none was lost.
+// lostWritesAreCounted stops the followers of a leader. The leader then acknowledges eventual writes that no other
+// server gets. When the leader restarts, the cluster has elected another leader. The old leader must count exactly the
+// writes that are lost. lostWritesAreCounted returns false if none was lost.
 func lostWritesAreCounted(t *testing.T) bool {
 	t.Helper()
 	nodes, configs := threeWith(t, func(c *node.Config) {
@@ -57,12 +57,12 @@ func lostWritesAreCounted(t *testing.T) bool {
 			}
 		}
 	}()
-	for write() { // until it no longer leads
+	for write() { // until the node no longer leads
 	}
 	<-gone
 	closeNode(t, nodes[at])
 	var seeds []string
-	for i := range configs { // the one they joined first may be the one that is away
+	for i := range configs { // any node can be a seed, because the first seed may be the stopped node
 		port := freePort(t)
 		configs[i].Cluster.Gossip = node.Port{Number: port, Given: true}
 		seeds = append(seeds, fmt.Sprintf("127.0.0.1:%d", port))

@@ -23,8 +23,9 @@ func newMemory(limit int64, timeout time.Duration, reg prometheus.Registerer) me
 	if limit > 0 {
 		size = admission.Size(limit)
 	}
-	// A request that waited for half of its time still has the other half. Answers need less than requests: their
-	// clients are near, and what a client that was cut did not read becomes free only with the next collection.
+	// A large request waits for memory for at most half of its timeout, because the other half is for its work.
+	// Answers get less memory than requests, because their clients are near and read quickly. Also, the unread answer
+	// of a closed connection leaves the budget at once, but stays in memory until the next garbage collection.
 	patience := min(timeout/2, admission.DefaultLargePatience)
 	return memory{
 		requests: admission.New(admission.Options{Name: "requests", Bytes: size, LargePatience: patience,
@@ -63,7 +64,8 @@ func (m *memory) giveBack(stop <-chan struct{}, free func()) {
 	}
 }
 
-// freeMemory gives back what is not in use. Buffers in pools survive one collection.
+// freeMemory returns unused memory to the operating system. It collects garbage twice, because buffers in a sync.Pool
+// survive the first collection.
 func freeMemory() {
 	runtime.GC()
 	debug.FreeOSMemory()

@@ -32,7 +32,7 @@ func TestMemory_IsFreedOnceAfterBurst(t *testing.T) {
 		if n := after(5 * lookForBurst); n != 0 {
 			t.Errorf("freed %d times without a burst", n)
 		}
-		for range 5 { // it lasts
+		for range 5 { // the burst continues
 			burst()
 			if n := after(lookForBurst); n != 0 {
 				t.Errorf("freed %d times during a burst", n)

@@ -64,7 +64,7 @@ func registered(t *testing.T) map[string][]string {
 			delete(r.names, name)
 		}
 	}
-	// constant labels, which its description does not list
+	// the labels of this metric are constant, so that its description does not list them
 	r.names["quorate_build_info"] = []string{"cluster", "version"}
 	return r.names
 }

@@ -44,7 +44,7 @@ func TestActorMethods_KeepSegmentsAndQueries(t *testing.T) {
 	}
 }
 
-// A caller cannot invent a tick: the paths of reminders and timers are no methods.
+// A caller cannot forge a tick, because the paths of reminders and timers are refused as methods.
 func TestActorMethods_AreNoTicks(t *testing.T) {
 	n, app := oneCallee(t)
 	client := runtimev1.NewDaprClient(connect(t, n.Addresses().GRPC[0]))

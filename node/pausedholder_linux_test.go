@@ -16,7 +16,7 @@ import (
 	"github.com/quorate/quorate/node/nodetest"
 )
 
-// holderEnv has the address of the API for the process that is paused.
+// holderEnv is the environment variable with the address of the API, for the process that is paused.
 const holderEnv = "QUORATE_TEST_HOLDER"
 
 // postLocked posts a body to the API, with the lock tokens if there are any. It returns the status, the token of a
@@ -59,8 +59,8 @@ func TestPausedHolder_Process(t *testing.T) {
 	fmt.Println("written", ordinary, fenced, strings.Contains(text, "lock_lost"))
 }
 
-// A process is stopped for longer than its lock is valid, wakes up and writes. A store that does not check lock
-// tokens applies this write over the write of the new owner. The store of the lock refuses it.
+// A process is paused for longer than its lock is valid, continues and writes. A store that does not check lock tokens
+// overwrites the value of the new owner. The store that the lock protects refuses the write.
 func TestPausedHolder_FencedWriteIsRefused(t *testing.T) {
 	t.Parallel()
 	c := nodetest.Config(t)

@@ -30,7 +30,8 @@ import (
 //	                          it is not given, or a gRPC code
 //	GET /requests             waits for the next request, and returns it
 //
-// Without an answer of a transcript it answers 404, or Unimplemented. GET /dapr/config waits for its answer.
+// If a transcript has set no answer, the application answers 404 or Unimplemented. GET /dapr/config waits until its
+// answer is set.
 type recordedApp struct {
 	mu         sync.Mutex
 	answers    map[string]transcript.Request
@@ -96,7 +97,7 @@ func (a *recordedApp) control(ctx context.Context, r transcript.Request) (transc
 	}
 }
 
-// answer returns the answer to a request. The status is empty if the transcript has none.
+// answer returns the answer to a request. The status is empty if the transcript has set no answer.
 func (a *recordedApp) answer(to string) (status string, out transcript.Request) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -146,7 +147,7 @@ func (a *recordedApp) serveHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if w.Header().Get("Content-Type") == "" {
-		w.Header()["Content-Type"] = nil // none is guessed
+		w.Header()["Content-Type"] = nil // so that net/http does not guess a type
 	}
 	code, err := strconv.Atoi(status)
 	if err != nil {

@@ -25,7 +25,7 @@ const (
 	retryEvery = 30 * time.Second       // default of Components.Retry
 )
 
-// The beginnings of the reasons of issues.
+// Prefixes of the reasons of issues.
 const (
 	notApplied = "a change was not applied: "
 	notServed  = "not served, because of ignoreErrors: "
@@ -41,9 +41,9 @@ type reloads struct {
 
 	mu      sync.Mutex
 	set     *loader.Set
-	seen    string         // fingerprint of the files that set was made of
-	failing []string       // what is not as in the files
-	retired sync.WaitGroup // of components that are closed later
+	seen    string         // fingerprint of the files that were read last
+	failing []string       // reasons why the running components differ from the files
+	retired sync.WaitGroup // goroutines that close replaced components
 	closing chan struct{}
 }
 
@@ -185,7 +185,8 @@ func (r *reloads) subscriptions() []component.Subscription {
 	return r.set.Subscriptions()
 }
 
-// closeLater closes replaced components when requests that still use them have ended.
+// closeLater closes replaced components after the request timeout, because requests may use them until then. If the
+// node closes earlier, closeLater closes them at once.
 func (r *reloads) closeLater(changes loader.Changes) {
 	r.retired.Go(func() {
 		select {
@@ -198,7 +199,7 @@ func (r *reloads) closeLater(changes loader.Changes) {
 	})
 }
 
-// fail sets what is not as in the files.
+// fail stores the reasons why the running components differ from the files. An empty list means that they agree.
 func (r *reloads) fail(failing []string) {
 	r.good.Set(1)
 	if len(failing) > 0 {

@@ -61,7 +61,7 @@ func running(t *testing.T, files map[string]string, change func(*node.Config)) (
 	return n, c.Components.Paths[0], log
 }
 
-// says waits until a line of the log has all words. A change takes effect before the log says so.
+// says waits until a line of the log has all words. A change takes effect before it is logged.
 func says(t *testing.T, log *record, words ...string) {
 	t.Helper()
 	poll(t, func() error {
@@ -86,7 +86,7 @@ func TestReload_ComponentsAreAddedChangedAndRemoved(t *testing.T) {
 	answers(t, n, "POST", "/v1.0/state/second", `[{"key":"k","value":2}]`, 204, "")
 
 	write(t, dir, "a.yaml", store("first", "state.raft", "{name: keyPrefix, value: name}"))
-	answers(t, n, "GET", read, "", 204, "") // it has other keys now
+	answers(t, n, "GET", read, "", 204, "") // the store has other keys now
 	write(t, dir, "a.yaml", store("first", "state.raft", "{name: keyPrefix, value: appid}"))
 	answers(t, n, "GET", read, "", 200, "1")
 
@@ -156,7 +156,7 @@ func TestReload_ComponentThatFailedAtTheStartIsTriedAgain(t *testing.T) {
 	}) {
 		t.Errorf("%+v", status(t, n).Issues)
 	}
-	poll(t, func() error { // it has been tried again, and has failed
+	poll(t, func() error { // until the component was tried again and has failed
 		if strings.Contains(scrape(t, n), `quorate_reloads_total{result="failed"} 0`) {
 			return errors.New(log.String())
 		}
@@ -232,7 +232,7 @@ func TestReload_ResiliencyAndConfiguration(t *testing.T) {
 	says(t, log, "spec.metrics of the Configuration changed; it takes effect with the next start")
 }
 
-// Dapr's sidecar applies spec.metrics after SIGHUP, because it starts its runtime anew.
+// Dapr's sidecar applies spec.metrics after SIGHUP, because it restarts its runtime.
 func TestReload_MetricsWithDaprsDefaults(t *testing.T) {
 	n, dir, _ := running(t, map[string]string{"a.yaml": store("first", "state.raft", "")}, func(c *node.Config) {
 		c.Dapr = true
@@ -276,7 +276,7 @@ func TestReload_TracingToZipkin(t *testing.T) {
 	answers(t, n, "GET", "/v1.0/invoke/"+app.id(n)+"/method/m", "", 500, "no")
 	answers(t, n, "GET", "/v1.0/state/first/%ff", "", 400, "") // must not harm the other spans
 	answers(t, n, "GET", "/v1.0/state/first/k", "", 204, "")
-	closeNode(t, n) // the last spans are exported
+	closeNode(t, n) // exports the last spans
 	got := <-spans
 	for _, part := range []string{"/api/v2/spans ", `"name":"invoke `, `"name":"/v1.0/state/first/k"`,
 		`"db.name":"first"`, `"dapr.status_code":"204"`} {

@@ -26,21 +26,21 @@ import (
 	"github.com/quorate/quorate/node/nodetest"
 )
 
-// callee is an application whose actors record their callbacks. The cancel header goes with the answer to the callback
-// number stop.
+// callee is an application whose actors record their callbacks. The answer to the callback with the number stop has
+// the cancel header.
 type callee struct {
 	server *httptest.Server
 
 	mu     sync.Mutex
 	got    []string // paths and bodies
-	uris   []string // as they were sent
+	uris   []string // request URIs, as they were sent
 	ticks  []string // ids of the ticks of reminders
 	status int      // of the next answer; 0 = 200
 	always int      // status of all answers; 0 = 200
 	stop   int
 }
 
-// newCallee starts the application that a node has.
+// newCallee starts a callee, and sets its id and its port in config.
 func newCallee(t *testing.T, config *node.Config) *callee {
 	t.Helper()
 	c := &callee{}
@@ -94,7 +94,7 @@ func (c *callee) await(t *testing.T, n int) (got []string) {
 	return got
 }
 
-// oneCallee is a node with such an application.
+// oneCallee opens a node with a callee.
 func oneCallee(t *testing.T) (*node.Node, *callee) {
 	t.Helper()
 	c := nodetest.Config(t)
@@ -300,7 +300,7 @@ func TestReminders_BelongToTheApplicationOfTheActor(t *testing.T) {
 		wantStatus(t, err, codes.PermissionDenied)
 	}
 	expect(t, thief, 500, "POST", "a/timers/t", `{"dueTime":"2h"}`)
-	expect(t, thief, 204, "GET", "a/state/k", "") // the application has nothing of its own there
+	expect(t, thief, 204, "GET", "a/state/k", "") // this application has no state of such an actor
 	expect(t, owner, 200, "GET", "a/state/k", "")
 	if text := expect(t, owner, 200, "GET", "a/reminders/r", ""); !strings.Contains(text, `"dueTime":"1h"`) {
 		t.Error(text)
@@ -471,7 +471,7 @@ func TestTimers_CallTheActor(t *testing.T) {
 func TestReminders_ListHasAllPages(t *testing.T) {
 	n, _ := oneCallee(t)
 	c := runtimev1.NewDaprClient(connect(t, n.Addresses().GRPC[0]))
-	const all = 20 // a page ends after 16 of them
+	const all = 20 // a page has 16 reminders of this size
 	for i := range all {
 		_, err := c.RegisterActorReminder(t.Context(), &runtimev1.RegisterActorReminderRequest{ActorType: "Counter",
 			ActorId: fmt.Sprintf("%02d", i), Name: "r", DueTime: "1h", Data: make([]byte, 256<<10)})
@@ -615,7 +615,8 @@ func TestReminders_SurviveTheRestartOfAllNodes(t *testing.T) {
 	}
 }
 
-// Reminders go on when the node with the actor ends, at another node, and every node can set and read them.
+// When the node with the actor stops, its reminders continue at another node. Every node can set, read and remove
+// them.
 func TestReminders_MoveToAnotherNode(t *testing.T) {
 	t.Parallel()
 	var apps []*callee

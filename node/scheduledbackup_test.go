@@ -21,7 +21,7 @@ func whole(dir string) error {
 	}
 	f, err := os.Open(names[len(names)-1])
 	if err != nil {
-		return err // removed meanwhile
+		return err // the backup may have been removed in the meantime
 	}
 	defer func() { _ = f.Close() }()
 	sum, err := backup.Inspect(f, func(id string) (string, string) { return "", id })

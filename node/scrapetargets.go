@@ -18,10 +18,10 @@ type targetGroup struct {
 	Labels  map[string]string `json:"labels"`
 }
 
-// scrapeTargets serves the list of nodes that announce a metrics address, sorted by node id. Nodes that have failed are
-// listed until they are removed or forgotten. Prometheus would drop them otherwise, and could not report that they are
-// down. Nodes that have left are not listed. Before gossip is open, scrapeTargets answers 503, so that Prometheus keeps
-// its previous list. With an empty list, Prometheus would drop every target.
+// scrapeTargets serves the list of nodes that announce a metrics address, sorted by node id. Nodes that have failed
+// are listed until they are removed or forgotten. Prometheus would drop them otherwise, and could not report that they
+// are down. Nodes that have left are not listed. Before gossip is open, scrapeTargets answers 503, so that Prometheus
+// keeps its previous list. With an empty list, Prometheus would drop every target.
 type scrapeTargets struct {
 	cluster string
 	known   interface{ Roster() *membership.Roster } // nil until gossip is open

@@ -6,7 +6,8 @@ import (
 	"github.com/quorate/quorate/membership"
 )
 
-// The alert QuorateNodeDown needs targets of nodes that have failed. A node that has left is not missed.
+// The alert QuorateNodeDown needs the targets of nodes that have failed. Nodes that have left must not cause this
+// alert.
 func TestTargetGroups_ListsFailedNodes(t *testing.T) {
 	var members []membership.Member
 	for id, state := range map[string]membership.State{"up": membership.Alive, "down": membership.Failed,

@@ -16,7 +16,7 @@ import (
 	"github.com/quorate/quorate/node/nodetest"
 )
 
-// Two owners at two nodes use the public SDK: one of them gets the lock.
+// Two owners at two nodes try to acquire a lock with the public SDK. Only one of them gets the lock.
 func TestSDK_Locks(t *testing.T) {
 	nodes, _ := nodetest.ThreeWith(t, func(c *node.Config) { c.App.ID = "shop" })
 	ctx := t.Context()
@@ -101,7 +101,7 @@ func TestSDK_JobsReachGRPCApplication(t *testing.T) {
 	schedule(sdk.Job{Name: "report", DueTime: "1ms", Data: &anypb.Any{Value: []byte(`{"order":1}`)}})
 	want(`report {"order":1}`)
 	schedule(sdk.Job{Name: "flaky", DueTime: "1ms", Data: &anypb.Any{Value: []byte("x")}})
-	for range 3 { // the policy without one: three more attempts
+	for range 3 { // the default failure policy: three more attempts
 		want("flaky x")
 	}
 

@@ -21,8 +21,8 @@ import (
 	"github.com/quorate/quorate/node/nodetest"
 )
 
-// childActors is the variable with the address of an application with actors. It runs in a process of its own, because
-// the public SDK has one runtime of actors, and one client, for each process.
+// childActors is the environment variable with the address of an application with actors. The application runs in its
+// own process, because the public SDK has only one actor runtime and one client in each process.
 const childActors = "QUORATE_TEST_ACTORS"
 
 // runActors serves an application with actors, which finds its node by DAPR_GRPC_PORT.
@@ -57,7 +57,7 @@ func (c *SDKCounter) Add(ctx context.Context, n int) (int, error) {
 	return sum, state.Set(ctx, "sum", sum)
 }
 
-// Remove removes the sum. It returns whether there was one.
+// Remove removes the sum, and reports whether there was one.
 func (c *SDKCounter) Remove(ctx context.Context) (bool, error) {
 	found, err := c.GetStateManager().Contains(ctx, "sum")
 	if err != nil {
@@ -66,7 +66,7 @@ func (c *SDKCounter) Remove(ctx context.Context) (bool, error) {
 	return found, c.GetStateManager().Remove(ctx, "sum")
 }
 
-// Where returns the id of the process.
+// Where returns the id of the process that hosts the actor.
 func (c *SDKCounter) Where(context.Context) (int, error) { return os.Getpid(), nil }
 
 // ReminderCall implements actor.ReminderCallee.
@@ -76,7 +76,7 @@ func (c *SDKCounter) ReminderCall(name string, data []byte, dueTime, period stri
 	_ = c.SaveState(ctx)
 }
 
-// Reminder returns what the last reminder was called with.
+// Reminder returns the arguments of the last ReminderCall as text.
 func (c *SDKCounter) Reminder(ctx context.Context) (text string, err error) {
 	if found, err := c.GetStateManager().Contains(ctx, "reminder"); err != nil || !found {
 		return "", err
@@ -85,7 +85,7 @@ func (c *SDKCounter) Reminder(ctx context.Context) (text string, err error) {
 	return text, err
 }
 
-// Fail fails.
+// Fail always returns an error.
 func (c *SDKCounter) Fail(context.Context) (int, error) { return 0, errors.New("no") }
 
 // counterClient has the methods of an actor that a client calls.
@@ -247,8 +247,8 @@ func TestSDK_RemindersAndTimers(t *testing.T) {
 	}
 }
 
-// The SDK keeps the state of an active actor in memory. An application that was paused while another one changed the
-// state must not go on with what it remembers.
+// The SDK keeps the state of an active actor in memory. If another instance has changed the state while an application
+// was paused, the application must not continue with the state in its memory.
 func TestSDK_ActorReturnsToPausedApplication(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits until an application is unhealthy")
@@ -265,7 +265,7 @@ func TestSDK_ActorReturnsToPausedApplication(t *testing.T) {
 		t.Fatal(err)
 	}
 	poll(t, func() error {
-		once, cancel := context.WithTimeout(ctx, time.Second) // a call that the paused application has got hangs
+		once, cancel := context.WithTimeout(ctx, time.Second) // a call hangs if the paused application has received it
 		defer cancel()
 		at, err := newCounterClient(clients[1], "a").Where(once)
 		if err == nil && at != apps[1].Pid {

@@ -29,10 +29,10 @@ import (
 // The transcripts in testdata/sdks show what the public SDKs of Dapr send and expect about configuration, locks, jobs
 // and actors: one file for each SDK. The application of a file whose name ends with -grpc speaks gRPC.
 //
-// A target that begins with /dapr.proto is a gRPC method. Its messages are in the text form of protobuf. POST calls it;
-// of a method with a stream of answers it gets the first one, and GET gets the next one.
+// A target that begins with /dapr.proto is a gRPC method. Its messages are in the text form of protobuf. POST calls
+// the method. If the method has a stream of answers, POST returns the first answer, and GET returns the next one.
 //
-// A request with Host: application goes to the application: see recordedApp.
+// A request with the header "Host: application" is a step that controls the application; see recordedApp.
 func TestSDKTranscripts_Match(t *testing.T) {
 	files, err := filepath.Glob("testdata/sdks/*.txt")
 	if err != nil || len(files) == 0 {
@@ -88,8 +88,8 @@ func replaySDK(t *testing.T, file string, w *sdkWire) {
 	}
 }
 
-// sdkWire sends the steps of a transcript to a node or to its application. Values that differ from run to run have
-// names such as <id 1>.
+// sdkWire sends the steps of a transcript to a node or to its application. It replaces values that differ from run to
+// run by names such as <id 1>.
 type sdkWire struct {
 	api     transcript.Doer
 	conn    *grpc.ClientConn
@@ -183,7 +183,7 @@ func (w *sdkWire) call(ctx context.Context, r transcript.Request) (transcript.Re
 	return answer, nil
 }
 
-// methodOf returns the description of /service/method.
+// methodOf returns the descriptor of the method with the path /service/method.
 func methodOf(target string) (protoreflect.MethodDescriptor, error) {
 	service, method, _ := strings.Cut(strings.TrimPrefix(target, "/"), "/")
 	found, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service))
@@ -197,7 +197,7 @@ func methodOf(target string) (protoreflect.MethodDescriptor, error) {
 	return s.Methods().ByName(protoreflect.Name(method)), nil
 }
 
-// message returns an empty message. All messages of the SDKs are linked into the test.
+// message returns an empty message of the type d. It panics if the type is not linked into the test.
 func message(d protoreflect.MessageDescriptor) proto.Message {
 	kind, err := protoregistry.GlobalTypes.FindMessageByName(d.FullName())
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/quorate/quorate/node/nodetest"
 )
 
-// workflowsOf registers the workflows and activities of the test. They count what runs.
+// workflowsOf returns the workflows and activities of the test. They count the attempts of an activity in attempts.
 func workflowsOf(t *testing.T, attempts *atomic.Int64) *workflow.Registry {
 	t.Helper()
 	r := workflow.NewRegistry()
@@ -184,8 +184,8 @@ func TestSDKWorkflows_RunOnThreeNodes(t *testing.T) {
 	playWorkflows(t, connect(t, nodes[0].Addresses().GRPC[0]), connect(t, nodes[2].Addresses().GRPC[0]))
 }
 
-// More callers wait for an instance than a server handles calls of one kind. The worker that ends their wait uses the
-// same node, which does not lead.
+// More callers wait for an instance than a server handles calls of one kind. The worker, which ends their wait, is
+// connected to the same node. This node does not lead.
 func TestWorkflows_WaitingCallersDoNotBlockTheWorker(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts three nodes")

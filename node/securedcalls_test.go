@@ -41,8 +41,8 @@ spec:
 	return c
 }
 
-// Only the application web of trust domain corp may call shop. It makes short and long calls while tokens and
-// certificates are replaced.
+// Only the application web of trust domain corp may call shop. web makes short and long calls while tokens and
+// certificates are replaced. No call may fail.
 func TestSecuredCalls_SurviveRenewals(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs a cluster under load for many seconds")

@@ -14,7 +14,7 @@ import (
 type Shared struct {
 	*shareddir.Shared
 	addrs   Addresses
-	serving *Node // that serves the applications
+	serving *Node // the node that serves the applications
 }
 
 // OpenShared opens a node on the shared data directory c.Data.Dir. Use it if WithDefaults sets Data.Shared, and
@@ -45,11 +45,11 @@ func (s *Shared) Reload() { s.serving.Reload() }
 
 // sharedOpener opens the nodes of a shared directory.
 type sharedOpener struct {
-	config Config // of the user
+	config Config // the settings of the user
 	deps   Deps
-	front  Addresses // of the node that serves the applications; written before OpenShared returns
+	front  Addresses // the addresses of serving; written before OpenShared returns
 
-	serving *Node // that node
+	serving *Node // the node that serves the applications; nil until it is open
 }
 
 // Open implements shareddir.Opener.

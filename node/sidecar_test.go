@@ -33,7 +33,7 @@ func TestSidecar_ServesDataOfServers(t *testing.T) {
 		}
 	}
 	var etag string
-	poll(t, func() error { // stale, and marked so, as long as there is no leader
+	poll(t, func() error { // without a leader, the answer has another consistency
 		code, body, h := ask(t, side, "GET", "/v1.0/state/statestore/from-side", "")
 		if code != 200 || body != `"2"` || h.Get("Quorate-Consistency") != "session" ||
 			h.Get("Quorate-Session") == "" {
@@ -122,7 +122,7 @@ func TestSidecar_ManyClientsDuringLeaderChange(t *testing.T) {
 					return
 				}
 				_ = resp.Body.Close()
-				// Create-only: 409 would mean that a retry inside was applied twice.
+				// Each write creates a key. 409 would mean that an internal retry was applied twice.
 				if resp.StatusCode != 204 {
 					failed <- fmt.Sprint("status ", resp.StatusCode)
 					return

@@ -7,8 +7,8 @@ import (
 	"github.com/quorate/quorate/node/nodetest"
 )
 
-// A new server asks the cluster for its number of partitions before it opens anything. The log says so if that takes
-// long, here because the seed accepts the connection and never answers.
+// A new server requests the number of partitions from the cluster before it opens its store. If this takes long, the
+// server logs it. In this test, the seed accepts the connection and never answers.
 func TestStart_LogsThatItWaitsForASeed(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

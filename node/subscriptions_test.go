@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// subscribed is an application that reports what it gets.
+// subscribed starts an application. For each message that the application gets, it sends a text to the channel got.
 func subscribed(t *testing.T) (port int, got chan string) {
 	t.Helper()
 	got = make(chan string, 100)
@@ -93,7 +93,7 @@ func TestSubscriptions_OfApplicationAndFiles(t *testing.T) {
 			t.Fatalf("%q was not delivered", text)
 		}
 	}
-	publish("secret", "x") // the scopes exclude it
+	publish("secret", "x") // app may publish to this topic, but not subscribe to it
 	publish("orders", "1")
 	want("/orders 1 redmessages")
 	publish("declared", "2")

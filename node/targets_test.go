@@ -66,7 +66,7 @@ func TestScrapeTargets_ListEveryNodeThatHasNotLeft(t *testing.T) {
 	nodes, configs := three(t)
 	hidden := member(t, "s1", 0, nodes[0].Addresses().Gossip)
 	hidden.Cluster.Role, hidden.Metrics.Off = node.RoleSidecar, true
-	ready(t, open(t, hidden)) // has no metrics: no node lists it
+	ready(t, open(t, hidden)) // no node lists this node, because it has no metrics
 	want := map[string]targetGroup{}
 	for i, n := range nodes {
 		id := configs[i].Cluster.NodeID

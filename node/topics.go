@@ -26,7 +26,7 @@ import (
 // publisher is the source of the CloudEvents that operators publish.
 const publisher = "quorate"
 
-// maxNamed is how many names the hint of an error has.
+// maxNamed is how many names the hint of an error lists at most.
 const maxNamed = 10
 
 // topicService implements the part of the admin API about topics. It ignores which applications may use a component
@@ -42,7 +42,8 @@ func newTopicService(n *Node) topicService {
 	return topicService{n.components, n.host, n.deps.Logger, n.deps.Now}
 }
 
-// instance returns the component of a name.
+// instance returns the pubsub component with the given name. It returns fault.NotFound if there is none, and
+// fault.Unavailable until the components are open.
 func (s topicService) instance(name string) (*pubsub.Instance, error) {
 	const op = "node.Topics"
 	if !s.components.Loaded() {
@@ -59,7 +60,8 @@ func (s topicService) instance(name string) (*pubsub.Instance, error) {
 		strconv.Quote(fault.Shorten(name, 128)), Hint: existing(name, names, "pubsub components")}
 }
 
-// existing returns the hint of an error about a name that does not exist.
+// existing returns the hint of an error about a name that does not exist. The hint is a similar name, or a list of
+// names. what is the plural noun for the names, such as "topics".
 func existing(name string, names []string, what string) string {
 	if near := suggest.For(name, names); near != "" {
 		return "did you mean " + strconv.Quote(near) + "?"
@@ -76,7 +78,7 @@ func existing(name string, names []string, what string) string {
 	return hint
 }
 
-// replicated returns the component of a name, which must be of type pubsub.raft.
+// replicated returns the component with the given name. If it is not of type pubsub.raft, it returns an error.
 func (s topicService) replicated(name string) (*pubsub.Instance, *topics.Admin, error) {
 	i, err := s.instance(name)
 	if err != nil {
@@ -120,7 +122,7 @@ func (s topicService) listOf(ctx context.Context, name, topic string) ([]schema.
 	if err != nil {
 		return nil, err
 	}
-	// The topics that have got dead letters of a topic are found in their own descriptions.
+	// All topics are described, because DeadTo of a topic comes from the descriptions of other topics.
 	found, err := t.Describe(ctx, "")
 	if err != nil {
 		return nil, err
@@ -144,7 +146,8 @@ func errNoTopic(name, topic string, names []string) error {
 		" has no topic " + strconv.Quote(fault.Shorten(topic, 128)), Hint: existing(topic, names, "topics")}
 }
 
-// statuses merges the parts of topics.
+// statuses returns the status of each topic in parts. A topic has one part in each Raft group, and statuses adds up
+// the figures of these parts.
 func (s topicService) statuses(i *pubsub.Instance, parts []topics.Description) (list []schema.TopicStatus) {
 	now := s.now()
 	named := func(topic string) string { return strings.TrimPrefix(topic, i.Prefix) }
@@ -187,7 +190,7 @@ func (s topicService) statuses(i *pubsub.Instance, parts []topics.Description) (
 	return list
 }
 
-// addGroup adds what one Raft group has of a consumer group.
+// addGroup adds the figures that one Raft group has about a consumer group to the status of the topic.
 func addGroup(t *schema.TopicStatus, d *topics.GroupDescription, now time.Time) {
 	n := slices.IndexFunc(t.Groups, func(g schema.TopicGroupStatus) bool { return g.Group == d.Name })
 	if n < 0 {
@@ -209,7 +212,7 @@ func addGroup(t *schema.TopicStatus, d *topics.GroupDescription, now time.Time) 
 	}
 }
 
-// operatorView are the components as operators use them: without scopes.
+// operatorView provides the pubsub components for operators, without the access rules of applications.
 type operatorView struct{ *components.Components }
 
 // PubSub implements pubsub.Source. The returned component has no scopes and allows all topics.
@@ -239,7 +242,7 @@ func (s topicService) PublishMessage(ctx context.Context, r schema.TopicPublish)
 		ContentType: cmp.Or(r.ContentType, "text/plain")}, nil
 }
 
-// faultOf returns an error of the service layer as one of the admin API.
+// faultOf converts an error of the service layer to an error of the admin API.
 func faultOf(op string, err error) error {
 	public, ok := errors.AsType[*api.Error](err)
 	if !ok {
@@ -259,10 +262,10 @@ type foundTopic struct {
 	*topics.Admin
 	of     *pubsub.Instance
 	full   string             // name at the broker
-	status schema.TopicStatus // without DeadTo, which only the other topics know
+	status schema.TopicStatus // without DeadTo, which needs the descriptions of all topics
 }
 
-// topic finds a topic. It describes only this topic, because a description counts messages.
+// topic finds a topic. It describes only this topic, because a description counts all messages of a topic.
 func (s topicService) topic(ctx context.Context, name, topic string) (t foundTopic, err error) {
 	if t.of, t.Admin, err = s.replicated(name); err != nil {
 		return t, err
@@ -282,7 +285,7 @@ func (s topicService) topic(ctx context.Context, name, topic string) (t foundTop
 	return t, nil
 }
 
-// ReadMessages implements admin.Topics. Messages may be confidential, so it logs each request.
+// ReadMessages implements admin.Topics. It logs each request, because messages may be confidential.
 func (s topicService) ReadMessages(ctx context.Context, r schema.TopicRead,
 	take func(schema.TopicLine) error) error {
 	t, err := s.topic(ctx, r.PubSub, r.Topic)
@@ -367,7 +370,7 @@ func hasGroup(t *schema.TopicStatus, group string) error {
 		Hint: existing(group, names, "groups of the topic")}
 }
 
-// adding returns a function that adds up the steps of an operation, and reports the sum.
+// adding returns a function that adds the progress of one step of an operation to sum, and reports sum.
 func adding(i *pubsub.Instance, sum *schema.TopicProgress,
 	report func(schema.TopicProgress) error) func(topics.Progress) error {
 	return func(p topics.Progress) error {

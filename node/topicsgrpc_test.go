@@ -81,7 +81,7 @@ func (a bulkApp) OnBulkTopicEvent(_ context.Context, in *runtimev1.TopicEventBul
 	return a.take(in), nil
 }
 
-// alphaApp takes several messages at once under the older name.
+// alphaApp takes several messages at once with the older name of the method.
 type alphaApp struct {
 	runtimev1.UnimplementedAppCallbackAlphaServer
 	bulk bulkApp
@@ -198,7 +198,8 @@ func TestTopicsOverGRPC_StatusesRoutesAndMetadata(t *testing.T) {
 	}
 }
 
-// An inbound policy bounds the time of a delivery and repeats it. Then comes the dead-letter topic.
+// An inbound policy limits the time of a delivery, and repeats the delivery. After that, the message goes to the
+// dead-letter topic.
 func TestTopicsOverGRPC_PolicyOfDeliveries(t *testing.T) {
 	app := &topicApp{got: make(chan string, 100), subs: []*runtimev1.TopicSubscription{orders("dead"),
 		{PubsubName: "pubsub", Topic: "dead"}}}
@@ -271,7 +272,7 @@ func TestTopicsOverGRPC_SeveralAtOnce(t *testing.T) {
 			publishText(t, n, "many", "metadata.color=%FF", "0")
 			publishText(t, n, "many", "metadata.color=red", "1")
 			wantAll(t, app.got, "many /many 0 \uFFFD", "many /many 1 red")
-			publishText(t, n, "many", "", "2") // comes with the one without an answer
+			publishText(t, n, "many", "", "2") // arrives together with message 1, which got no answer
 			wantAll(t, app.got, "many /many 1 red", "many /many 2 ")
 		})
 	}

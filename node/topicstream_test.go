@@ -22,7 +22,7 @@ type topicReader struct {
 	out runtimev1.Dapr_SubscribeTopicEventsAlpha1Client
 }
 
-// newTopicReader opens a stream and sends messages as the first ones.
+// newTopicReader opens a stream and sends the requests in first.
 func newTopicReader(t *testing.T, n *node.Node, first ...*runtimev1.SubscribeTopicEventsRequestAlpha1) *topicReader {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testutil.Patience)
@@ -89,7 +89,7 @@ func TestTopicStream_DeliversInOrderAndTakesAnswers(t *testing.T) {
 	want := []string{"0", "1", "2", "3", "4", "5", "6", "7"}
 	publishTo(t, n, "orders", want...)
 	var got, ids []string
-	for range want { // all wait for their answers
+	for range want { // no message is answered yet
 		m := r.next()
 		got, ids = append(got, string(m.GetData())), append(ids, m.GetId())
 		if m.GetPath() != "/" || m.GetTopic() != "orders" || m.GetPubsubName() != "pubsub" {

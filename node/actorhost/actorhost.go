@@ -25,7 +25,7 @@ import (
 // calls on one connection, so that calls of actors cannot block the calls of the replicated store.
 const maxRemote = 512
 
-// Options are the dependencies and settings of a Host. All are required.
+// Options are the dependencies and settings of a Host. All are required, except HostWait and KeepActors.
 type Options struct {
 	Namespace string
 	Port      *peer.Port
@@ -33,11 +33,11 @@ type Options struct {
 	// fault.Unavailable if there is none.
 	StoreOf func(app string) (string, error)
 	Allow   func(in *invoke.Inbound) error
-	Policy  func(actorType string) *resiliency.Policy // of Resiliency documents; nil = none
+	Policy  func(actorType string) *resiliency.Policy // from Resiliency documents; it returns nil if there is none
 	// Prove reports whether the identity of a calling node proves that it serves an application.
 	Prove       func(at peer.Caller, app api.App) (domain string, ok bool)
 	PlaceTime   time.Duration
-	HostWait    time.Duration // see actors.Options, as KeepActors
+	HostWait    time.Duration // HostWait and KeepActors: see actors.Options
 	KeepActors  bool
 	MaxAnswer   int64  // bytes
 	HoldingsDir string // where the node remembers which applications may hold actors in memory
@@ -72,7 +72,7 @@ type Host struct {
 	slots map[string]chan struct{} // by server: one element for each call in progress
 }
 
-// connection is what a Host needs of the replicated store.
+// connection has what a Host needs from the replicated store.
 type connection struct {
 	store        *raftfsm.Host
 	node, server string // ids of this node
@@ -87,7 +87,7 @@ func (h *Host) Connect(store *raftfsm.Host, places *discovery.Catalogue) {
 	store.DueWork().Deliver(due.KindReminder, reminders{h})
 }
 
-// connection returns fault.Unavailable before Connect.
+// connection returns what Connect has stored. Before Connect, it returns fault.Unavailable.
 func (h *Host) connection() (*connection, error) {
 	if c := h.connected.Load(); c != nil {
 		return c, nil

@@ -22,7 +22,7 @@ import (
 const (
 	// methodHandOver is the call between nodes by which a host gives actors to another one.
 	methodHandOver = "actors.handover"
-	// handed is how many actors one such call moves.
+	// handed is how many actors one such call moves at most.
 	handed = 500
 
 	// rebalances is how often one rebalance request of an operator looks for hosts with too many actors. The pause
@@ -109,7 +109,8 @@ func (a Admin) RebalanceActors(ctx context.Context, kind string) (all schema.Act
 	return all, nil
 }
 
-// rebalance distributes the actors of a type evenly. It returns how many actors had to move, and what became of them.
+// rebalance distributes the actors of a type evenly. It returns how many actors had to move, and how many of them have
+// moved or were busy.
 func (a Admin) rebalance(ctx context.Context, d *directory.Directory,
 	kind string) (wanted int, all schema.ActorsMoved, err error) {
 	hosts, err := d.Hosts(ctx)
@@ -128,7 +129,7 @@ func (a Admin) rebalance(ctx context.Context, d *directory.Directory,
 	}); err != nil {
 		return 0, all, err
 	}
-	var moving sync.WaitGroup // at the same time, because each waits for running calls
+	var moving sync.WaitGroup // the calls run concurrently, because each waits for running calls of actors
 	var mu sync.Mutex         // guards all and err
 	for _, m := range moves(hosts, placed) {
 		wanted += len(m.actors)
@@ -193,7 +194,8 @@ func moves(hosts []directory.HostLoad, placed map[string][]api.Actor) (out []mov
 	return out
 }
 
-// directoryOf returns the directory of a type of this namespace.
+// directoryOf returns the directory with the actors of a type in this namespace. If no application hosts the type, it
+// returns fault.NotFound.
 func (h *Host) directoryOf(ctx context.Context, kind string) (*directory.Directory, error) {
 	c, err := h.connection()
 	if err != nil {

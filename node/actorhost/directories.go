@@ -15,7 +15,7 @@ import (
 	directory "github.com/quorate/quorate/raftfsm/actors"
 )
 
-// knownFor is how long a node relies on what it has read about a type.
+// knownFor is how long a node uses the record of an actor type before it reads the record again.
 const knownFor = 10 * time.Second
 
 // typeRecord says which application hosts a type. It is a note in the replicated data.
@@ -23,7 +23,8 @@ type typeRecord struct {
 	App   string `json:"app"`
 	Store string `json:"store"` // of the directory
 
-	// Unhosted is the Unix time at which another application wanted the type, and no node hosted it. 0 = it is hosted.
+	// Unhosted is the Unix time of the first attempt of another application to claim the type while no node hosted it.
+	// 0 = there was no such attempt, or a later attempt has found a host.
 	Unhosted int64 `json:"unhosted,omitempty"`
 }
 
@@ -111,7 +112,7 @@ func (d *directories) Claim(ctx context.Context, app, kind string) (actors.Direc
 	}
 }
 
-// hosted reports whether a node hosts a type for the application with the directory d.
+// hosted reports whether a node hosts an actor type. d is the directory of the application that hosts the type.
 func hosted(ctx context.Context, d *directory.Directory, kind string) (bool, error) {
 	hosts, err := d.Hosts(ctx)
 	return slices.ContainsFunc(hosts, func(h directory.HostLoad) bool { return slices.Contains(h.Types, kind) }), err

@@ -36,7 +36,7 @@ type reminders struct{ host *Host }
 
 const separator = state.Separator
 
-// payload is what a reminder is stored with.
+// payload is the payload of the due work that stores a reminder.
 type payload struct {
 	DueTime string          `json:"dueTime"`
 	Period  string          `json:"period"`
@@ -122,7 +122,8 @@ func shownPeriod(period string) string {
 	return period
 }
 
-// put returns the wish to store a reminder or a timer.
+// put converts a reminder or a timer to a request of package due, without home, name and payload. It returns
+// fault.Invalid if the period is invalid.
 func put(r *actors.Reminder) (due.Put, error) {
 	text, ticks, err := schedule(r.Period)
 	p := due.Put{Due: r.DueTime, TTL: r.TTL, Spec: due.Spec{Schedule: text, Repeats: ticks}}
@@ -156,7 +157,7 @@ func (r reminders) Put(ctx context.Context, app string, rem *actors.Reminder, ov
 	return err
 }
 
-// reminderOf returns a stored reminder.
+// reminderOf decodes a stored reminder. name is the name of its due work, and stored is the payload.
 func reminderOf(name string, stored []byte) (actors.Reminder, error) {
 	var p payload
 	parts := strings.SplitN(name, separator, 3)
@@ -262,12 +263,13 @@ func (r reminders) Room(home due.Home) int {
 	return room(c.places.View().Instances(app), r.host.Runtime.Reminding(app))
 }
 
-// room returns how many ticks may be under way if the instances of an application are these. ticks has the number of
-// those that are under way now, by node. A tick at a node without healthy instance takes no place at the others.
+// room returns how many ticks of an application may be in progress at the same time. instances are the known instances
+// of the application. ticks has the number of ticks in progress, by node, and room changes it. The result includes the
+// ticks on nodes without a healthy instance, so that they do not use up the room of other nodes.
 func room(instances []discovery.Instance, ticks map[string]int) int {
 	n := 0
 	for _, i := range instances {
-		if i.Healthy { // an application with a stream has no port
+		if i.Healthy { // Protocol may be empty, because an application with a stream needs no port
 			n += perInstance
 			delete(ticks, i.Node)
 		}
@@ -291,11 +293,11 @@ func (r reminders) Deliver(ctx context.Context, t *due.Tick) (due.Result, error)
 	status, cancel, err := r.host.Runtime.Remind(ctx, namespaceOf(t.Home), &rem, tick, t.Attempt)
 	switch {
 	case fault.Is(err, fault.Corrupt), fault.Is(err, fault.TooLarge):
-		// The application has handled the reminder, but its answer was refused; or the request is too large for it.
+		// Another attempt would fail too: the answer of the application was refused, or the request is too large.
 		return due.Failed, err
 	case err != nil:
 		return due.Undelivered, err
-	case status == http.StatusNotFound && t.Final: // before, an application that starts may not know its actors yet
+	case status == http.StatusNotFound && t.Final: // in earlier attempts, the application may still be starting
 		return due.Unknown, nil
 	case status < 200 || status > 299:
 		return due.Failed, fault.New(fault.Internal, "actors.Reminder", "the application answered "+
@@ -313,7 +315,7 @@ type plan struct {
 	begun bool
 }
 
-// newPlan returns the ticks of a timer from now on.
+// newPlan returns the plan of the ticks of a timer that is set now.
 func newPlan(t *actors.Reminder) (actors.Plan, error) {
 	wish, err := put(t)
 	if err != nil {
@@ -324,7 +326,7 @@ func newPlan(t *actors.Reminder) (actors.Plan, error) {
 	return p, err
 }
 
-// now returns Unix milliseconds. A change of the wall clock does not move them.
+// now returns the current time in Unix milliseconds. Changes of the wall clock after newPlan have no effect on it.
 func (p *plan) now() uint64 {
 	return uint64(p.base.UnixMilli() + time.Since(p.base).Milliseconds()) //nolint:gosec // after 1970
 }

@@ -63,7 +63,7 @@ func TestPlan_TicksOfATimer(t *testing.T) {
 		{actors.Reminder{DueTime: "1h", TTL: "2000-01-01T00:01:00Z"}, ""},
 		{actors.Reminder{DueTime: "P1000Y"}, "1752000h0m0s"}, // the longest wait
 	} {
-		synctest.Test(t, func(t *testing.T) { // begins at 2000-01-01
+		synctest.Test(t, func(t *testing.T) { // the clock of synctest begins at 2000-01-01
 			p, err := newPlan(&c.timer)
 			if err != nil {
 				t.Fatal(err)
@@ -120,7 +120,7 @@ func TestReminder_KeepsTheWordsOfItsRegistration(t *testing.T) {
 	}
 }
 
-// The ticks at an instance that cannot be called any more leave the places of the other instances free.
+// Ticks in progress at an unhealthy instance do not reduce the room of the other instances.
 func TestRoom_CountsTicksAtUnhealthyInstancesInAddition(t *testing.T) {
 	for _, c := range []struct {
 		name  string

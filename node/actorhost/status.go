@@ -32,7 +32,7 @@ func (h *Host) Status(ctx context.Context, limit int) ([]schema.ActorsStatus, er
 		}
 		var t typeRecord
 		if err := json.Unmarshal(n.Value, &t); err != nil {
-			continue // Find reports it
+			continue // Find reports the error
 		}
 		t.Unhosted = 0
 		types[t] = append(types[t], name[len(prefix):])

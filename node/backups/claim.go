@@ -15,12 +15,12 @@ var errLost = errors.New("its claim could not be renewed, so another node may wr
 // holding is the claim of a running backup. Only one goroutine at a time may use it.
 type holding struct {
 	cluster  Cluster
-	id       string // of the claim
+	id       string // the id of the claim
 	record   record
 	revision uint64
 }
 
-// store writes the record.
+// store writes the record. After a conflict, it tries again if this run still has the claim.
 func (h *holding) store(ctx context.Context) error {
 	revision, err := h.cluster.SetRecord(ctx, h.record.encode(), h.revision)
 	if fault.Is(err, fault.Conflict) {
@@ -55,8 +55,8 @@ func (h *holding) extend(ctx context.Context) error {
 	return h.store(ctx)
 }
 
-// while calls the function f, and renews the claim until f returns. If the claim is lost, it cancels the context of
-// f. It returns errLost after f has returned.
+// while calls the function f and returns its error. It renews the claim until f returns. If the claim is lost, while
+// cancels the context of f, waits until f has returned, and returns errLost.
 func (h *holding) while(ctx context.Context, f func(context.Context) error) error {
 	ctx, end := context.WithCancelCause(ctx)
 	var renewing sync.WaitGroup

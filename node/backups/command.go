@@ -13,7 +13,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// The variables that a command gets, and the values of the first.
+// The environment variables of a command, and the values of actionVariable.
 const (
 	actionVariable = "QUORATE_BACKUP_ACTION"
 	nameVariable   = "QUORATE_BACKUP_NAME"
@@ -40,13 +40,13 @@ func (c command) store(ctx context.Context, name string, write func(io.Writer) e
 	go func() {
 		err := write(out)
 		if err != nil {
-			kill() // before the end of its input, which would look like the end of the backup
+			kill() // otherwise the command would take the end of its input for the end of the backup
 		}
 		_ = out.CloseWithError(err)
 		wrote <- err
 	}()
 	err := c.run(ctx, actionSave, name, in, nil)
-	_ = in.CloseWithError(errUnread) // the writer ends
+	_ = in.CloseWithError(errUnread) // so that write ends
 	werr := <-wrote
 	one := object{c, name}
 	switch {
@@ -72,7 +72,7 @@ func (c command) run(ctx context.Context, action, name string, in io.Reader, out
 	cmd.Stdin, cmd.Stdout = in, out
 	printed := &tail{}
 	cmd.Stderr = printed
-	cmd.WaitDelay = 5 * time.Second // for processes that it has started
+	cmd.WaitDelay = 5 * time.Second // the wait for child processes of the command that keep its pipes open
 	err := cmd.Run()
 	if err == nil {
 		return nil
@@ -143,7 +143,7 @@ func (o object) discard() {
 	_ = o.command.run(ctx, actionRemove, o.name, nil, nil)
 }
 
-// tail keeps the end of what a command prints.
+// tail keeps the last maxTail bytes of what a command prints to standard error.
 type tail struct{ buf []byte }
 
 const maxTail = 500

@@ -18,7 +18,7 @@ import (
 // directory stores backups as files.
 type directory struct {
 	path   string
-	prefix string // of the names
+	prefix string // of the names of backups
 }
 
 func (d directory) String() string { return d.path }
@@ -48,12 +48,12 @@ func (d directory) store(_ context.Context, name string, write func(io.Writer) e
 	return one, nil
 }
 
-// removePartial removes the incomplete scheduled backups of killed processes. Other clusters, and commands, may write
-// other files to the same directory. Only the node with the claim may call it.
+// removePartial removes the incomplete scheduled backups that killed processes have left. It keeps other files,
+// because other clusters may use the same directory. Only the node with the claim may call removePartial.
 func (d directory) removePartial() {
 	own := regexp.MustCompile(`^\.` + regexp.QuoteMeta(d.prefix) + `-\d{8}T\d{6}Z\.qs\..*` +
 		regexp.QuoteMeta(partialSuffix) + `$`)
-	entries, _ := os.ReadDir(d.path) // what cannot be listed stays
+	entries, _ := os.ReadDir(d.path) // files that cannot be listed are kept
 	for _, e := range entries {
 		if own.MatchString(e.Name()) {
 			_ = os.Remove(filepath.Join(d.path, e.Name()))
@@ -78,7 +78,7 @@ func (d directory) failed(msg string, err error) error {
 		Hint: hint}
 }
 
-// trim implements target. It looks at the files of this cluster in the directory.
+// trim implements target. It ignores the names, and uses the names of this cluster's files in the directory.
 func (d directory) trim(_ context.Context, _ []string, keep int) ([]string, error) {
 	entries, err := os.ReadDir(d.path)
 	if err != nil {
@@ -101,7 +101,7 @@ func (d directory) trim(_ context.Context, _ []string, keep int) ([]string, erro
 	return nil, errors.Join(errs...)
 }
 
-// file is a complete backup in a directory.
+// file is a complete backup in a directory. It has a temporary name until publish.
 type file struct {
 	directory directory
 	temporary string
@@ -128,7 +128,7 @@ func (f file) publish() error {
 // discard removes the temporary name of the file.
 func (f file) discard() { _ = os.Remove(f.temporary) }
 
-// checked remembers why writing failed.
+// checked writes to w and keeps the last error.
 type checked struct {
 	w   io.Writer
 	err error

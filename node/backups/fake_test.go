@@ -22,11 +22,11 @@ import (
 	"github.com/quorate/quorate/raftfsm/backup"
 )
 
-// shared is the replicated data of a cluster without replication.
+// shared is a fake of the replicated data. All members of a test share it.
 type shared struct {
-	takes   time.Duration // of writing a backup
-	running atomic.Int32  // backups that are being written
-	most    atomic.Int32  // the most at any time
+	takes   time.Duration // how long it takes to write a backup
+	running atomic.Int32  // number of backups that are being written
+	most    atomic.Int32  // the maximum of running
 	written atomic.Int32
 
 	mu       sync.Mutex
@@ -34,11 +34,11 @@ type shared struct {
 	revision uint64
 }
 
-// member is the view of one node.
+// member implements backups.Cluster for one node.
 type member struct {
 	*shared
 	leads atomic.Bool
-	cut   atomic.Bool // no call succeeds
+	cut   atomic.Bool // every call fails
 }
 
 func (m *member) Leads() bool { return m.leads.Load() }
@@ -107,7 +107,7 @@ type started struct {
 	stop     func()
 }
 
-// start runs the schedule of a node.
+// start runs the schedule of a node until the test ends.
 func (s *shared) start(t *testing.T, node string, c backups.Config) *started {
 	t.Helper()
 	out := &started{member: &member{shared: s}, registry: prometheus.NewRegistry(), log: &testutil.Output{}}
@@ -121,7 +121,7 @@ func (s *shared) start(t *testing.T, node string, c backups.Config) *started {
 	return out
 }
 
-// metric returns the sum of a metric.
+// metric returns the sum of the series of a metric that have the given outcome.
 func (s *started) metric(t *testing.T, name, outcome string) (sum float64) {
 	t.Helper()
 	families, err := s.registry.Gather()

@@ -12,7 +12,7 @@ import (
 	"github.com/quorate/quorate/node/backups"
 )
 
-// A full file system is named with a hint, and leaves no part of a backup behind.
+// If the file system is full, the issue of the schedule has a hint, and no incomplete file remains.
 func TestSchedule_FullDirectoryIsShown(t *testing.T) {
 	dir := t.TempDir()
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"); err != nil {

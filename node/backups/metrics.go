@@ -49,7 +49,7 @@ func newMetrics(reg prometheus.Registerer, every time.Duration) *metrics {
 	return m
 }
 
-// show sets the gauges, which are the same on all nodes.
+// show sets the gauges from the record r, which all nodes share.
 func (m *metrics) show(r record) {
 	if r.Last != nil {
 		m.last.Set(float64(r.Last.Time.Unix()))

@@ -26,7 +26,7 @@ type claim struct {
 // saved describes a complete backup.
 type saved struct {
 	Name     string    `json:"name"`
-	Node     string    `json:"node"` // that wrote it
+	Node     string    `json:"node"` // the node that wrote the backup
 	Time     time.Time `json:"time"`
 	Bytes    int64     `json:"bytes"`
 	Keys     uint64    `json:"keys"`
@@ -40,7 +40,7 @@ type failure struct {
 	Error string    `json:"error"`
 }
 
-// decode decodes a record; no text is an empty record.
+// decode decodes a record. An empty text is an empty record.
 func decode(text []byte) (r record, err error) {
 	if len(text) == 0 {
 		return r, nil
@@ -55,7 +55,7 @@ func decode(text []byte) (r record, err error) {
 
 // encode encodes a record.
 func (r record) encode() []byte {
-	text, _ := json.Marshal(r) // it has no value that cannot be encoded
+	text, _ := json.Marshal(r) // every record can be encoded
 	return text
 }
 

@@ -18,11 +18,12 @@ import (
 const (
 	look       = time.Second      // interval at which the schedule looks for work
 	renewEvery = 10 * time.Second // interval at which the claim of a running backup is renewed
-	// loseAfter ends a backup whose claim could not be renewed. It is well below takeAfter.
+	// loseAfter is how long a backup continues after the last renewal of its claim. It is well below takeAfter, so
+	// that a backup ends before another node takes over its claim.
 	loseAfter  = 40 * time.Second
-	takeAfter  = time.Minute     // another node takes over a claim that has not been renewed for this time
-	retryAfter = 5 * time.Minute // time between attempts after a failure, at most one period
-	callTime   = 10 * time.Second
+	takeAfter  = time.Minute      // another node takes over a claim that has not been renewed for this time
+	retryAfter = 5 * time.Minute  // time between attempts after a failure, at most one period
+	callTime   = 10 * time.Second // timeout of a read or a write of the record
 )
 
 // Cluster is the replicated store as the schedule uses it.
@@ -50,7 +51,7 @@ type Config struct {
 	KeyFile   string // key that encrypts the backups; empty = not encrypted
 }
 
-// Options are what a Schedule needs.
+// Options are the dependencies and settings of a Schedule. All are required, except those in Config.
 type Options struct {
 	Config
 	Node       string // id of this node
@@ -67,8 +68,8 @@ type Schedule struct {
 	opts    Options
 	target  target
 	metrics *metrics
-	latest  atomic.Pointer[record] // as of the last look or run
-	// the claim of another node that was read last, and the time since which it is unchanged; used only by Run
+	latest  atomic.Pointer[record] // the record that this node has read or written last
+	// the claim that was read last, and the time since which it is unchanged; used only by Run
 	other claim
 	since time.Time
 }
@@ -102,7 +103,7 @@ func (s *Schedule) Run(ctx context.Context) {
 	}
 }
 
-// step looks at the record, and writes a backup if this node has to.
+// step reads the record. If this node leads and a backup is due, step claims and writes the backup.
 func (s *Schedule) step(ctx context.Context) {
 	if text, err := s.opts.Cluster.LocalRecord(); err == nil {
 		if r, err := decode(text); err == nil {
@@ -112,7 +113,7 @@ func (s *Schedule) step(ctx context.Context) {
 	if !s.opts.Cluster.Leads() || !s.latest.Load().due(s.opts.Now(), s.opts.Every) {
 		return
 	}
-	h, err := s.take(ctx) // an error may leave a claim behind, which others take over
+	h, err := s.take(ctx) // after an error, the claim may be stored; another node then takes it over
 	switch {
 	case fault.Is(err, fault.Corrupt):
 		s.opts.Logger.Warn("the backup cannot begin", "error", fault.Text(err))
@@ -190,7 +191,7 @@ func (s *Schedule) publish(ctx context.Context, h *holding, m *made) error {
 	return m.stored.publish()
 }
 
-// done records a complete backup.
+// done logs a complete backup, removes old backups, and records both.
 func (s *Schedule) done(ctx context.Context, h *holding, begin time.Time, last saved) {
 	s.metrics.runs.WithLabelValues(outcomeOK).Inc()
 	s.opts.Logger.Info("scheduled backup written", "name", last.Name, "to", s.target.String(), "keys", last.Keys,
@@ -246,5 +247,5 @@ func (s *Schedule) ended(ctx context.Context, h *holding, err error) {
 	s.opts.Logger.Error("the scheduled backup failed", "to", s.target.String(), "error", fault.Text(err), "hint", hint,
 		"next_attempt_in", min(s.opts.Every, retryAfter))
 	why := failure{Node: s.opts.Node, Time: s.opts.Now().UTC(), Error: fault.Text(err)}
-	_ = h.release(ctx, func(r *record) { r.Failed = &why }) // without a quorum the claim ends by itself
+	_ = h.release(ctx, func(r *record) { r.Failed = &why }) // if this fails, the claim expires after takeAfter
 }

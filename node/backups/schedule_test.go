@@ -15,7 +15,7 @@ import (
 
 const every = 10 * time.Minute
 
-// pass lets virtual time pass, and waits until nothing happens any more.
+// pass lets virtual time pass, and waits until all goroutines of the test are blocked.
 func pass(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
@@ -159,7 +159,7 @@ func TestSchedule_FailureIsShownAndTriedAgain(t *testing.T) {
 		if failed < 2 || failed > 3 {
 			t.Errorf("%v attempts in ten minutes", failed)
 		}
-		for _, s := range []*started{a, b} { // every node knows
+		for _, s := range []*started{a, b} { // every node reports the failure
 			issues := s.Issues()
 			if len(issues) != 1 || !strings.Contains(issues[0].Reason, "create the directory, or mount its disk") {
 				t.Errorf("%v", issues)
@@ -200,8 +200,8 @@ func TestSchedule_EncryptsWithKeyFile(t *testing.T) {
 	})
 }
 
-// What a killed process has left behind goes away with the next backup. Files that another cluster or a command may be
-// writing stay.
+// The next backup removes the incomplete file of a killed process. It keeps files that another cluster or a command
+// may be writing.
 func TestSchedule_RemovesIncompleteFiles(t *testing.T) {
 	dir := t.TempDir()
 	others := []string{".default-eu-20200101T000000Z.qs.1.partial", ".default-by-hand.qs.2.partial"}

@@ -13,7 +13,8 @@ import (
 // target stores backups.
 type target interface {
 	fmt.Stringer
-	// store stores the backup that write writes. In a directory, the backup gets its final name only at publish.
+	// store creates the backup with the given name. write writes its content. In a directory, the backup gets this
+	// name only at publish.
 	store(ctx context.Context, name string, write func(io.Writer) error) (stored, error)
 	// trim removes all but the newest keep backups. names are the backups that a command has stored, oldest first.
 	// trim returns the names that remain.
@@ -24,8 +25,9 @@ type target interface {
 type stored interface {
 	// read passes the stored backup to f.
 	read(ctx context.Context, f func(io.Reader) error) error
+	// publish gives the backup its final name.
 	publish() error
-	// discard removes it.
+	// discard removes the backup, or its temporary file.
 	discard()
 }
 
@@ -35,7 +37,7 @@ type made struct {
 	stored stored
 }
 
-// timeForm is the form of the time in the name of a backup.
+// timeForm is the layout of the time in the name of a backup.
 const timeForm = "20060102T150405Z"
 
 // write writes a backup and verifies it.

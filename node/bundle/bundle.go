@@ -100,7 +100,7 @@ func (o Options) files(profile time.Duration) []file {
 	}
 }
 
-// asJSON writes the answer of a request as JSON.
+// asJSON returns a function that calls get and writes the result as indented JSON.
 func asJSON[T any](get func(context.Context) (T, error)) func(context.Context, io.Writer) error {
 	return func(ctx context.Context, w io.Writer) error {
 		v, err := get(ctx)
@@ -154,7 +154,8 @@ func (o Options) metrics(_ context.Context, w io.Writer) error {
 	return nil
 }
 
-// cpu writes a processor profile. Only one can run at a time in a process.
+// cpu writes a processor profile of the duration d. It returns an error if this process already records such a
+// profile.
 func cpu(ctx context.Context, w io.Writer, d time.Duration) error {
 	if err := pprof.StartCPUProfile(w); err != nil {
 		return err
@@ -167,7 +168,8 @@ func cpu(ctx context.Context, w io.Writer, d time.Duration) error {
 	return nil
 }
 
-// runtimeProfile writes a profile of the runtime.
+// runtimeProfile returns a function that writes a profile of the runtime. level is the debug level of pprof: 0 =
+// binary.
 func runtimeProfile(name string, level int) func(context.Context, io.Writer) error {
 	return func(_ context.Context, w io.Writer) error { return pprof.Lookup(name).WriteTo(w, level) }
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/quorate/quorate/node/bundle"
 )
 
-// fakeNode is a bundle.Node.
+// fakeNode implements bundle.Node. cluster is the error of ClusterStatus.
 type fakeNode struct{ cluster error }
 
 func (fakeNode) Status(context.Context) (schema.NodeStatus, error) {

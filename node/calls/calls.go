@@ -48,7 +48,7 @@ type App struct {
 	Address        string
 	MaxConcurrency int // calls at a time; 0 or less = no limit
 	Health         appchannel.Health
-	OptionsTimeout time.Duration // of asking for its input bindings; 0 = 3 s
+	OptionsTimeout time.Duration // of the request for its input bindings; 0 = 3 s
 	Observer       appchannel.Observer
 }
 
@@ -137,7 +137,7 @@ func (c *Calls) Callee(id string) api.App {
 // Channel returns the channel to an application of this node, or nil if the application cannot be called.
 func (c *Calls) Channel(id string) *appchannel.Channel { return c.channels[c.Callee(id)] }
 
-// Policy returns the Resiliency policy for calls of an application.
+// Policy returns the Resiliency policy for calls to an application.
 func (c *Calls) Policy(app api.App) *resiliency.Policy { return c.parts.Policies.For(app) }
 
 // Channels returns the channels to the applications of this node that can be called. The caller must not change the

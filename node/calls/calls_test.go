@@ -35,7 +35,7 @@ func gather(t *testing.T, noSessions bool, serve func(i int, p *party, w http.Re
 		`{name: keyPrefix, value: both}`)})
 	for i, id := range []string{"n1", "n2", "n3"} {
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Path == "/dapr/config" { // comes while p is being filled
+			if r.URL.Path == "/dapr/config" { // a request of the node, which may come before p is complete
 				http.NotFound(w, r)
 				return
 			}
@@ -177,7 +177,7 @@ func TestInstance_KilledUnderLoadLosesOnlyCallsInFlight(t *testing.T) {
 		})
 	}
 	enough(200)
-	p.apps[1].CloseClientConnections() // as a process that is killed
+	p.apps[1].CloseClientConnections() // as if the process of the application were killed
 	p.apps[1].Listener.Close()
 	enough(500)
 	close(stop)

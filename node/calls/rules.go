@@ -101,7 +101,7 @@ func (c *Calls) SetRules(r Rules, t Trust) {
 	for app, ch := range c.channels {
 		channels[app], access[app] = c.filtered(ch), guard
 	}
-	c.parts.Here.Serve(channels, access) // last: the other rules are in effect now
+	c.parts.Here.Serve(channels, access) // last, because calls begin now and need the other rules
 }
 
 // Inbound returns the policy for events that a component delivers to the application; nil = none.
@@ -110,10 +110,10 @@ func (c *Calls) Inbound(name string) *resiliency.Policy { return c.others.Load()
 // Outbound returns the policy for operations on a component; nil = none.
 func (c *Calls) Outbound(name string) *resiliency.Policy { return c.others.Load().outbound[name] }
 
-// Actor returns the policy for calls of the actors of a type; nil = none.
+// Actor returns the policy for calls to the actors of a type; nil = none.
 func (c *Calls) Actor(actorType string) *resiliency.Policy { return c.others.Load().actors[actorType] }
 
-// direction returns the targets of the components in one direction.
+// direction returns the targets of components in the direction that pick selects, by component name.
 func direction(d *component.Resiliency,
 	pick func(component.ComponentTargets) component.ResiliencyTarget) map[string]component.ResiliencyTarget {
 	out := map[string]component.ResiliencyTarget{}
@@ -177,7 +177,8 @@ func (m policyMaker) policy(timeout, retry, breaker string) *resiliency.Policy {
 	return p
 }
 
-// defaults overrides others with the policies that apply to every application.
+// defaults overrides parts of others with the default policies of the document. Defaults for applications override
+// general defaults.
 func (m policyMaker) defaults(others *resiliency.Policy) {
 	for _, names := range [][3]string{
 		{component.DefaultTimeout, component.DefaultRetry, component.DefaultBreaker},
@@ -209,7 +210,7 @@ type circuitLog struct {
 	document string
 }
 
-// changed is called when a circuit breaker opens or closes.
+// changed counts and logs that a circuit breaker has changed to the state to.
 func (l circuitLog) changed(target api.App, method, to string) {
 	l.calls.parts.Metrics.CircuitChanged(l.document, target, to)
 	l.calls.opts.Logger.Warn("a circuit breaker changed", "target", target.String(), "method", method, "state", to)

@@ -57,7 +57,7 @@ func TestSession_InventedPositionsDoNotReachCallee(t *testing.T) {
 	genuine := h.Get("Quorate-Session")
 	for range 6 {
 		answer := call(t, n.Addresses().API[0], "/v1.0/invoke/callee/method/x", withInventedGroups(t, genuine))
-		if answer.StatusCode != http.StatusNotFound { // of the application
+		if answer.StatusCode != http.StatusNotFound { // the status of the application
 			t.Fatalf("the call ends with %s", answer.Status)
 		}
 		if got := answer.Header.Get("Quorate-Session"); len(got) > 2*len(genuine) {

@@ -22,7 +22,7 @@ import (
 // Tracer makes the spans of calls.
 type Tracer struct{ *tracing.Tracer }
 
-// Start implements api.Tracer.
+// Start implements invoke.Tracer.
 func (t Tracer) Start(ctx context.Context, h http.Header, side invoke.SpanSide, name string) invoke.Span {
 	kind := tracing.Client
 	if side == invoke.SpanCallee {

@@ -85,8 +85,8 @@ func (c *Catalogue) ask(ctx context.Context, server string, question []byte) ([]
 	return c.opts.Network.Port().Client().Call(ctx, server, discovery.Method, question)
 }
 
-// Method returns the peer method with which other nodes request the records of this node. The catalogue must
-// be open before the peer port.
+// Method returns the peer method with which other nodes request the records of this node. The catalogue must be open
+// before the peer port opens.
 func (c *Catalogue) Method() peer.Method {
 	return peer.Method{Name: discovery.Method, MaxRequest: 256 << 10, MaxAnswer: 2 << 20, Concurrency: 4,
 		Handle: func(ctx context.Context, r peer.Request) ([]byte, error) {

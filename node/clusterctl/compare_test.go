@@ -10,7 +10,7 @@ import (
 
 func TestCompareReplicas_AllServersHaveTheSameState(t *testing.T) {
 	nodes, _ := nodetest.Three(t)
-	nodetest.Poll(t, func() error { // another leader may be elected
+	nodetest.Poll(t, func() error { // repeated, because another leader may be elected in between
 		at := nodetest.Leader(t, nodes)
 		if _, err := nodes[(at+1)%3].Admin().CompareReplicas(t.Context(), 0); !fault.Is(err, fault.NotLeader) {
 			return fmt.Errorf("on a follower: %w", err)

@@ -45,7 +45,7 @@ type Options struct {
 	Join            []string // nodes to join, as the user named them; empty = the node forms its own cluster
 	Shared          bool     // the node finds other nodes of its user by their notes
 	BootstrapExpect int      // servers that form a new cluster; 0 = never form one
-	Voters          int      // number of voters of each group, until the cluster has one of its own
+	Voters          int      // number of voters of each group, unless the cluster has recorded another number
 	Limits          placement.Limits
 	DataDir         string
 	JoinHint        string // added to the reason why no cluster was found; may be empty
@@ -103,7 +103,8 @@ func (ctl *Controller) Run(ctx context.Context) {
 }
 
 // HandOver transfers the leadership of every group that this node leads, before the node stops. Otherwise the groups
-// would have no leader until an election timeout. Failures are only logged.
+// would have no leader until an election timeout. It skips groups without other voters, and groups whose other voters
+// have all stopped. Failures are only logged.
 func (ctl *Controller) HandOver(ctx context.Context) {
 	for i, g := range ctl.host.Groups() {
 		s := g.Status()

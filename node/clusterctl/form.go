@@ -55,7 +55,7 @@ func (ctl *Controller) findCluster(ctx context.Context) {
 	ctl.log.Info("joined a cluster", "cluster", ctl.opts.Name, "cluster_id", id)
 }
 
-// search makes one attempt to find or form a cluster, and stores what is still missing.
+// search makes one attempt to find or form a cluster. If it fails, search stores the reason.
 func (ctl *Controller) search(ctx context.Context, r *membership.Roster) {
 	if id, epoch := formed(r); id != "" {
 		if err := ctl.host.Adopt(id, epoch); err != nil {
@@ -96,7 +96,7 @@ func (ctl *Controller) search(ctx context.Context, r *membership.Roster) {
 	ctl.form(ctx, servers[:expect])
 }
 
-// formed returns the id and the epoch of a cluster that a live member belongs to.
+// formed returns the id and the epoch of a cluster that a live server belongs to. It returns "" if there is none.
 func formed(r *membership.Roster) (id string, epoch uint64) {
 	for _, m := range r.Alive() {
 		if m.ClusterID != "" && m.Role == membership.Server {
@@ -106,7 +106,7 @@ func formed(r *membership.Roster) (id string, epoch uint64) {
 	return "", 0
 }
 
-// candidates returns the live servers that could form a cluster, by node id.
+// candidates returns the live servers that could form a cluster, sorted by node id.
 func candidates(r *membership.Roster) []membership.Member {
 	var out []membership.Member
 	for _, m := range r.Alive() {
@@ -164,9 +164,9 @@ func (ctl *Controller) askPromise(ctx context.Context, server string) error {
 	return err
 }
 
-// servePromise handles methodPromise. With this method, another server requests the promise that only it may form the
-// cluster. servePromise returns fault.Conflict if gossip already knows a cluster. It also does so if the two servers
-// have different values of --bootstrap-expect.
+// servePromise handles methodPromise. With this method, another server requests the promise that only that server may
+// form the cluster. servePromise returns fault.Conflict if gossip already knows a cluster, or if the two servers have
+// different values of --bootstrap-expect.
 func (ctl *Controller) servePromise(_ context.Context, r peer.Request) ([]byte, error) {
 	expect, k := binary.Uvarint(r.Payload)
 	if mine := ctl.opts.BootstrapExpect; k <= 0 || expect != uint64(mine) {
@@ -256,7 +256,7 @@ func (ctl *Controller) Issues() (out []schema.Issue) {
 // refusal returns why the nodes to join refuse this node, or nil if none has refused it.
 func (ctl *Controller) refusal() error {
 	now, cancel := context.WithCancel(context.Background())
-	cancel() // so that only known results are used
+	cancel() // so that Joined does not wait
 	err := ctl.net.Gossip().Joined(now)
 	if err == nil || fault.Is(err, fault.Timeout) {
 		return nil
@@ -264,7 +264,7 @@ func (ctl *Controller) refusal() error {
 	return err
 }
 
-// noteNewerEpoch records on disk that the cluster was rescued without this server.
+// noteNewerEpoch records on disk that the cluster was rescued without this server, if gossip has seen a newer epoch.
 func (r *reconciler) noteNewerEpoch() {
 	epoch, self := uint64(r.net.Gossip().RefusedEpoch()), r.host.Identity()
 	if r.opts.Sidecar || epoch <= max(self.Epoch, self.Superseded) {
@@ -278,8 +278,8 @@ func (r *reconciler) noteNewerEpoch() {
 		"hint", leftBehindHint(r.opts.DataDir))
 }
 
-// leftBehindHint returns a hint for a server that a rescue of the cluster left out. It says how the server joins again.
-// dir is its data directory.
+// leftBehindHint returns a hint for a server that a rescue of the cluster left out. It says how the server joins
+// again. dir is its data directory.
 func leftBehindHint(dir string) string {
 	return "move its data directory " + dir + " away and start it again, it joins as a new server"
 }

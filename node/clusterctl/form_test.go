@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/datadir"
 )
 
-// A server with another --partitions is refused while a cluster forms. Its own status says why, and also the status of
-// the server that it tried to join.
+// A server with another --partitions is refused while a cluster forms. Its own status has the reason. The status of
+// the server that it has tried to join has the reason too.
 func TestForm_StatusOfBothSidesNamesTheDifference(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts three nodes that form no cluster")
@@ -40,8 +40,8 @@ func TestForm_StatusOfBothSidesNamesTheDifference(t *testing.T) {
 	}
 }
 
-// Old servers that come back after a rescue can be a majority of the old cluster. They serve, and their status says
-// that there are two clusters.
+// Old servers that come back after a rescue can be a majority of the old cluster. They then serve requests, and their
+// status reports that there are two clusters.
 func TestRescue_OldMajorityReportsSecondCluster(t *testing.T) {
 	c := nodetest.Config(t)
 	n := nodetest.Open(t, c)
@@ -64,7 +64,7 @@ func TestRescue_OldMajorityReportsSecondCluster(t *testing.T) {
 	}
 }
 
-// supersede notes in a data directory that the cluster was rescued elsewhere.
+// supersede records in a data directory that the cluster was rescued without this server.
 func supersede(t *testing.T, dir string) {
 	t.Helper()
 	id, err := datadir.ReadIdentity(dir)
@@ -77,13 +77,13 @@ func supersede(t *testing.T, dir string) {
 	}
 }
 
-// The others know b, which joins them, but cannot reach it at the address that it announces.
+// The node a knows the node b by gossip, but cannot reach b at the address that b advertises.
 func TestForm_SaysThatAnAddressIsWrong(t *testing.T) {
 	seed := nodetest.SparePort(t)
 	join := fmt.Sprintf("127.0.0.1:%d", seed)
 	a, b := nodetest.Member(t, "a", 2, join), nodetest.Member(t, "b", 2, join)
 	a.Cluster.Gossip = node.Port{Number: seed, Given: true}
-	b.Cluster.Advertise = "127.0.0.9" // it listens on 127.0.0.1
+	b.Cluster.Advertise = "127.0.0.9" // b listens on 127.0.0.1
 	first := nodetest.Open(t, a)
 	nodetest.Open(t, b)
 	nodetest.Poll(t, func() error {

@@ -23,7 +23,7 @@ const choiceTime = 10 * time.Minute
 // choiceTime, when the node loses leadership, or when the members of the group change.
 type leaderChoice struct {
 	until   time.Time
-	members uint64 // index of the configuration it was made under
+	members uint64 // log index of the group's configuration at the time of the choice
 	// this node has led the group since the choice; only then does a loss of leadership end the choice
 	led bool
 }

@@ -25,7 +25,7 @@ func TestSpread_KeepsOperatorsLeader(t *testing.T) {
 	if testing.Short() {
 		t.Skip("forms several clusters, or waits for several elections")
 	}
-	var clock atomic.Int64 // moved forward by the test, to end the choice
+	var clock atomic.Int64 // added to the time; the test moves it forward to end the choice
 	now := func() time.Time { return time.Now().Add(time.Duration(clock.Load())) }
 	seed := nodetest.SparePort(t)
 	var nodes []*node.Node
@@ -35,7 +35,7 @@ func TestSpread_KeepsOperatorsLeader(t *testing.T) {
 			c.Cluster.Gossip = node.Port{Number: seed, Given: true}
 		}
 		c.Cluster.Partitions = 3
-		// only the operator moves leadership
+		// long timeouts, so that only the operator and the balancing move leadership
 		c.Cluster.Timing = group.Timing{Heartbeat: 2 * time.Second, Election: 2 * time.Second}
 		c.Cluster.Limits = placement.Limits{Stable: 100 * time.Millisecond, Settle: 300 * time.Millisecond}
 		nodes = append(nodes, nodetest.OpenAt(t, c, now))
@@ -54,7 +54,7 @@ func TestSpread_KeepsOperatorsLeader(t *testing.T) {
 		return nil
 	}
 	nodetest.Poll(t, spread)
-	nodetest.Poll(t, func() error { // a choice ends when the members change: first they must all be there
+	nodetest.Poll(t, func() error { // all must vote first, because a choice ends when the members change
 		for i, g := range nodetest.Status(t, nodes[0]).Groups {
 			have := 0
 			for _, s := range g.Servers {
@@ -68,7 +68,7 @@ func TestSpread_KeepsOperatorsLeader(t *testing.T) {
 		}
 		return nil
 	})
-	for i := range 3 { // all to n1
+	for i := range 3 { // transfer every group to n1
 		nodetest.Poll(t, func() error {
 			for _, n := range nodes {
 				if s := nodetest.Status(t, n).Groups[i]; s.State == "leader" {
@@ -87,7 +87,7 @@ func TestSpread_KeepsOperatorsLeader(t *testing.T) {
 		}
 		return nil
 	})
-	// several rounds of spreading
+	// the balancing of leaders runs several times
 	for begun := time.Now(); time.Since(begun) < 2*time.Second; <-time.After(100 * time.Millisecond) {
 		for _, l := range leaders(t, nodes[0]) {
 			if l != "n1" {

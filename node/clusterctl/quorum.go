@@ -23,9 +23,9 @@ type quorumWatch struct {
 
 // leaderless describes a group for quorumWatch.
 type leaderless struct {
-	had    bool      // a leader was known
-	since  time.Time // when there was none first; zero = there is one
-	logged time.Time // when the last error was logged; zero = none since then
+	had    bool      // the group has had a leader since the start of this node
+	since  time.Time // when the leader was first missing; zero = there is a leader
+	logged time.Time // when the last error was logged; zero = none was logged after since
 }
 
 func newQuorumWatch(p parts) *quorumWatch {
@@ -35,7 +35,7 @@ func newQuorumWatch(p parts) *quorumWatch {
 // run looks at every group once.
 func (w *quorumWatch) run() {
 	if w.host.Removed() != nil {
-		return // it has no part in the groups
+		return // a removed server has no part in the groups
 	}
 	for id := range w.host.Partitions() {
 		g := w.groups[id]
@@ -73,7 +73,7 @@ func (w *quorumWatch) missing(id uint32, g *leaderless) {
 	}
 	err, ok := fault.As(w.host.Ready(id))
 	if !ok || w.host.Leader(id) != "" {
-		return // it has one now
+		return // the group has a leader again
 	}
 	g.logged = now
 	w.log.Error(err.Msg, "group", id, "since", g.since.UTC().Format(time.RFC3339), "hint", err.Hint)

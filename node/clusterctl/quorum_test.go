@@ -33,7 +33,7 @@ func TestQuorum_LossIsLoggedWithReason(t *testing.T) {
 		}
 		return nil
 	})
-	nodetest.Poll(t, func() error { // once gossip has noticed that both have left
+	nodetest.Poll(t, func() error { // until gossip has noticed that both servers have left
 		code, body := nodetest.Save(t, nodes[0], "k", "1")
 		for _, want := range append(words, "no quorum") {
 			if code < 500 || !strings.Contains(body, want) {

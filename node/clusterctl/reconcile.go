@@ -30,13 +30,13 @@ type reconciler struct {
 	views   []groupView    // by group; guarded by mu, for status
 	choices []leaderChoice // by group; guarded by mu
 
-	moving sync.Mutex // held while leadership is spread; before mu
+	moving sync.Mutex // held while leadership is spread; locked before mu
 }
 
 // groupView is what a leader knows about one of its groups beyond raft's configuration.
 type groupView struct {
-	since  time.Time            // when this node became leader; zero = it does not lead
-	steady map[string]time.Time // server -> time since which it has kept up
+	since  time.Time            // when this node became leader; zero = this node does not lead
+	steady map[string]time.Time // server -> time since which the server has kept up
 	input  placement.Input      // the last input of placement
 
 	offsets map[string]time.Duration // server -> how far its wall clock is ahead of cluster time
@@ -82,8 +82,8 @@ func (r *reconciler) hurry() {
 	}
 }
 
-// greet tells the peer port which servers are alive, so that requests that wait for one of them are sent at once. It
-// also calls Host.Meet for the live servers of this node's cluster.
+// greet notifies the peer port of the servers that are alive, so that waiting requests to these servers are sent at
+// once. It also calls Host.Meet for the live servers of this node's cluster.
 func (r *reconciler) greet(roster *membership.Roster) {
 	self := r.host.Identity()
 	for _, m := range roster.Alive() {
@@ -115,16 +115,16 @@ func (r *reconciler) round(ctx context.Context) {
 			}
 		}
 	}
-	if led { // one of the leaders is enough
+	if led { // only leaders do this, which is enough
 		r.dismiss()
 	}
 	r.spread(ctx, inputs)
 	r.publish()
 }
 
-// dismiss announces that failed servers have left which were removed from every group. Otherwise nodes would list them
-// as failed for hours, and alerts would name them. A server that is still in a group must stay listed, because that
-// group may need its vote.
+// dismiss announces by gossip that a failed server has left, if the server was removed from every group. Otherwise
+// nodes would list this server as failed for hours, and alerts would name it. A failed server that is still in a group
+// stays listed, because the group may need its vote.
 func (r *reconciler) dismiss() {
 	for _, m := range r.net.Gossip().Roster().Servers() {
 		if m.State == membership.Failed && r.host.HasLeft(m.ServerID) {
@@ -197,7 +197,7 @@ func (r *reconciler) lags(ctx context.Context, id uint32, g *group.Group, server
 			sent := r.now()
 			p, err := r.host.Progress(ctx, string(s.ID), id)
 			if err != nil {
-				return // not known, which placement takes into account
+				return // lag and offset stay unknown, and placement considers this
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -228,7 +228,8 @@ func members(r *membership.Roster) []placement.Member {
 }
 
 // apply applies one change to the configuration of a group. prev is the log index of the configuration that the
-// decision is based on. Raft refuses the change if the group has a newer one by now.
+// decision is based on. Raft refuses the change if the group has a newer configuration. A transfer of leadership
+// ignores prev. apply reports whether the change has succeeded.
 func (r *reconciler) apply(ctx context.Context, id uint32, g *group.Group, c placement.Change,
 	prev uint64) bool {
 	ctx, cancel := context.WithTimeout(ctx, changeWait)
@@ -293,7 +294,7 @@ func (r *reconciler) publish() {
 		}
 	}
 	format, low := r.host.Identity().Format, r.host.DiskLow() != nil
-	// refused only when leaving
+	// the update fails only while this node leaves gossip
 	_ = r.net.Gossip().UpdateFacts(func(f *membership.Facts) { f.Leads, f.Format, f.DiskLow = leads, format, low })
 }
 

@@ -27,7 +27,7 @@ const opRemove = "node.Remove"
 type removeCall struct {
 	Group  uint32 `json:"group"`
 	Server string `json:"server"`
-	Target string `json:"target,omitempty"` // instead of Server: what the leader finds the server by; Dry is set
+	Target string `json:"target,omitempty"` // server id or node id, instead of Server; needs Dry
 	Dry    bool   `json:"dry,omitempty"`    // only report whether the removal is possible
 }
 
@@ -182,9 +182,9 @@ func (ctl *Controller) serveRemove(ctx context.Context, r peer.Request) ([]byte,
 	return json.Marshal(a)
 }
 
-// mark checks whether the group g, which this node leads, can lose a server. If so, and unless c.Dry is set, it commits
-// the tombstone of the server. If another server is marked at the same time, by this leader or by the next one, mark
-// returns fault.Unavailable: otherwise two removals could be allowed that the group cannot lose together.
+// mark checks whether the group g, which this node leads, can lose a server. If so, and unless c.Dry is set, it
+// commits the tombstone of the server. If a leader marks another server at the same time, mark returns
+// fault.Unavailable. Otherwise both removals could be allowed, although the group cannot lose both servers.
 func (ctl *Controller) mark(ctx context.Context, c removeCall, g *group.Group) error {
 	seen, err := ctl.host.Removals(c.Group)
 	if err != nil {

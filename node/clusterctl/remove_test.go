@@ -16,7 +16,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/group"
 )
 
-// threeSlow is Three with long Raft timeouts, so that no election happens by itself during a test.
+// threeSlow is nodetest.Three with long Raft timeouts, so that a busy machine causes no election during a test.
 func threeSlow(t testing.TB) ([]*node.Node, []node.Config) {
 	t.Helper()
 	return nodetest.ThreeWith(t, func(c *node.Config) {
@@ -81,10 +81,10 @@ func TestRemove_ServerStaysRemoved(t *testing.T) {
 	nodetest.Close(t, nodes[gone])
 	back := nodetest.Open(t, configs[gone])
 	knowsItIsRemoved(t, back)
-	if _, err := back.Admin().Checkup(t.Context()); err != nil { // it has no group by now
+	if _, err := back.Admin().Checkup(t.Context()); err != nil { // the node has no groups any more
 		t.Errorf("checkup: %v", err)
 	}
-	remove(t, nodes[asked], id) // again, by its server id: nothing to do
+	remove(t, nodes[asked], id) // again, by its server id: this changes nothing
 	if now := nodetest.Term(t, nodes[at]); now != before {
 		t.Errorf("term %d became %d: the removed server disturbed the others", before, now)
 	}
@@ -113,7 +113,7 @@ func TestRemove_StoppedServerLearnsOnRestart(t *testing.T) {
 	before := nodetest.Term(t, nodes[at])
 	back := nodetest.Open(t, configs[gone])
 	knowsItIsRemoved(t, back)
-	for range 3 { // it polls the other servers meanwhile
+	for range 3 { // the removed node polls the other servers during these saves
 		if code, body := nodetest.Save(t, nodes[at], "k", "1"); code != 204 {
 			t.Errorf("save: %d %s", code, body)
 		}
@@ -145,7 +145,7 @@ func TestRemove_RefusesLossOfQuorum(t *testing.T) {
 		}
 		return nil
 	})
-	nodetest.Poll(t, func() error { // leadership may move
+	nodetest.Poll(t, func() error { // repeated, because leadership may move
 		_, err := nodes[at].Admin().Remove(t.Context(), nodetest.Status(t, nodes[other]).Node.ID)
 		if err == nil {
 			t.Fatal("a living server was removed while another is dead")
@@ -254,8 +254,8 @@ func TestLeave_WaitsForReplacementVoter(t *testing.T) {
 	fourth := nodetest.Open(t, c)
 	nodetest.Ready(t, fourth)
 	at := nodetest.Leader(t, nodes)
-	nodetest.Poll(t, func() error { // as a non-voter that keeps up
-		at = nodetest.Leader(t, nodes) // leadership may be spread meanwhile
+	nodetest.Poll(t, func() error { // until n4 is a non-voter that keeps up
+		at = nodetest.Leader(t, nodes) // leadership may have moved
 		for _, s := range nodetest.Status(t, nodes[at]).Groups[0].Servers {
 			if s.Node == "n4" && !s.Voter && strings.Contains(s.Reason, "ready") {
 				return nil
@@ -274,7 +274,7 @@ func TestLeave_WaitsForReplacementVoter(t *testing.T) {
 		}
 		return nil
 	})
-	if err := nodes[at].Wait(t.Context()); err != nil { // it stops by itself
+	if err := nodes[at].Wait(t.Context()); err != nil { // Leave stops the node
 		t.Error(err)
 	}
 	nodetest.Close(t, nodes[at])

@@ -19,8 +19,8 @@ const (
 	removedWait  = time.Second // timeout of one answer
 )
 
-// removedCheck finds out whether this server was removed from the cluster. It must ask other servers: this server may
-// have been down when it was removed, and no node connects to a removed server.
+// removedCheck finds out whether this server was removed from the cluster. For this, it must query other servers. This
+// server may have been down at the time of its removal, and no node connects to a removed server.
 //
 // One positive answer is enough. A removed server has a tombstone, which is committed and never deleted, and a server
 // with a tombstone is never added again.
@@ -29,7 +29,8 @@ type removedCheck struct {
 	last time.Time
 }
 
-// run asks the other servers whenever suspicious reports true, until ctx ends.
+// run queries the other servers if suspicious reports true, but at most once in removedPause. If this server was
+// removed, run records this on the disk.
 func (s *removedCheck) run(ctx context.Context) {
 	if s.opts.Sidecar || s.host.Removed() != nil || !s.suspicious() || s.now().Sub(s.last) < removedPause {
 		return
@@ -45,8 +46,8 @@ func (s *removedCheck) run(ctx context.Context) {
 	s.log.Error("this server was removed from the cluster", "error", fault.Text(s.host.Removed()))
 }
 
-// suspicious reports whether this server may have been removed. This is so if one of these is true in a group that
-// this server does not lead:
+// suspicious reports whether this server may have been removed. It returns true if one of these conditions holds in a
+// group that this server does not lead:
 //
 //   - No leader is known.
 //   - There is a tombstone of this server.
@@ -65,7 +66,7 @@ func (s *removedCheck) suspicious() bool {
 	return false
 }
 
-// ask asks all other live servers concurrently.
+// ask queries all other live servers concurrently. It reports whether one of them confirms the removal.
 func (s *removedCheck) ask(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, removedWait)
 	defer cancel()

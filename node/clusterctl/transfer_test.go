@@ -13,7 +13,7 @@ import (
 
 func TestTransfer_ToNamedNode(t *testing.T) {
 	nodes, _ := nodetest.Three(t)
-	// All of it again if a busy machine elects another leader in the meantime.
+	// Everything is repeated if another leader is elected in the meantime, as on a busy machine.
 	nodetest.Poll(t, func() error {
 		at := nodetest.Leader(t, nodes)
 		other := (at + 1) % 3
@@ -39,7 +39,7 @@ func TestTransfer_ToNamedNode(t *testing.T) {
 func TestTransfer_ErrorsHaveHints(t *testing.T) {
 	nodes, _ := nodetest.Three(t)
 	for name, c := range map[string]struct {
-		off   int // so many after the leader
+		off   int // index of the called node, counted from the leader
 		group uint64
 		to    string
 		code  fault.Code
@@ -49,7 +49,7 @@ func TestTransfer_ErrorsHaveHints(t *testing.T) {
 		"an unknown group": {0, 1, "", fault.NotFound, "the groups are 0 to 0"},
 		"an unknown node":  {0, 0, "n9", fault.NotFound, "its other voters are "},
 	} {
-		nodetest.Poll(t, func() error { // another leader may be elected between the two questions
+		nodetest.Poll(t, func() error { // repeated, because another leader may be elected in between
 			at := nodetest.Leader(t, nodes)
 			want := strings.ReplaceAll(c.text, "<leader>", nodetest.Status(t, nodes[at]).Node.ID)
 			_, err := nodes[(at+c.off)%3].Admin().TransferLeader(t.Context(), c.group, c.to)

@@ -30,13 +30,13 @@ type votersRecord struct {
 	Voters int `json:"voters"`
 }
 
-// voterCount has the number of voters that each group should have. Group 0 stores this number in a replicated note (a
-// small named record). If the note does not exist and the cluster has more than one server, the leader of group 0
-// creates it with its own setting --voters. A voterCount is safe for concurrent use.
+// voterCount has the number of voters that each group should have. Group 0 stores this number in a replicated note,
+// which is a small named record. If there is no note and the cluster has more than one server, the leader of group 0
+// creates the note. The number is then the setting --voters of this leader. A voterCount is safe for concurrent use.
 type voterCount struct {
 	parts
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards number and revision
 	number   int        // from the note; unread, unrecorded, or at least 1
 	revision uint64     // of that note; 0 = there is none
 }
@@ -136,7 +136,8 @@ func (v *voterCount) shouldRecord() bool {
 	return g.Leading() && len(servers) > 1
 }
 
-// record writes the note, whose revision must be the given one; 0 = there is none.
+// record writes the note. If the current revision of the note is not the given one, it returns fault.Conflict.
+// Revision 0 means that there is no note.
 func (v *voterCount) record(ctx context.Context, number int, revision uint64) error {
 	text, err := json.Marshal(votersRecord{Voters: number})
 	if err != nil {

@@ -14,7 +14,7 @@ func votersAt(number int, revision uint64) raftfsm.Note {
 	return raftfsm.Note{Value: fmt.Appendf(nil, `{"voters":%d}`, number), Revision: revision}
 }
 
-// The replica of a node may be behind the write or the linearizable read that returned a newer number.
+// A note from the replica of a node may be older than the note of an earlier write or linearizable read.
 func TestVoterCount_IgnoresOlderNote(t *testing.T) {
 	const flag = 1
 	servers := []raft.Server{{ID: "n1.a"}, {ID: "n2.a"}, {ID: "n3.a"}} // all vote

@@ -11,7 +11,7 @@ import (
 	"github.com/quorate/quorate/node/nodetest"
 )
 
-// settled waits until every node reports that so many voters are wanted and vote.
+// settled waits until every node reports want as the wanted number of voters, and want servers that vote.
 func settled(t *testing.T, nodes []*node.Node, want int) {
 	t.Helper()
 	for _, n := range nodes {
@@ -34,8 +34,8 @@ func setVoters(t *testing.T, n *node.Node, want int) schema.VotersStatus {
 	return s
 }
 
-// The servers keep their --voters of 3. The number that the cluster was set to survives a restore, and restarts of
-// all servers, one of them with another --voters.
+// SetVoters overrides the setting --voters of all servers. The number survives a restore and restarts of all servers,
+// even if one of them restarts with another --voters.
 func TestVoters_ChangeLiveAndSurvive(t *testing.T) {
 	if testing.Short() {
 		t.Skip("moves votes several times")
@@ -93,7 +93,7 @@ func TestVoters_RefusesInvalidNumbers(t *testing.T) {
 	}
 }
 
-// A node without data shows and sets the number, too.
+// A sidecar can also show and set the number of voters.
 func TestVoters_FromASidecar(t *testing.T) {
 	nodes, configs := nodetest.Three(t)
 	side := nodetest.Open(t, nodetest.Sidecar(t, "side", configs[0].Cluster.Join...))

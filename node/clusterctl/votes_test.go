@@ -46,7 +46,7 @@ func TestVotes_NonVoterWaitingForVoteIsReady(t *testing.T) {
 			return nil
 		})
 		want := fmt.Sprintf("vote in group 0 (n%d does not vote yet: 1 of 3 votes are given)", i+2)
-		nodetest.Poll(t, func() error { // until it knows all three by gossip
+		nodetest.Poll(t, func() error { // until the node knows all three servers by gossip
 			if err := placed(t, n); err == nil || !strings.Contains(err.Error(), want) {
 				return fmt.Errorf("it says %w, want %s", err, want)
 			}

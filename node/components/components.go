@@ -29,7 +29,7 @@ const TypeStateRaft = "state.raft"
 // Sources has the places where components are declared, and the applications that use them. Env is required.
 type Sources struct {
 	Paths       []string // directories or files with components, in order
-	ConfigFiles []string // files with configurations, later ones on top
+	ConfigFiles []string // files with configurations; later ones take precedence
 	Apps        []string // ids of the applications of this node
 	Namespace   string
 	MaxBody     int64 // bytes of the largest body of a request
@@ -167,10 +167,10 @@ func (s Sources) running(o Options) (loader.Options, error) {
 // Serve makes the components of set available.
 func (c *Components) Serve(set *loader.Set) { c.set.Store(set) }
 
-// Loaded reports whether all components have been opened.
+// Loaded reports whether Serve has been called, that is, whether the components are open.
 func (c *Components) Loaded() bool { return c.set.Load() != nil }
 
-// Statuses describes every component, by name.
+// Statuses returns the status of every component: first opened ones, then failed ones, then ignored ones.
 func (c *Components) Statuses() []component.Status {
 	if s := c.set.Load(); s != nil {
 		return s.Statuses()

@@ -17,7 +17,7 @@ const TypeLockRaft = "lock.raft"
 // Metadata names of lock.raft.
 const (
 	lockStateStore = "stateStore" // the state store whose writes can check tokens
-	lockReentrant  = "reentrant"  // TryLock of the owner renews
+	lockReentrant  = "reentrant"  // TryLock by the owner renews the lock
 )
 
 func lockFields() []component.Field {

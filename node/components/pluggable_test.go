@@ -17,13 +17,13 @@ import (
 	"github.com/quorate/quorate/node/nodetest"
 )
 
-// declared returns a component file. spec follows "type: ".
+// declared returns a component file. spec is the type and the YAML text of the fields after it.
 func declared(name, spec string) string {
 	return "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata: {name: " + name + "}\nspec: {version: v1, type: " +
 		spec + "}\n"
 }
 
-// respond returns an error unless a request is answered with a status.
+// respond sends a request, and returns an error unless the status of the answer is want.
 func respond(t *testing.T, n *node.Node, want int, verb, path, body string) error {
 	t.Helper()
 	if code, text, _ := nodetest.Ask(t, n, verb, path, body); code != want {

@@ -20,8 +20,8 @@ import (
 	"github.com/quorate/quorate/internal/trust"
 )
 
-// A certificate that is not valid yet is refused, and is in effect when its time has come, although its file has not
-// changed.
+// A certificate that is not valid yet is refused. When it becomes valid, it comes into effect, although its file has
+// not changed.
 func TestCredentials_RefusedFilesAreTriedAgain(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name string, text []byte) string {

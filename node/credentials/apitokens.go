@@ -24,7 +24,7 @@ type APITokenFile struct {
 	Tokens  APITokens
 	Logger  *slog.Logger
 
-	problem string // what was logged last
+	problem string // the error that was logged last; empty = none
 }
 
 // ParseAPITokens returns the API tokens in the text of a token file. The file has one token per line. Empty lines and

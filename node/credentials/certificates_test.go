@@ -21,7 +21,7 @@ import (
 	"github.com/quorate/quorate/node/nodetest"
 )
 
-// corporate is a certificate authority of the user.
+// corporate is the certificate authority of a user. It issues certificates for nodes.
 type corporate struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey

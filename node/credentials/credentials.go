@@ -27,10 +27,10 @@ const (
 )
 
 const (
-	lookPause    = 2 * time.Second  // between checks of the files
-	refusedPause = time.Minute      // before refused files are tried again
-	recheckPause = time.Minute      // between checks of the certificates of open connections
-	drainGrace   = 10 * time.Second // after which connections that are no longer trusted are closed
+	lookPause    = 2 * time.Second  // interval of the checks for changed files
+	refusedPause = time.Minute      // wait before refused files are tried again
+	recheckPause = time.Minute      // interval at which the certificates of open connections are checked
+	drainGrace   = 10 * time.Second // wait before connections that are no longer trusted are closed
 )
 
 // Options are the dependencies of Open. All are required.
@@ -51,8 +51,8 @@ type Credentials struct {
 	changes *prometheus.CounterVec
 	watcher Observer               // nil = none
 	problem atomic.Pointer[string] // why the current files are not applied; nil = they are
-	tried   [sha256.Size]byte      // hash of the files that were tried last; used by Follow alone, as is again
-	again   time.Time              // when refused files are tried again
+	tried   [sha256.Size]byte      // hash of the files that were tried last; used only by Follow
+	again   time.Time              // when refused files are tried again; used only by Follow
 }
 
 // Observer is notified when the certificate of the node was renewed, or could not be renewed.
@@ -197,7 +197,7 @@ func (c *Credentials) reload() (changed bool) {
 			return false
 		}
 		c.changes.WithLabelValues("refused").Inc()
-		if errors.Is(err, fs.ErrNotExist) { // as when a directory is removed while its node ends
+		if errors.Is(err, fs.ErrNotExist) { // for example, the directory is removed while the node ends
 			c.log.Warn("a credential file was removed; the previous credentials stay in effect until this node stops",
 				"error", text)
 			return false
@@ -214,10 +214,10 @@ func (c *Credentials) reload() (changed bool) {
 	return true
 }
 
-// renew issues the next certificate if it is due.
+// renew issues the next certificate if it is due. It reports whether it has issued one.
 func (c *Credentials) renew() (changed bool) {
 	changed, err := c.keeper.Renew()
-	if err != nil { // cannot happen, because the last certificate could be issued
+	if err != nil { // unlikely, because the last certificate could be issued
 		c.log.Error("the certificate of this node cannot be renewed", "error", err)
 		c.tell(false)
 		return false
@@ -246,7 +246,7 @@ func (c *Credentials) SecurePeer(o *peer.Options) {
 		if server == nil {
 			return nil, nil
 		}
-		server.VerifyConnection = nil // VerifyPeer does it all, and its reasons reach the caller
+		server.VerifyConnection = nil // VerifyPeer verifies instead, because its reasons reach the calling node
 		check := client.VerifyConnection
 		client.VerifyConnection = func(s tls.ConnectionState) error { return distrust(check(s)) }
 		return server, client

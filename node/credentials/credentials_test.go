@@ -68,8 +68,8 @@ func TestCredentials_NodeWithoutTokenIsRefused(t *testing.T) {
 	}
 }
 
-// withoutElection runs a scenario in which leadership must not move. The scenario returns the term before and after.
-// If the machine paused this process for long, an election proves nothing, and the scenario is run again.
+// withoutElection runs a scenario in which leadership must not move. The scenario returns the terms before and after.
+// If the terms differ but the machine has paused this process for long, withoutElection runs the scenario again.
 func withoutElection(t *testing.T, scenario func(t *testing.T) (before, after uint64)) {
 	t.Helper()
 	const waited, tries = 150 * time.Millisecond, 5 // raft's time-out is 1 s, over several hops
@@ -161,7 +161,7 @@ func exchangeTokens(t *testing.T) (before, after uint64) {
 					}
 					return nil
 				})
-				<-time.After(200 * time.Millisecond) // load on the mixture
+				<-time.After(200 * time.Millisecond) // clients put load on nodes with different tokens for this time
 			}
 		}
 	})
@@ -333,7 +333,7 @@ func TestCredentials_TrafficIsEncrypted(t *testing.T) {
 		t.Run(fmt.Sprintf("secured=%t", secured), func(t *testing.T) {
 			token := trust.NewToken()
 			var wire tap
-			// long: noise spells short names
+			// long names, because encrypted bytes may contain a short name by chance
 			first, second := nodetest.Member(t, "planted-one", 0), nodetest.Member(t, "planted-two", 0)
 			if secured {
 				first.Security.ClusterTokenFile, second.Security.ClusterTokenFile = nodetest.TokenFile(t, "", token),

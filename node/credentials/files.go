@@ -19,9 +19,9 @@ type Files struct {
 	Key   string
 	CA    string
 
-	Certificates trust.Timing  // of certificates issued from a token; zero = a day
-	Look         time.Duration // between checks of the files; 0 = 2 s
-	Drain        time.Duration // after which connections that are no longer trusted are closed; 0 = 10 s
+	Certificates trust.Timing  // validity of certificates issued from a token; zero = one day
+	Look         time.Duration // interval of the checks for changed files; 0 = 2 s
+	Drain        time.Duration // wait before connections that are no longer trusted are closed; 0 = 10 s
 }
 
 // Given reports whether credentials are configured.
@@ -67,8 +67,8 @@ func (f Files) Read() (m trust.Material, sum [sha256.Size]byte, warnings []strin
 	return m, sum, warnings, nil
 }
 
-// Try checks the files: it reads them and issues a certificate for a node from them, as the start of the node would.
-// node is the node id; it may be empty.
+// Try checks the files. It reads them and issues a certificate for a node, as the node does at its start. node is the
+// node id, which may be empty.
 func (f Files) Try(node string) (k *trust.Keeper, warnings []string, err error) {
 	m, _, warnings, err := f.Read()
 	if err != nil {

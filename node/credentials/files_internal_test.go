@@ -17,7 +17,7 @@ type apiTokens struct{ set []string }
 
 func (a *apiTokens) Set(tokens []string) error { a.set = tokens; return nil }
 
-// files returns the paths of a file with a text, and of a pipe.
+// files creates a file with a text and a named pipe, and returns their paths.
 func files(t *testing.T, text string) (path, pipe string) {
 	t.Helper()
 	dir := t.TempDir()

@@ -17,23 +17,23 @@ import (
 	"github.com/quorate/quorate/node/network"
 )
 
-// methodExamine asks a node for its clock, and whether it reaches the caller.
+// methodExamine is the peer method that returns the clock of a node, and whether this node can reach the calling node.
 const methodExamine = "cluster.examine"
 
 const (
-	examineWait = 5 * time.Second // for the answer of one node
-	clockOK     = 500 * time.Millisecond
-	clockWarn   = 5 * time.Second
-	tripSlow    = 100 * time.Millisecond
+	examineWait = 5 * time.Second        // for the answer of one node
+	clockOK     = 500 * time.Millisecond // a greater difference of two clocks is a warning
+	clockWarn   = 5 * time.Second        // a greater difference of two clocks is a failure
+	tripSlow    = 100 * time.Millisecond // a longer round trip is a warning
 )
 
-// examined is the answer of methodExamine: JSON.
+// examined is the answer of methodExamine, encoded as JSON.
 type examined struct {
 	Now     int64  `json:"now"` // wall clock when the request arrived, Unix microseconds
 	Version string `json:"version"`
-	Peer    string `json:"peer"` // why the caller's peer port cannot be reached; empty = it can
-	UDP     string `json:"udp"`
-	TCP     string `json:"tcp"`
+	Peer    string `json:"peer"`  // why the caller's peer port cannot be reached; empty = it can
+	UDP     string `json:"udp"`   // why the caller's gossip port cannot be reached over UDP; empty = it can
+	TCP     string `json:"tcp"`   // why the caller's gossip port cannot be reached over TCP; empty = it can
 	Spent   int64  `json:"spent"` // microseconds between request and answer
 }
 
@@ -52,7 +52,7 @@ type Status interface {
 
 // Options are the dependencies and settings of a Doctor. All are required.
 type Options struct {
-	Node    string // its id
+	Node    string // id of this node
 	Version string // of the program
 	Disk    Disk
 	Secured bool   // traffic between nodes is encrypted and authenticated
@@ -60,15 +60,15 @@ type Options struct {
 	Network Network
 	Status  Status
 	Now     func() time.Time
-	// ClockOffset returns how far the wall clock of this node is ahead of cluster time, and the greatest error of that.
-	// It returns fault.Unimplemented on a node without data.
+	// ClockOffset returns how far the wall clock of this node is ahead of cluster time. within is the maximum error of
+	// ahead. On a node without data, ClockOffset returns fault.Unimplemented.
 	ClockOffset func(ctx context.Context) (ahead, within time.Duration, err error)
 }
 
 // Doctor checks a running node. It is safe for concurrent use.
 type Doctor struct{ opts Options }
 
-// New returns the doctor of a node.
+// New returns a Doctor with the given options.
 func New(o Options) *Doctor { return &Doctor{o} }
 
 // Method returns the peer method by which another node asks whether this node can reach the ports of the calling node.
@@ -91,7 +91,7 @@ func (c *checkup) add(check, about string, level schema.CheckLevel, text, hint s
 	c.out = append(c.out, schema.CheckResult{Check: check, About: about, Level: level, Text: text, Fix: hint})
 }
 
-// sorted returns the results, failures first, then by name.
+// sorted returns the results: failures first, then warnings. Results of the same level are sorted by name.
 func (c *checkup) sorted() []schema.CheckResult {
 	rank := map[schema.CheckLevel]int{schema.CheckFail: 0, schema.CheckWarn: 1, schema.CheckOK: 2}
 	slices.SortStableFunc(c.out, func(a, b schema.CheckResult) int {
@@ -130,7 +130,7 @@ func (d *Doctor) Checkup(ctx context.Context) (schema.Checkup, error) {
 	return schema.Checkup{Node: d.opts.Node, Checks: c.sorted()}, nil
 }
 
-// restart returns what to do about a node that has failed.
+// restart returns the hint for a node that has failed. leaderless is true if a group has no leader.
 func restart(m *membership.Member, leaderless bool) string {
 	switch {
 	case m.Role == membership.Sidecar:
@@ -204,7 +204,7 @@ func examineSettings(c *checkup, r *membership.Roster) {
 	}
 }
 
-// examineMember checks another node, and the ports of both nodes from the other one.
+// examineMember checks whether this node and the node m reach each other's ports, and compares their clocks.
 func (d *Doctor) examineMember(ctx context.Context, c *checkup, m *membership.Member) {
 	ctx, cancel := context.WithTimeout(ctx, examineWait)
 	defer cancel()

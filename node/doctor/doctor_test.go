@@ -52,7 +52,7 @@ func TestDoctor_ChecksEveryNodeInBothDirections(t *testing.T) {
 		return nil
 	}
 	for _, n := range []*node.Node{nodes[2], side} {
-		nodetest.Poll(t, func() error { return looks(n) }) // on a busy machine a node may answer too late once
+		nodetest.Poll(t, func() error { return looks(n) }) // a node on a busy machine may answer too late
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	alertWait      = 300 * time.Millisecond // how long to wait for the alert of a node that refuses our certificate
+	alertWait      = 300 * time.Millisecond // wait for the alert of a node that refuses the certificate of this node
 	certificateLow = 7 * 24 * time.Hour     // remaining validity below which a certificate from a file is a warning
 )
 

@@ -26,13 +26,13 @@ import (
 )
 
 const (
-	syncRounds = 16
-	syncBytes  = 4 << 10
-	syncOK     = 20 * time.Millisecond  // median of forced writes
-	syncWarn   = 200 * time.Millisecond // slower writes can cost a leader its leadership
-	filesWarn  = 4096
-	filesFail  = 512
-	seedWait   = 2 * time.Second
+	syncRounds = 16                     // number of synced writes
+	syncBytes  = 4 << 10                // bytes of each synced write
+	syncOK     = 20 * time.Millisecond  // a longer median of synced writes is a warning
+	syncWarn   = 200 * time.Millisecond // a longer median is a failure: a leader may lose its leadership
+	filesWarn  = 4096                   // a lower limit of open files is a warning
+	filesFail  = 512                    // a lower limit of open files is a failure
+	seedWait   = 2 * time.Second        // timeout of name resolution, and of the check of one node to join
 )
 
 // Disk is where a node keeps its data.
@@ -53,13 +53,13 @@ type Listener struct {
 
 // Plan describes a node that is not running yet.
 type Plan struct {
-	Invalid     error // what is wrong with its settings; nil = nothing
+	Invalid     error // the problems of its settings; nil = none
 	NodeID      string
 	Disk        Disk
 	Listeners   []Listener
 	Credentials credentials.Files
 	Join        []string // the nodes to join, as the user named them; empty = none
-	Forms       bool     // it may form a new cluster
+	Forms       bool     // the node may form a new cluster
 }
 
 // Examine checks whether a node could start and work, without starting it. It checks the settings, the disk, the
@@ -106,7 +106,7 @@ func examineDisk(c *checkup, d Disk) {
 		"use a local SSD instead of a network file system: every write waits for the disk")
 }
 
-// nearestDir returns dir, or, if it does not exist yet, its nearest parent that does.
+// nearestDir returns dir. If dir does not exist yet, nearestDir returns the nearest parent that exists.
 func nearestDir(dir string) (string, error) {
 	for {
 		info, err := os.Stat(dir)
@@ -136,7 +136,7 @@ func examineSpace(c *checkup, dir string, minFree int64) {
 	case free < 4*minFree:
 		level = schema.CheckWarn
 	}
-	if level == schema.CheckFail { // the words of the status and of the log
+	if level == schema.CheckFail { // the same text as in the status and in the log
 		c.add("free space", dir, level, fmt.Sprintf("less than %d MiB are free on the disk of %s: %d MiB", minFree>>20,
 			dir, free>>20), "free some space; until then this server leads only if no other voter can")
 		return
@@ -200,10 +200,10 @@ func examinePorts(ctx context.Context, c *checkup, all []Listener) {
 	}
 }
 
-// fix says what to do about a port that cannot be opened.
+// fix returns the hint for a port that cannot be opened.
 func (l Listener) fix(err error) string {
 	if errors.Is(err, syscall.EADDRINUSE) {
-		addr, _ := netip.ParseAddr(l.Host) // a name may be any address
+		addr, _ := netip.ParseAddr(l.Host) // zero if Host is a name
 		return listen.InUse(l.Network, netip.AddrPortFrom(addr, uint16(l.Port)), l.Flag)
 	}
 	return "choose another port with " + l.Flag

@@ -3,6 +3,6 @@
 // It owns two decisions: which application gets the events of a binding, and when the delivery ends. Package api
 // delivers single events.
 //
-// Goroutines: one for each binding whose events an application receives. It ends when the binding has started, or
-// with Close.
+// Goroutines: one for each binding whose events an application receives. The goroutine ends when the binding has
+// started, or with Close.
 package inputs

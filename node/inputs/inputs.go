@@ -18,11 +18,11 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Applications are the applications of this node that are called.
+// Applications are the applications that this node calls.
 type Applications interface {
 	// Callee returns the name under which an application is called.
 	Callee(id string) api.App
-	// Channel returns the channel to an application, or nil if it is not called.
+	// Channel returns the channel to an application, or nil if the node does not call the application.
 	Channel(id string) *appchannel.Channel
 	// Inbound returns the policy for the events of a binding; nil = none.
 	Inbound(binding string) *resiliency.Policy
@@ -38,11 +38,11 @@ type Runner struct {
 	seen Observers
 	log  *slog.Logger
 
-	mu      sync.Mutex // also keeps Update and Close apart
+	mu      sync.Mutex // guards running; held during the whole of Update and Close
 	running []*delivery
 }
 
-// delivery is one input binding that an application gets the events of.
+// delivery is one input binding whose events an application gets.
 type delivery struct {
 	binding *bindings.Instance
 	app     string

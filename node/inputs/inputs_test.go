@@ -16,7 +16,8 @@ import (
 	"github.com/quorate/quorate/node/nodetest"
 )
 
-// eventApp is an application that stores the events it receives, and fails a set number of times.
+// eventApp is an application that receives events. It fails as often as failing says, and then sends each event to the
+// channel.
 type eventApp struct {
 	*httptest.Server
 	events  chan string
@@ -28,7 +29,7 @@ func newEventApp(t *testing.T) *eventApp {
 	a := &eventApp{events: make(chan string, 100)}
 	a.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodPost {
-			return // a probe
+			return // the request that asks whether the application handles a binding
 		}
 		if a.failing.Add(-1) >= 0 {
 			w.WriteHeader(http.StatusInternalServerError)

@@ -19,7 +19,7 @@ type Admin struct {
 	Logger *slog.Logger
 }
 
-// statusOf returns the status of a job. whole says whether it has the job as it was scheduled.
+// statusOf returns the status of a job. If whole is true, the status also has the scheduled job as JSON.
 func statusOf(w *due.Work, whole bool) schema.JobStatus {
 	app := appOf(w.Home)
 	at := func(ms uint64) time.Time {
@@ -39,13 +39,13 @@ func statusOf(w *due.Work, whole bool) schema.JobStatus {
 	return s
 }
 
-// The memory of one list.
+// The limit of the memory of one list, and an estimate for one job.
 const (
 	maxListBytes = 64 << 20 // bytes of the jobs
-	jobMemory    = 256      // bytes of a job without its texts and without what was scheduled
+	jobMemory    = 256      // bytes of the status of a job, without its texts and its JSON
 )
 
-// listing is a list of jobs with a bound.
+// listing is a list of jobs with limited memory.
 type listing struct {
 	out  []schema.JobStatus
 	size int

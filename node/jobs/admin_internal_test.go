@@ -8,7 +8,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// A list is refused once its jobs need too much memory, whether they are large or many.
+// A list is refused if its jobs need too much memory, because they are large or because they are many.
 func TestListing_Bounded(t *testing.T) {
 	for name, c := range map[string]struct{ size, fit int }{"large": {1 << 20, 63}, "small": {0, 262_144}} {
 		s := schema.JobStatus{Job: make([]byte, c.size)}

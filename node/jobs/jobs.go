@@ -30,7 +30,7 @@ import (
 // PerInstance is how many ticks of jobs one instance of an application may handle at a time.
 const PerInstance = 32
 
-// method is the call that delivers a tick to an application of another node.
+// method is the name of the peer method that delivers a tick to an application of another node.
 const method = "jobs.deliver"
 
 // Applications gives access to the applications of this node that have a channel, so that ticks can reach them.
@@ -39,7 +39,7 @@ type Applications interface {
 	Callee(id string) api.App
 	// Channel returns the channel to an application, or nil if the application has none.
 	Channel(id string) *appchannel.Channel
-	// Policy returns the Resiliency policy for calls of an application.
+	// Policy returns the Resiliency policy for calls to an application.
 	Policy(app api.App) *resiliency.Policy
 }
 
@@ -60,7 +60,7 @@ type Jobs struct {
 	open atomic.Pointer[parts]
 
 	mu       sync.Mutex
-	underWay map[discovery.Instance]int // ticks, by instance without its changing fields
+	underWay map[discovery.Instance]int // ticks in progress, by the identity of an instance; see instance
 
 	history history
 }
@@ -82,7 +82,7 @@ func (j *Jobs) Open(host *raftfsm.Host, apps Applications, observers map[string]
 	host.DueWork().Deliver(due.KindJob, j)
 }
 
-// home returns where the jobs of an application are.
+// home returns the place where package due keeps the jobs of an application.
 func home(app api.App) due.Home {
 	return due.Home{Kind: due.KindJob, Store: "system", Prefix: invoke.CanonicalNamespace(app.Namespace) + "/" + app.ID}
 }
@@ -161,7 +161,7 @@ func (j *Jobs) RemoveJobs(ctx context.Context, app api.App, prefix string) error
 	return p.work.RemovePrefix(ctx, home(app), prefix)
 }
 
-// instance returns the identity of an instance.
+// instance returns the identity of an instance: the instance with only those fields that never change.
 func instance(i *discovery.Instance) discovery.Instance {
 	return discovery.Instance{App: i.App, Node: i.Node, Boot: i.Boot}
 }
@@ -206,7 +206,8 @@ func (j *Jobs) Deliver(ctx context.Context, t *due.Tick) (due.Result, error) {
 	return r, err
 }
 
-// deliver also returns the id of the node whose application it has called.
+// deliver delivers a tick to an instance of the application. node is the id of the node with this instance, or empty
+// if there is none.
 func (j *Jobs) deliver(ctx context.Context, p *parts, t *due.Tick) (r due.Result, node string, err error) {
 	l, key, err := j.pick(p, appOf(t.Home), turn(t))
 	if err != nil {
@@ -244,7 +245,7 @@ func turn(t *due.Tick) uint64 {
 	return t.Revision*golden>>32 + t.Number + t.Attempt + t.Lost
 }
 
-// pick chooses an instance, and counts the tick.
+// pick chooses the instance for a tick, and counts the tick in underWay. The caller must call leave with the result.
 func (j *Jobs) pick(p *parts, app api.App, turn uint64) (*discovery.Lease, discovery.Instance, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -271,7 +272,7 @@ func (j *Jobs) leave(key discovery.Instance) {
 	}
 }
 
-// event is a tick on its way to an application.
+// event is a tick that is being delivered to an application.
 type event struct {
 	id      string // of the application
 	name    string
@@ -334,7 +335,7 @@ func (e *event) deliver(ctx context.Context, p *parts) ([]byte, error) {
 	case err == nil:
 		return []byte{byte(due.Unknown)}, nil
 	case fault.Is(err, fault.Internal), fault.Is(err, fault.Corrupt), fault.Is(err, fault.Invalid),
-		fault.Is(err, fault.TooLarge): // the answer was refused, or the tick cannot be sent; neither changes
+		fault.Is(err, fault.TooLarge): // the answer was refused, or the tick cannot be sent; a retry would fail too
 		return append([]byte{byte(due.Failed)}, fault.Text(err)...), nil
 	}
 	return nil, err

@@ -17,14 +17,14 @@ import (
 	"github.com/quorate/quorate/node/nodetest"
 )
 
-// newApp is an application that sends path, tick, attempt and body of the calls about jobs to a channel. Its answers
-// have the given statuses, and then 200.
+// newApp starts an application. For each call about a job, it sends the path, the tick, the attempt and the body to
+// the channel calls. Its answers have the given statuses, and after that the status 200.
 func newApp(t *testing.T, statuses ...int) (port int, calls chan string) {
 	t.Helper()
 	return newSlowApp(t, 0, statuses...)
 }
 
-// newSlowApp is newApp. It does not answer the first calls, as many as waits, until their callers have gone.
+// newSlowApp is newApp, but each of the first calls, as many as waits, gets no answer before its caller has gone.
 func newSlowApp(t *testing.T, waits int, statuses ...int) (port int, calls chan string) {
 	t.Helper()
 	calls = make(chan string, 100)
@@ -80,8 +80,8 @@ func TestJobs_CallTheApplication(t *testing.T) {
 	want(404, "GET", "/v1.0/jobs/later", "")
 }
 
-// The application has handled the job, but its answer has too many headers. That is an attempt, so the failure policy
-// ends the repetition.
+// If the answer of the application has too many headers, the node refuses it. This counts as a failed attempt, so the
+// failure policy limits the number of attempts.
 func TestJobs_RefusedAnswerIsAFailedAttempt(t *testing.T) {
 	attempts := make(chan string, 100)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -167,7 +167,7 @@ func TestJobs_UseTheResiliencyPolicyOfTheApplication(t *testing.T) {
 	for name, c := range map[string]struct {
 		policy   string // of the target
 		statuses []int
-		waits    int // first deliveries without an answer
+		waits    int // number of the first deliveries without an answer
 		want     []string
 	}{
 		"retries":       {"retry: often", []int{500, 503, 200}, 0, []string{"1", "1", "1"}},

@@ -11,8 +11,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// take delivers a tick to the application with the Resiliency policy p. Only a policy with retries repeats a delivery.
-// Otherwise the failure policy of the job decides.
+// take delivers a tick to the application under the Resiliency policy p. It repeats a failed delivery only if p
+// declares retries. Otherwise the failure policy of the job decides about further attempts. known is false if the
+// application does not know the job.
 func take(ctx context.Context, p *resiliency.Policy, target api.App, path string,
 	deliver func(context.Context) (bool, error)) (known bool, err error) {
 	pauses := p.Pauses()

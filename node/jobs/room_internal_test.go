@@ -14,7 +14,7 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// The ticks at an instance that cannot be called any more leave the places of the other instances free.
+// Ticks in progress at an unhealthy instance do not reduce the room of the other instances.
 func TestJobs_RoomCountsTicksAtUnhealthyInstancesInAddition(t *testing.T) {
 	app := api.App{ID: "shop"}
 	for _, c := range []struct {

@@ -85,7 +85,7 @@ func (n *Network) gossipOptions(ctx context.Context) (o membership.Options, err 
 	return o, nil
 }
 
-// The default ports. DefaultGossipPort is also the port of a seed that names none.
+// The default ports. DefaultGossipPort is also the port of a seed without a port.
 const (
 	DefaultGossipPort = 7946
 	DefaultPeerPort   = 7947
@@ -109,7 +109,7 @@ func address(flag, text string) (netip.Addr, error) {
 func timing(fast bool) membership.Timing {
 	if fast {
 		t := membership.Loopback()
-		t.SuspicionMult = 40 // 4 s: a process that waits for a busy machine is not dead
+		t.SuspicionMult = 40 // 4 s, because on a busy machine a live process may be slow to answer
 		return t
 	}
 	return membership.LAN()

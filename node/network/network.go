@@ -44,13 +44,13 @@ type Options struct {
 	Fast  bool     // gossip timing for nodes of one machine
 
 	Sidecar         bool   // the node holds no data
-	Partitions      uint32 // that a sidecar expects
+	Partitions      uint32 // number of partitions that a sidecar expects, and announces by gossip
 	Voters          uint32 // wanted number of voters of each group
 	BootstrapExpect int    // servers that form a new cluster; 0 = never form one
 	Version         string // of the program
 
 	Credentials *credentials.Credentials // nil = traffic is not secured
-	// Dial opens connections to peer ports, for tests that watch or hinder them; nil = TCP.
+	// Dial opens connections to peer ports; nil = TCP. Tests use it to observe or block connections.
 	Dial       func(ctx context.Context, addr string) (net.Conn, error)
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
@@ -63,7 +63,7 @@ type Network struct {
 	port      *peer.Port
 	listeners []net.Listener // of the peer port; written by Listen
 	self      atomic.Pointer[peer.Identity]
-	gossip    atomic.Pointer[membership.Gossip] // nil until it is open
+	gossip    atomic.Pointer[membership.Gossip] // nil until gossip is open
 
 	mu         sync.Mutex
 	transports []*peer.Transport // guarded by mu: several groups are opened at a time
@@ -141,8 +141,8 @@ func (n *Network) DiskOf(server string) raftfsm.DiskState {
 	return raftfsm.DiskGood
 }
 
-// PeerDown reports whether Raft cannot reach the peer port of a server. since is the time at which the server was
-// lost.
+// PeerDown reports whether Raft cannot reach the peer port of a server. since is the time at which Raft has lost the
+// connection.
 func (n *Network) PeerDown(server string) (since time.Time, down bool) {
 	return n.port.LostSince(server)
 }
@@ -180,7 +180,7 @@ const ReachHint = "open this port in every firewall between the two nodes (the g
 	"address is wrong, set --advertise-address there"
 
 // HintFor returns ReachHint for the error of a call to a node that runs. If one of the two nodes refused the
-// connection, the error itself says what to do, and HintFor returns "".
+// connection, the error itself has a hint, and HintFor returns "".
 func HintFor(err error) string {
 	if _, refused := errors.AsType[*peer.Refusal](err); refused {
 		return ""

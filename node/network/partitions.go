@@ -23,7 +23,7 @@ const (
 	countWait    = 10 * time.Second
 	hearWait     = 500 * time.Millisecond
 	farewellWait = time.Second
-	countLate    = 10 // CountPartitions logs that it waits after this part of the time
+	countLate    = 10 // CountPartitions logs that it waits after countWait/countLate
 )
 
 // CountPartitions returns the number of partitions of the cluster that this node joins, or 0 if the number is
@@ -96,8 +96,8 @@ func (n *Network) askPartitions(ctx context.Context, node string, hear time.Dura
 	return heardPartitions(ctx, g, hear), nil
 }
 
-// heardPartitions waits for the first gossip exchange, up to the duration wait. It returns the number of partitions, or
-// 0 if it is still unknown.
+// heardPartitions waits for the first gossip exchange, up to the duration wait. It returns the number of partitions,
+// or 0 if it is still unknown.
 func heardPartitions(ctx context.Context, g *membership.Gossip, wait time.Duration) uint32 {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()

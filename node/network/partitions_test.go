@@ -27,8 +27,8 @@ func TestPartitions_NewServerAdoptsCount(t *testing.T) {
 				t.Fatalf("alone it has %d partitions", got)
 			}
 			nodetest.Close(t, n)
-			// From here on the timing is that of production, because of busy machines: a server that
-			// gives up makes a directory that the cluster refuses.
+			// From here on, the timeouts are those of production. On a busy machine, the short ones could pass. The
+			// server would then create a directory that the cluster refuses.
 			early.Cluster.Fast = false
 
 			first := secured(nodetest.Member(t, "n1", 1, at))

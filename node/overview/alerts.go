@@ -11,15 +11,17 @@ import (
 	"github.com/quorate/quorate/api/admin/schema"
 )
 
-// rule is an alert of deploy/prometheus/alerts.yml that a node can evaluate with a single metric of this node. The
-// console evaluates the other alerts, which need a rate or the metrics of all nodes.
+// rule is an alert of deploy/prometheus/alerts.yml that a node can evaluate with one of its own metrics. The console
+// evaluates the alerts that need a rate or the metrics of all nodes.
 type rule struct {
 	alert, metric, text string
-	label               string   // of what the alert is about, such as group
-	only                string   // label of which only some values count
-	values              []string // of the label only
-	fails               bool
-	holds               func(v float64, now time.Time) bool // of a gauge; nil = the alert fires while a counter grows
+	label               string   // label that names the subject of the alert, such as group
+	only                string   // label that selects samples by its values; empty = all samples
+	values              []string // values of the label only that select a sample; nil = all except ok
+	fails               bool     // something does not work; false = something may stop working
+	// holds reports whether the gauge value v fires the alert; nil = the metric is a counter, and the alert fires
+	// while the counter grows
+	holds func(v float64, now time.Time) bool
 }
 
 func rules() []rule {
@@ -96,10 +98,10 @@ func rules() []rule {
 	}
 }
 
-// notOK means all values except ok.
+// notOK returns the value of rule.values that means all label values except ok.
 func notOK() []string { return nil }
 
-// counts reports whether the rule counts a sample.
+// counts reports whether the labels of a sample fit the rule.
 func (r *rule) counts(s sample) bool {
 	switch {
 	case r.only == "":
@@ -110,7 +112,8 @@ func (r *rule) counts(s sample) bool {
 	return slices.Contains(r.values, s.label(r.only))
 }
 
-// alertsOf evaluates the rules. A counter that is 0 has no alert.
+// alertsOf evaluates the rules. For a rule about a gauge, it returns an alert if the rule fires. For a rule about a
+// counter, it returns an alert with the value of the counter, unless the value is 0.
 func alertsOf(families []*dto.MetricFamily, now time.Time) (out []schema.NodeAlert) {
 	byName := map[string]*dto.MetricFamily{}
 	for _, f := range families {

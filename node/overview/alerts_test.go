@@ -11,7 +11,7 @@ import (
 	"github.com/quorate/quorate/api/admin/schema"
 )
 
-// gathered returns what the console gets from a registry.
+// gathered returns the figures and the alerts that the console gets from the metrics of cs.
 func gathered(t *testing.T, cs ...prometheus.Collector) (schema.Figures, []schema.NodeAlert) {
 	t.Helper()
 	r := prometheus.NewPedanticRegistry()
@@ -29,7 +29,8 @@ func gauge(name string, v float64) prometheus.Gauge {
 	return g
 }
 
-// vector has a value for each list of labels, which are separated by spaces.
+// vector returns a counter with a series for each key of values. labels and the keys are names and values of labels,
+// separated by spaces.
 func vector(name, labels string, values map[string]float64) *prometheus.CounterVec {
 	v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name}, strings.Fields(labels))
 	for of, n := range values {

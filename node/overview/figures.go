@@ -28,7 +28,7 @@ func figuresOf(families []*dto.MetricFamily) (f schema.Figures) {
 	return f
 }
 
-// takers returns, by the names of metrics, what adds one sample to f.
+// takers returns the functions that add one sample of a metric to f, by the name of the metric.
 func takers(f *schema.Figures) map[string]func(sample) {
 	count := func(to *[]schema.NamedCount, name, part string) func(sample) {
 		return func(s sample) {
@@ -111,7 +111,8 @@ func addStoreCall(f *schema.Figures, s sample) {
 	}
 }
 
-// addCall adds calls where they begin, so that a call over two nodes counts once.
+// addCall adds the calls in the sample s if the calling node has counted them. So a call between two nodes counts
+// once.
 func addCall(f *schema.Figures, s sample) {
 	if s.label("hop") != "caller" {
 		return
@@ -152,7 +153,7 @@ func (s sample) histogram() schema.Histogram {
 	return out
 }
 
-// merged sorts counts and adds those of the same name and part.
+// merged sorts counts by name and part, and adds up counts with the same name and part.
 func merged(in []schema.NamedCount) (out []schema.NamedCount) {
 	sort.Slice(in, func(i, k int) bool {
 		return cmp.Or(cmp.Compare(in[i].Name, in[k].Name), cmp.Compare(in[i].Part, in[k].Part)) < 0
@@ -167,7 +168,7 @@ func merged(in []schema.NamedCount) (out []schema.NamedCount) {
 	return out
 }
 
-// mergedCalls sorts calls and adds those of the same pair.
+// mergedCalls sorts calls by From and To, and adds up calls with the same From and To.
 func mergedCalls(in []schema.AppCalls) (out []schema.AppCalls) {
 	sort.Slice(in, func(i, k int) bool {
 		return cmp.Or(cmp.Compare(in[i].From, in[k].From), cmp.Compare(in[i].To, in[k].To)) < 0

@@ -40,10 +40,10 @@ type Logs interface {
 	Records() []logadapt.RecentRecord
 }
 
-// Groups are the replication groups that this node holds.
+// Groups are the Raft groups of which this node has a replica.
 type Groups interface{ Groups() []*group.Group }
 
-// Runs are the last runs of jobs that this node has handed out, oldest first.
+// Runs are the last runs of jobs that this node has delivered, oldest first.
 type Runs interface{ Runs() []schema.JobRun }
 
 // Options are the dependencies of an Overview. All are required.
@@ -91,7 +91,7 @@ func (o *Overview) NodeView(ctx context.Context) (v schema.NodeView, err error) 
 	return v, nil
 }
 
-// leaders returns the leaders of all groups that this node remembers.
+// leaders returns the last leaders that this node has seen in each group.
 func (o *Overview) leaders() (out []schema.LeaderSeen) {
 	for id, g := range o.opts.Groups.Groups() {
 		for _, l := range g.Leaders() {

@@ -65,7 +65,7 @@ func (r *Remote) serve(ctx context.Context, q peer.Request) ([]byte, error) {
 	return r.local(ctx, cmp.Or(q.From.Caller.Node, placement.NodeOf(q.From.Server)), request)
 }
 
-// local answers a request of the node from.
+// local answers a request on this node. from is the id of the node that has sent the request.
 func (r *Remote) local(ctx context.Context, from string, q adminapi.Request) ([]byte, error) {
 	return adminapi.Serve(ctx, r.handler, from, q)
 }
@@ -144,7 +144,7 @@ func (r *Remote) status(ctx context.Context, roster *membership.Roster, node str
 	ctx, cancel := context.WithTimeout(ctx, statusWait)
 	defer cancel()
 	m, known := roster.Node(node)
-	if !known { // gossip heard of it a moment ago
+	if !known { // the node has joined after the roster was read
 		return s, fault.New(fault.Unavailable, "remoteadmin.status", "the node has just appeared")
 	}
 	body, err := r.call(ctx, roster, &m, adminapi.Request{Method: http.MethodGet, Path: adminapi.StatusPath})

@@ -40,9 +40,9 @@ type Plan struct {
 type Node interface {
 	// Note describes the node for the other nodes of this user.
 	Note() hostshare.Note
-	// MetricsAddr returns the address of its metrics listener; empty = off.
+	// MetricsAddr returns the address of the metrics listener; empty = off.
 	MetricsAddr() string
-	// Wait returns when the node is to be closed, with the reason.
+	// Wait returns when the node must be closed. The error is nil if the stop was requested.
 	Wait(ctx context.Context) error
 	// Close stops the node.
 	Close(ctx context.Context) error
@@ -57,7 +57,7 @@ type Opener interface {
 type Options struct {
 	Dir        string // data directory
 	RuntimeDir string // the user's directory for sockets
-	MakeToken  bool   // secure the traffic between the nodes with a token that the first one makes
+	MakeToken  bool   // secure the traffic between the nodes with a token that the first node creates
 	Opener     Opener
 	Logger     *slog.Logger
 }
@@ -73,16 +73,16 @@ type Shared struct {
 	lent  string // data directory of a sidecar, removed by Close; empty = front is the server
 
 	cancel context.CancelFunc // ends the wait for the directory
-	tasks  sync.WaitGroup     // that cancel ends
-	waits  sync.WaitGroup     // for the end of back; its Close ends it
-	failed chan error         // one slot: the takeover failed, or the server that it opened ended; nil = on request
+	tasks  sync.WaitGroup     // goroutines that cancel ends
+	waits  sync.WaitGroup     // goroutine that waits for back; closing back ends it
+	failed chan error         // capacity 1: the error of a failed takeover, or the result of back.Wait
 
 	mu    sync.Mutex
-	hold  *hostshare.Hold // nil = another process has it
-	back  Node            // the server that this process opened when it took the directory over; nil = none
-	left  []*hostshare.Presence
-	over  bool
-	ended error
+	hold  *hostshare.Hold       // nil = another process has the directory
+	back  Node                  // the server that this process opened at a takeover; nil = none
+	left  []*hostshare.Presence // notes of the nodes of this process
+	over  bool                  // Close was called
+	ended error                 // result of Close
 }
 
 const (
@@ -93,7 +93,7 @@ const (
 	// shared directory.
 	tokenSuffix = ".token"
 	lentDir     = "at-"       // prefix of the name of a sidecar's directory, which is beside the notes
-	lentSweep   = time.Minute // an unused directory of a sidecar is removed when it is older
+	lentSweep   = time.Minute // age from which an unused directory of a sidecar is removed
 )
 
 // Open opens a node on the shared directory. If another process already has the directory open, the node is a sidecar
@@ -143,7 +143,7 @@ func (s *Shared) plan(p Part, dir string) Plan {
 	return Plan{Part: p, Dir: dir, Notes: s.notes, Token: s.token}
 }
 
-// secure reads or creates the token beside the directory, if the settings name none.
+// secure reads or creates the token file beside the directory, if Options.MakeToken is set.
 func (s *Shared) secure() (err error) {
 	if !s.opts.MakeToken {
 		return nil
@@ -167,7 +167,7 @@ func (s *Shared) lend() error {
 	return nil
 }
 
-// sweep removes directories of sidecars that were killed.
+// sweep removes the directories that killed sidecars have left.
 func (s *Shared) sweep() {
 	entries, _ := os.ReadDir(s.notes)
 	for _, e := range entries {
@@ -182,7 +182,7 @@ func (s *Shared) sweep() {
 	}
 }
 
-// isInUse reports whether the note of a live node has an admin socket in dir.
+// isInUse reports whether the admin socket of a live node is in dir. If the notes cannot be read, it returns true.
 func isInUse(dir string) bool {
 	notes, err := hostshare.List(filepath.Dir(dir))
 	for _, n := range notes {
@@ -193,7 +193,7 @@ func isInUse(dir string) bool {
 	return err != nil
 }
 
-// announce lets the other nodes find a node.
+// announce writes the note with which other nodes find the node n.
 func (s *Shared) announce(n Node) error {
 	p, err := hostshare.Announce(s.notes, n.Note())
 	if err != nil {
@@ -251,7 +251,7 @@ func (s *Shared) fail(reason error) {
 	}
 }
 
-// takeOver opens the server.
+// takeOver opens the server on the shared directory, and announces it to other nodes.
 func (s *Shared) takeOver(ctx context.Context) error {
 	begun := time.Now()
 	s.opts.Logger.Info("the node that held the data directory has ended; this process takes it over", "data_dir",
@@ -263,7 +263,7 @@ func (s *Shared) takeOver(ctx context.Context) error {
 	s.mu.Lock()
 	s.back = n
 	s.mu.Unlock()
-	// An operator may stop it, or find its node id twice. Close ends the wait, because it closes the server.
+	// Wait returns if an operator stops the server, or if another node has the same node id. Close ends the wait too.
 	s.waits.Go(func() { s.fail(n.Wait(context.Background())) })
 	if err := s.announce(n); err != nil {
 		return err

@@ -39,7 +39,7 @@ func newHost(t testing.TB) host {
 	return host{t.TempDir(), filepath.Join(run, "run")}
 }
 
-// config returns the configuration of a node with only the ports of its listeners set.
+// config returns the configuration of a node on the default data directory of h, with free ports.
 func (h host) config(app string) node.Config {
 	c := node.Config{Version: "test"}
 	c.App.ID, c.API.RequestTimeout = app, 30*time.Second
@@ -269,7 +269,7 @@ func TestSharedDir_SuccessorKeepsSettings(t *testing.T) {
 	})
 }
 
-// Operators ask the node on the shared directory, whichever process has it.
+// The admin API of the node on the shared directory serves operators, also after a takeover by another process.
 func TestSharedDir_SuccessorServesOperators(t *testing.T) {
 	h := newHost(t)
 	resources := nodetest.Resources(t, map[string]string{
@@ -310,7 +310,7 @@ func TestSharedDir_SuccessorServesOperators(t *testing.T) {
 	_ = calls.Body.Close()
 	closed := make(chan error, 1)
 	go func() {
-		// A watch that delayed the close would do so for most of this hour.
+		// If a watch delayed Close, it would do so for most of this hour.
 		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 		defer cancel()
 		closed <- all[1].Close(ctx)
@@ -324,8 +324,8 @@ func TestSharedDir_SuccessorServesOperators(t *testing.T) {
 	_ = watch.Body.Close()
 }
 
-// nextCall reads the first line of a watch of calls, which says that calls are recorded from now on. It then runs
-// request, and returns the status of the next call, and its line. It waits until testutil.Patience at most.
+// nextCall reads the first line of a watch of calls. After this line, the watch shows all calls. nextCall then runs
+// request, and returns the status and the line of the next call. It waits for at most testutil.Patience.
 func nextCall(watch *http.Response, request func()) (code int, line string) {
 	stop := time.AfterFunc(testutil.Patience, func() { _ = watch.Body.Close() })
 	defer stop.Stop()
@@ -371,7 +371,7 @@ func TestSharedDir_OnlyChildMovesToAnotherPort(t *testing.T) {
 	if _, err := fmt.Sscanf(first.Addresses().API[0], "127.0.0.1:%d", &port); err != nil {
 		t.Fatal(err)
 	}
-	c.API.HTTP = node.Port{Number: port} // as if it were the default one
+	c.API.HTTP = node.Port{Number: port} // not Given, so the node treats it like the default port
 	d := nodetest.Deps(t)
 	d.Logger = slog.New(slog.DiscardHandler)
 	if _, err := node.OpenShared(t.Context(), c, d); !fault.Is(err, fault.Unavailable) ||

@@ -38,8 +38,8 @@ func (n *fakeNode) Close(context.Context) error {
 	return nil
 }
 
-// fakeOpener opens fake nodes, and sends a successor to the test. An error in busy is the result of an attempt to open
-// a successor.
+// fakeOpener opens fake nodes. It sends each opened successor to the channel successors. If the channel busy has an
+// error, the next attempt to open a successor fails with this error.
 type fakeOpener struct {
 	successors chan *fakeNode
 	busy       chan error
@@ -58,13 +58,14 @@ func (o fakeOpener) Open(_ context.Context, p shareddir.Plan) (shareddir.Node, e
 	return n, nil
 }
 
-// An operator may stop the server that a process has opened when it took the directory over.
+// Shared.Wait returns when the server that has taken over the directory ends, for example on the request of an
+// operator.
 func TestShared_EndsWithItsSuccessor(t *testing.T) {
 	broken := errors.New("its node id is used twice")
 	for name, reason := range map[string]error{"on request": nil, "with an error": broken} {
 		t.Run(name, func(t *testing.T) {
 			h := newHost(t)
-			busy := make(chan error, 1) // the first process may still be closing its files
+			busy := make(chan error, 1) // so that the first attempt to take over fails
 			busy <- fault.New(fault.Unavailable, "test", "the directory is locked")
 			o := shareddir.Options{Dir: filepath.Join(h.state, "data"), RuntimeDir: h.run,
 				Opener: fakeOpener{make(chan *fakeNode, 1), busy}, Logger: slog.New(slog.DiscardHandler)}

@@ -13,8 +13,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/placement"
 )
 
-// missing returns the reason why a server of a group is missing, or "" if it is alive. The server may have failed or
-// left, its data directory may have been replaced, or gossip may not know it since the start of this node.
+// missing returns the reason why a server of a group is missing, or "" if the server is alive. The server may have
+// failed or left. Its data directory may have been replaced. Or gossip has not known the server since the start of
+// this node.
 func (r *Reporter) missing(server string) string {
 	p := r.parts.Load()
 	roster := p.Network.Roster()
@@ -35,7 +36,7 @@ func (r *Reporter) missing(server string) string {
 	return "not heard of since this node started"
 }
 
-// stateOf returns the state of a server of a group. The own server is always alive.
+// stateOf returns the state of a server of a group. The server of this node is always alive.
 func (r *Reporter) stateOf(s schema.ServerStatus) string {
 	p := r.parts.Load()
 	if s.ServerID == p.Host.Identity().Server {
@@ -63,7 +64,7 @@ func (r *Reporter) NoLeader(id uint32) (reason, hint string) {
 	return r.missingVoters(servers)
 }
 
-// missingServers names the servers that gossip does not report as alive.
+// missingServers returns a text that names the servers that are not alive according to gossip, or "" if all are alive.
 func (r *Reporter) missingServers() string {
 	var names []string
 	servers := 0

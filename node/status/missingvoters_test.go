@@ -10,7 +10,7 @@ import (
 	"github.com/quorate/quorate/node/nodetest"
 )
 
-// The status of the remaining nodes names the missing voters and how to continue. The issue disappears when they are
+// The status of the remaining node names the missing voters and has a hint. The issue disappears when the voters are
 // back.
 func TestStatus_NamesMissingVoters(t *testing.T) {
 	nodes, configs := nodetest.Three(t)

@@ -39,8 +39,8 @@ func (r *Reporter) registering(id string, c *appchannel.Channel) bool {
 	return healthy
 }
 
-// applications returns two lists: the applications whose ports have never been open, and the applications whose actor
-// types are not registered yet.
+// applications returns a reason for each application whose port has never been open, or whose actor types are not
+// registered yet.
 func (r *Reporter) applications() (out []api.Reason) {
 	for _, id := range r.opts.Apps {
 		if c := r.opts.Channels.Channel(id); c != nil && !c.Seen() {
@@ -62,8 +62,8 @@ func (r *Reporter) OutboundStarting() []api.Reason {
 	return r.Starting()
 }
 
-// Readiness returns for each group and each store whether it serves reads and writes now. It returns nil until the
-// components are open.
+// Readiness returns for each group and each component whether it serves reads and writes now. It returns nil until the
+// components are open. While the node stops, it returns one failed check for the node.
 func (r *Reporter) Readiness(context.Context) []api.Check {
 	if !r.opts.Components.Loaded() {
 		return nil
@@ -74,7 +74,7 @@ func (r *Reporter) Readiness(context.Context) []api.Check {
 	host := r.parts.Load().Host
 	var checks []api.Check
 	reads, writes, why := true, true, ""
-	for i := range max(host.Partitions(), 1) { // one group reports that a sidecar does not know the number yet
+	for i := range max(host.Partitions(), 1) { // without groups, group 0 reports that their number is not known yet
 		c := r.groupCheck(i)
 		checks = append(checks, c)
 		if !c.Reads || !c.Writes {
@@ -113,8 +113,8 @@ func (r *Reporter) groupCheck(id uint32) api.Check {
 	return c
 }
 
-// storeCheck returns the check of one state store, or nil if the component is ignored. The parameters reads, writes
-// and reason describe the state of the Raft groups, and are used only for replicated stores.
+// storeCheck returns the check of one component, or nil if the component is ignored. The parameters reads, writes and
+// reason describe the state of the Raft groups, and are used only for replicated stores.
 func storeCheck(s component.Status, reads, writes bool, reason string) []api.Check {
 	switch {
 	case s.State == component.Ignored:

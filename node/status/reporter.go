@@ -50,21 +50,21 @@ type Backups interface {
 
 // Channels are the channels to the applications of this node.
 type Channels interface {
-	// Channel returns the channel to an application, or nil if it is not called.
+	// Channel returns the channel to an application, or nil if the node does not call the application.
 	Channel(id string) *appchannel.Channel
 }
 
 // Actors are the actors of the applications of this node.
 type Actors interface {
-	// Registering reports whether the actor types of an application, which the channel reaches, are yet to be
-	// registered for the first time.
+	// Registering reports whether the first registration of the actor types of an application is still in progress. ch
+	// is the channel to the application.
 	Registering(app string, ch *appchannel.Channel) bool
 }
 
 // Options are the facts that are known before anything is open.
 type Options struct {
 	Version    string   // of the program
-	Cluster    string   // its name
+	Cluster    string   // name of the cluster
 	Role       string   // of the node
 	Sidecar    bool     // the node holds no data
 	Namespace  string   // of the applications
@@ -94,8 +94,8 @@ type Addresses struct {
 	Apps    []schema.AppStatus
 }
 
-// Reporter reports the state of one node. Before SetParts, only Starting may be called. It is safe for
-// concurrent use.
+// Reporter reports the state of one node. Status and Members need SetParts, and must not be called before it. A
+// Reporter is safe for concurrent use.
 type Reporter struct {
 	opts    Options
 	started time.Time

@@ -66,7 +66,7 @@ func (r *Reporter) identity() schema.NodeIdentity {
 	id, at := p.Host.Identity(), p.Addresses
 	id.Partitions = p.Host.Partitions()
 	if r.opts.Sidecar {
-		id.Server = "" // it is none
+		id.Server = "" // a sidecar is no server
 	}
 	return schema.NodeIdentity{
 		ID: id.Node, ServerID: id.Server, Cluster: r.opts.Cluster, ClusterID: id.Cluster, Epoch: id.Epoch,
@@ -90,7 +90,7 @@ func (r *Reporter) groupStatus(id uint32, g *group.Group) schema.GroupStatus {
 	}
 }
 
-// diskIssues returns an issue for each disk that is slow or nearly full but still works.
+// diskIssues returns an issue for a disk that is slow or nearly full, and for each group with damaged records.
 func (r *Reporter) diskIssues() (out []schema.Issue) {
 	p := r.parts.Load()
 	if err := p.Host.DiskLow(); err != nil {
@@ -121,7 +121,7 @@ func (r *Reporter) serverStatuses(id uint32, servers []raft.Server) []schema.Ser
 		one.State = r.stateOf(one)
 		one.Lag, one.Reason = r.parts.Load().Control.About(id, string(s.ID))
 		if one.Reason == "" {
-			one.Reason = r.missing(string(s.ID)) // only the leader knows more
+			one.Reason = r.missing(string(s.ID)) // only the leader knows the other reasons
 		}
 		out = append(out, one)
 	}
@@ -150,7 +150,7 @@ func (r *Reporter) storeStatuses() []schema.StoreStatus {
 	return out
 }
 
-// routedGroups describes, on a sidecar, how groups are reached.
+// routedGroups describes how a sidecar reaches each group. On a server, it returns nil.
 func (r *Reporter) routedGroups() []schema.GroupStatus {
 	var out []schema.GroupStatus
 	if !r.opts.Sidecar {
@@ -168,7 +168,8 @@ func (r *Reporter) routedGroups() []schema.GroupStatus {
 	return out
 }
 
-// notes returns the settings on which the live nodes do not agree.
+// notes returns the settings on which the live nodes do not agree, and the groups that refuse requests in the newest
+// format.
 func (r *Reporter) notes() []schema.Issue {
 	out := []schema.Issue{}
 	for i := range r.parts.Load().Host.Groups() {
@@ -195,7 +196,7 @@ func (r *Reporter) formatBlocked(id uint32) string {
 	return ""
 }
 
-// Members returns the nodes that gossip knows, including this one, by node id.
+// Members returns the nodes that gossip knows, including this node, sorted by node id.
 func (r *Reporter) Members(context.Context) ([]schema.MemberStatus, error) {
 	out := []schema.MemberStatus{}
 	roster := r.parts.Load().Network.Roster()

@@ -21,9 +21,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Applications are the applications of this node that are called.
+// Applications are the applications that this node calls.
 type Applications interface {
-	// Channel returns the channel to an application, or nil if it is not called.
+	// Channel returns the channel to an application, or nil if the node does not call the application.
 	Channel(id string) *appchannel.Channel
 	// Inbound returns the policy for the messages of a component; nil = none.
 	Inbound(component string) *resiliency.Policy
@@ -146,7 +146,8 @@ func (r *Runner) list() map[string]*pubsub.Subscriber {
 	return out
 }
 
-// definitions returns the declared subscriptions of an application; of all if id is empty.
+// definitions returns the declared subscriptions of the application id. If id is empty, it returns those of all
+// applications.
 func definitions(documents []component.Subscription, id string) (out []pubsub.Definition) {
 	for _, s := range documents {
 		if id != "" && len(s.Scopes) > 0 && !slices.Contains(s.Scopes, id) {
@@ -165,14 +166,14 @@ func definitions(documents []component.Subscription, id string) (out []pubsub.De
 	return out
 }
 
-// The repetitions of a question that the application did not receive.
+// The attempts to request the subscriptions of an application.
 const (
-	questions     = 4
-	questionPause = 500 * time.Millisecond // doubles
-	questionTime  = 30 * time.Second
+	questions     = 4                      // maximum number of attempts
+	questionPause = 500 * time.Millisecond // pause before the second attempt; doubles with each attempt
+	questionTime  = 30 * time.Second       // timeout of one attempt
 )
 
-// discover asks an application for its subscriptions.
+// discover requests the subscriptions of an application. It retries if the application did not receive the request.
 func discover(ctx context.Context, c *appchannel.Channel, id string, log *slog.Logger) ([]pubsub.Definition, error) {
 	for pause, n := questionPause, 1; ; pause, n = 2*pause, n+1 {
 		bounded, cancel := context.WithTimeout(ctx, questionTime)
@@ -224,7 +225,7 @@ func (t target) DeliverBatch(ctx context.Context, b *pubsub.Batch) (map[string]p
 		return nil, err
 	}
 	out := make(map[string]pubsub.Verdict, len(b.Entries))
-	for i := range b.Entries { // other ids mean nothing
+	for i := range b.Entries { // answers with other ids are ignored
 		id := b.Entries[i].EntryID
 		if a, ok := answers[id]; ok {
 			out[id] = verdict(a)

@@ -21,12 +21,12 @@ import (
 	"github.com/quorate/quorate/internal/suggest"
 )
 
-// Bounds of what operators get.
+// Limits of the answers for operators.
 const (
 	maxPage    = 1000     // instances or events of an answer
-	maxPicture = 5000     // events that steps are made from
+	maxPicture = 5000     // events of a history from which ShowWorkflow derives steps
 	maxRead    = 64 << 20 // bytes of events that one request reads
-	maxNames   = 1000     // instances that are compared with a misspelt name
+	maxNames   = 1000     // instances that are searched for a name similar to a misspelt one
 )
 
 // Admin implements the part of the admin API about workflows. It ignores the access rules of applications, because
@@ -38,14 +38,14 @@ type Admin struct {
 	Logger *slog.Logger
 }
 
-// owned is an application that has workflows, under the name that the engine knows.
+// owned is an application that has workflows. owner is its name in the engine.
 type owned struct {
 	api.App
 	owner   string
 	workers int
 }
 
-// splitOwner returns the application of a name that the engine knows.
+// splitOwner converts the name of an application in the engine to the application.
 func splitOwner(owner string) api.App {
 	if namespace, id, ok := strings.Cut(owner, "/"); ok {
 		return api.App{ID: id, Namespace: namespace}
@@ -67,7 +67,8 @@ func (a *Admin) owners(ctx context.Context, id, namespace string) (fit, known []
 	return fit, known, err
 }
 
-// one returns the application with workflows that has an id.
+// one returns the application with the given id that has workflows. It returns fault.NotFound if there is none, and
+// fault.Conflict if there is one in several namespaces.
 func (a *Admin) one(ctx context.Context, op, id, namespace string) (owned, error) {
 	fit, all, err := a.owners(ctx, id, namespace)
 	switch {
@@ -91,13 +92,13 @@ func (a *Admin) one(ctx context.Context, op, id, namespace string) (owned, error
 	return owned{}, meant(e, id, ids)
 }
 
-// meant adds the word that was probably meant to an error.
+// meant adds the candidate that is similar to word, if there is one, to the message of e.
 func meant(e *fault.Error, word string, candidates []string) *fault.Error {
 	e.Msg += didYouMean(word, candidates)
 	return e
 }
 
-// didYouMean asks for the word that was probably meant; "" = none is similar.
+// didYouMean returns a text that suggests the candidate most similar to word, or "" if none is similar.
 func didYouMean(word string, candidates []string) string {
 	if near := suggest.For(word, candidates); near != "" && near != word {
 		return "; did you mean " + near + "?"
@@ -135,7 +136,7 @@ func (a *Admin) instance(ctx context.Context, op string, r *schema.WorkflowRef, 
 	return o, s, err
 }
 
-// statuses reads the words for statuses.
+// statuses parses the names of workflow statuses. It returns fault.Invalid for an unknown name.
 func statuses(op string, words []string) (list []protos.OrchestrationStatus, err error) {
 	for _, w := range words {
 		n, ok := protos.OrchestrationStatus_value["ORCHESTRATION_STATUS_"+strings.ToUpper(w)]
@@ -159,7 +160,7 @@ func filterOf(op string, r *schema.WorkflowSelection) (f workflow.Filter, err er
 	return f, err
 }
 
-// A token of a page is the application and the token of the engine.
+// pageToken returns the token of the next page. It consists of the application and the page token of the engine.
 func pageToken(owner, next string) string {
 	return base64.RawURLEncoding.EncodeToString([]byte(owner + "\x00" + next))
 }
@@ -187,7 +188,7 @@ func (a *Admin) ListWorkflows(ctx context.Context, r schema.WorkflowSelection) (
 	}
 	fit, _, err := a.owners(ctx, r.App, r.Namespace)
 	if err == nil && len(fit) == 0 && r.App != "" {
-		_, err = a.one(ctx, op, r.App, r.Namespace) // says which application may be meant
+		_, err = a.one(ctx, op, r.App, r.Namespace) // its error suggests a similar name
 	}
 	if err != nil {
 		return page, err
@@ -230,8 +231,8 @@ func listedOf(o *owned, l *workflow.Listed) schema.WorkflowStatus {
 		Parent: l.Parent}
 }
 
-// nameNote returns a note if no workflow instance has the given workflow name, and otherwise "". The result misspelt
-// is true if there is a similar name, which the note suggests.
+// nameNote returns a note if no instance of apps has the given workflow name, and otherwise "". It looks at the first
+// maxNames instances of each application. misspelt is true if there is a similar name, which the note suggests.
 func (a *Admin) nameNote(ctx context.Context, apps []owned, name string) (note string, misspelt bool) {
 	var names []string
 	for _, o := range apps {
@@ -251,7 +252,7 @@ func (a *Admin) nameNote(ctx context.Context, apps []owned, name string) (note s
 }
 
 // read calls add for the events of a history, beginning with the event at the position first. It stops when add
-// returns false or much was read. The result isPartial is true if it has not read all events.
+// returns false, or when it has read more than maxRead bytes. isPartial is true if it stops before the last event.
 func (a *Admin) read(ctx context.Context, owner, id string, first int,
 	add func(position int, e *protos.HistoryEvent) bool) (isPartial bool, err error) {
 	for size := 0; ; {
@@ -290,7 +291,7 @@ func payloadOf(v *wrapperspb.StringValue) *string {
 func (a *Admin) ShowWorkflow(ctx context.Context, r schema.WorkflowRef, payloads bool) (d schema.WorkflowDetail,
 	err error) {
 	const op = "workflows.Show"
-	// The failure is a payload for the engine, but operators always see what has failed.
+	// The engine returns the failure only with the payloads, and operators always see the failure.
 	o, s, err := a.instance(ctx, op, &r, true)
 	if err != nil {
 		return d, err

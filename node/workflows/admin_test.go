@@ -211,7 +211,7 @@ func TestAdmin_ChangesInstances(t *testing.T) {
 	_, err = change(schema.WorkflowChange{Action: schema.WorkflowResume})
 	f.refused(err, fault.Conflict, "is not paused: its status is RUNNING")
 
-	// The worker answers while the change waits for it.
+	// do makes a change. While the change waits for the worker, the worker answers with the actions.
 	do := func(r schema.WorkflowChange, want string, actions ...*protos.WorkflowAction) {
 		t.Helper()
 		done := make(chan schema.WorkflowChanged)

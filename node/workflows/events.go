@@ -12,7 +12,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// eventOf describes an event of a history.
+// eventOf describes an event of a history. The description has the payload only if payloads is true.
 func eventOf(position int, e *protos.HistoryEvent, payloads bool) schema.WorkflowEvent {
 	out := schema.WorkflowEvent{Position: position, ID: e.GetEventId(), Time: timeOf(e)}
 	var payload *wrapperspb.StringValue
@@ -67,7 +67,7 @@ func eventOf(position int, e *protos.HistoryEvent, payloads bool) schema.Workflo
 	return out
 }
 
-// otherEvent describes an event that is not about a task, a child or the whole execution.
+// otherEvent describes an event that eventOf does not handle itself, and returns the payload of the event.
 func otherEvent(out *schema.WorkflowEvent, e *protos.HistoryEvent) (payload *wrapperspb.StringValue) {
 	switch t := e.GetEventType().(type) {
 	case *protos.HistoryEvent_TimerCreated:
@@ -105,7 +105,7 @@ func otherEvent(out *schema.WorkflowEvent, e *protos.HistoryEvent) (payload *wra
 	return payload
 }
 
-// timerText says what a timer is for, and when it is due.
+// timerText returns the purpose of a timer, and when it is due.
 func timerText(t *protos.TimerCreatedEvent) string {
 	what := ""
 	switch {
@@ -128,7 +128,7 @@ func statusText(s protos.OrchestrationStatus) string {
 	return strings.TrimPrefix(s.String(), "ORCHESTRATION_STATUS_")
 }
 
-// Bounds of what is shown of an application's texts, in bytes.
+// Limits of the shown texts of applications, in bytes.
 const (
 	maxPayload = 16 << 10
 	maxText    = 512
@@ -143,5 +143,5 @@ func cut(s string) (shown string, size int) {
 	return fault.Shorten(s, maxPayload), len(s)
 }
 
-// short returns the beginning of a text.
+// short returns at most the first maxText bytes of a text.
 func short(s string) string { return fault.Shorten(s, maxText) }

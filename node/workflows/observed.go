@@ -13,7 +13,7 @@ import (
 
 // Observer is notified of what an application does with workflows. Implementations must be safe for concurrent use.
 type Observer interface {
-	// WorkflowOperation is called after an operation, under the name that Dapr's metrics have for it.
+	// WorkflowOperation is called after an operation. operation is its name in Dapr's metrics.
 	WorkflowOperation(operation string, ok bool, took time.Duration)
 	// ActivityExecuted is called after a worker has executed an activity and its result is stored.
 	ActivityExecuted(name string, ok bool, took time.Duration)
@@ -27,8 +27,8 @@ const (
 	opPurge  = "purge_workflow"
 )
 
-// maxObserved is the maximum number of running activities that an observed engine remembers. For each further one, it
-// forgets another one, whose result is not reported to the observer.
+// maxObserved is the maximum number of running activities that an observed engine remembers. When a further activity
+// begins, the engine forgets another one, and does not report that one to the observer.
 const maxObserved = 10_000
 
 // Observed returns an engine that forwards all calls to e and reports them to observer. If observer is nil, it
@@ -148,8 +148,8 @@ func (o *observed) CompleteActivity(ctx context.Context, app string, r *protos.A
 	return nil
 }
 
-// forgetOne forgets any of the activities. Some are never completed under their token, and must not keep out others.
-// The caller holds o.mu.
+// forgetOne forgets an arbitrary activity. Otherwise activities that are never completed under their token would fill
+// the map. The caller holds o.mu.
 func (o *observed) forgetOne() {
 	for token, one := range o.began {
 		delete(o.began, token)
@@ -181,7 +181,8 @@ func (s *observedStream) Next(ctx context.Context) (*protos.WorkItem, error) {
 	return item, err
 }
 
-// Close implements workflow.Stream. Other streams get what this one has not completed.
+// Close implements workflow.Stream. It forgets the activities of this stream, because the engine gives them to other
+// streams.
 func (s *observedStream) Close() {
 	s.Stream.Close()
 	s.by.mu.Lock()

@@ -11,7 +11,7 @@ import (
 	"github.com/quorate/quorate/component/workflow"
 )
 
-// endless is an engine whose stream has activities without an end.
+// endless is an engine whose stream returns a new activity for each call of Next.
 type endless struct {
 	workflow.Engine
 	handed int
@@ -40,8 +40,8 @@ func (*executions) WorkflowOperation(string, bool, time.Duration) {}
 
 func (n *executions) ActivityExecuted(string, bool, time.Duration) { *n++ }
 
-// A worker may never complete an activity under the token of a dispatch, for example if the leader hands it out again.
-// Such tokens must not stop the report of other activities.
+// A worker may never complete an activity under the token that it got, for example if the leader dispatches the
+// activity again. Even after many such tokens, other activities are reported.
 func TestObserved_ReportsAfterManyLostActivities(t *testing.T) {
 	var n executions
 	e := Observed(&endless{}, &n)

@@ -21,7 +21,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Times of a change. The handler of the admin API ends a request after 8 s.
+// Timeouts of a change. The handler of the admin API ends a request after 8 s.
 const (
 	settleTime    = 2 * time.Second // for a worker to take a change
 	terminateTime = 6 * time.Second // the engine ends an instance after 5 s without the answer of a worker
@@ -69,7 +69,7 @@ func (a *Admin) home(ctx context.Context, op, id, namespace string) (owned, erro
 		" of several namespaces are known", Hint: "name one with --namespace"}
 }
 
-// newID checks the id of a new instance.
+// newID returns fault.Invalid if id cannot be the id of a new instance.
 func newID(op, id string) error {
 	if !apiworkflows.ValidPublicID(id) {
 		return &fault.Error{Code: fault.Invalid, Op: op, Key: id, Msg: api.ShortenName(id) +
@@ -79,7 +79,7 @@ func newID(op, id string) error {
 	return nil
 }
 
-// checkName checks the name of a workflow or an event.
+// checkName returns fault.Invalid if name cannot be the name of a workflow or an event. what is "workflow" or "event".
 func checkName(op, what, name string) error {
 	switch {
 	case name == "":
@@ -91,7 +91,8 @@ func checkName(op, what, name string) error {
 	return nil
 }
 
-// value returns data of an operator for the engine. SDKs decode it as JSON.
+// value converts the data of an operator to a payload for the engine. It returns fault.Invalid if the data is not
+// JSON, because SDKs decode payloads as JSON.
 func value(op string, text *string) (*wrapperspb.StringValue, error) {
 	if text == nil {
 		return nil, nil
@@ -113,7 +114,7 @@ func (a *Admin) changed(ctx context.Context, o *owned, id, note string) schema.W
 	return c
 }
 
-// waitsForWorker is the note about an application without workers.
+// waitsForWorker returns a note if the application has no connected worker, and otherwise "".
 func (o *owned) waitsForWorker() string {
 	if o.workers > 0 {
 		return ""
@@ -201,7 +202,7 @@ func (a *Admin) ChangeWorkflow(ctx context.Context, r schema.WorkflowChange) (c 
 	switch {
 	case until < 0:
 		return a.changed(ctx, &o, r.ID, o.waitsForWorker()), nil
-	case o.workers == 0 && r.Action != schema.WorkflowTerminate: // which needs no worker
+	case o.workers == 0 && r.Action != schema.WorkflowTerminate: // to terminate needs no worker
 		return a.changed(ctx, &o, r.ID, "the change is stored; it takes effect when a worker of "+o.ID+" connects"), nil
 	}
 	limit, cancel := context.WithTimeout(ctx, patience)
@@ -220,7 +221,7 @@ func reason(text string) *wrapperspb.StringValue {
 	return wrapperspb.String(text)
 }
 
-// stalledHint adds what to do about a change that a stalled instance refuses.
+// stalledHint adds a hint to the error of a change that a stalled instance refuses. It returns other errors unchanged.
 func stalledHint(err error, status protos.OrchestrationStatus) error {
 	if status != protos.OrchestrationStatus_ORCHESTRATION_STATUS_STALLED || !fault.Is(err, fault.Invalid) {
 		return err
@@ -305,7 +306,8 @@ func (a *Admin) PurgeWorkflows(ctx context.Context, r schema.WorkflowPurge) (p s
 	return schema.WorkflowsPurged{Removed: removed, More: !complete}, withRemoved(err, removed)
 }
 
-// withRemoved adds to an error how many instances were removed, because an answer with an error has nothing else.
+// withRemoved adds the number of removed instances to the message of an error, because an answer with an error has no
+// other field for it.
 func withRemoved(err error, removed int) error {
 	e, ok := fault.As(err)
 	if !ok || removed == 0 {

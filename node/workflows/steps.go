@@ -10,19 +10,20 @@ import (
 	"github.com/quorate/quorate/api/admin/schema"
 )
 
-// steps makes a picture of a history: what began when, and how it ended.
+// steps derives the steps of a workflow from its history: when each step began, and how it ended. A place is an index
+// into list.
 type steps struct {
 	list     []schema.WorkflowStep
 	turns    int
 	open     map[int32]int    // place in list of a step without an end, by the id of its event
-	waits    map[string][]int // places of waits for events, the oldest first, by name
+	waits    map[string][]int // places of waits for events, the oldest first, by name in lower case
 	runs     map[int]string   // task execution ids of activities, by place in list; SDKs may leave them empty
 	attempts map[string]int   // of activities, by task execution id
 	failed   []int            // places of failed activities that were not retried yet
-	pauses   map[int32]int    // places of the activities that retry timers wait to repeat, by the id of the timer
+	pauses   map[int32]int    // places of failed activities that a timer will retry, by the id of the timer
 	due      []int            // places of activities whose retry timer has fired
-	marked   int              // place of a step that the next event of its kind ends; -1 = none
-	stalled  int              // the same for a stalled instance
+	marked   int              // place of a suspension that has not ended; -1 = none
+	stalled  int              // place of a stall that has not ended; -1 = none
 	payloads bool             // keep stack traces
 }
 
@@ -31,19 +32,19 @@ func newSteps(payloads bool) *steps {
 		pauses: map[int32]int{}, marked: -1, stalled: -1, payloads: payloads}
 }
 
-// never is the year from which on a timer means a wait without an end.
+// never is a year. A timer that is due in this year or later is a wait without a timeout.
 const never = 9999
 
 func timeOf(e *protos.HistoryEvent) time.Time { return e.GetTimestamp().AsTime() }
 
-// begin adds a step that goes on.
+// begin adds the step that the event e begins, and returns its place.
 func (s *steps) begin(e *protos.HistoryEvent, one schema.WorkflowStep) int {
 	one.EventID, one.Begin = e.GetEventId(), timeOf(e)
 	s.list = append(s.list, one)
 	return len(s.list) - 1
 }
 
-// end ends a step.
+// end ends the step at a place, unless it has ended already.
 func (s *steps) end(place int, e *protos.HistoryEvent, outcome string) *schema.WorkflowStep {
 	one := &s.list[place]
 	if one.Outcome == "" {
@@ -94,8 +95,9 @@ func (s *steps) add(e *protos.HistoryEvent) {
 	}
 }
 
-// attempt returns the number of an attempt of an activity that begins; 0 = its SDK gives no task execution id, and it
-// repeats nothing. Some SDKs give each attempt an id of its own. Then the retry timer before it says what it repeats.
+// attempt returns the number of the attempt of an activity that begins. id is its task execution id. If a retry timer
+// of the activity has fired, the attempt follows the failed one. Some SDKs give each attempt another id, so attempt
+// then compares the names. Without such a timer and without an id, attempt returns 0.
 func (s *steps) attempt(name, id string) (n int) {
 	at := slices.IndexFunc(s.due, func(place int) bool { return id != "" && s.runs[place] == id })
 	if at < 0 {
@@ -114,8 +116,8 @@ func (s *steps) attempt(name, id string) (n int) {
 	return n
 }
 
-// pause notes which failed activity a retry timer waits to repeat: the one with its task execution id, otherwise the
-// one that has failed last.
+// pause records which failed activity a retry timer will retry: the activity with the given task execution id,
+// otherwise the activity that has failed last.
 func (s *steps) pause(timer int32, id string) {
 	at := len(s.failed) - 1
 	for n, place := range s.failed {
@@ -129,7 +131,7 @@ func (s *steps) pause(timer int32, id string) {
 	}
 }
 
-// timer begins a timer, or what is a timer in the history.
+// timer adds the step that a new timer begins: a timer, a wait for an event, or the pause before a retry.
 func (s *steps) timer(e *protos.HistoryEvent, t *protos.TimerCreatedEvent) {
 	one := schema.WorkflowStep{Kind: schema.StepTimer, Name: t.GetName()}
 	if due := t.GetFireAt().AsTime(); due.Year() < never {
@@ -153,7 +155,7 @@ func (s *steps) timer(e *protos.HistoryEvent, t *protos.TimerCreatedEvent) {
 	}
 }
 
-// ends adds an event that ends a step, or is one of no duration.
+// ends handles an event that ends a step, and an event that is a step without duration.
 func (s *steps) ends(e *protos.HistoryEvent) {
 	switch {
 	case e.GetTaskCompleted() != nil:
@@ -195,7 +197,7 @@ func (s *steps) ends(e *protos.HistoryEvent) {
 	}
 }
 
-// raised gives an external event to the oldest wait for it.
+// raised ends the oldest open wait for an external event. If there is none, it adds a step for the event.
 func (s *steps) raised(e *protos.HistoryEvent, name string) {
 	key := strings.ToLower(name)
 	for len(s.waits[key]) > 0 {

@@ -12,7 +12,7 @@ import (
 	"github.com/quorate/quorate/api/admin/schema"
 )
 
-// at returns an event of the second n.
+// at returns e with the given id and the time n, in Unix seconds.
 func at(n int64, id int32, e *protos.HistoryEvent) *protos.HistoryEvent {
 	e.EventId, e.Timestamp = id, timestamppb.New(time.Unix(n, 0))
 	return e
