@@ -26,7 +26,7 @@ func composeTools(t *testing.T) (tools [][]string) {
 	return tools
 }
 
-// marks returns a second compose file, which labels everything that the first one creates.
+// marks returns a second compose file, which labels everything that compose.yaml creates.
 func (l *lab) marks() string {
 	label := fmt.Sprintf("{labels: {%s: %q, %s: \"%d\"}}", labLabel, l.id, timeLabel, time.Now().Unix())
 	var b strings.Builder

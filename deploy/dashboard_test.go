@@ -55,7 +55,7 @@ func readDashboard(t *testing.T) (d dashboard) {
 	return d
 }
 
-// expressions returns every expression of the dashboard, by what it is for.
+// expressions returns every expression of the dashboard, by the panel or the variable that has it.
 func (d dashboard) expressions(t *testing.T) map[string]string {
 	t.Helper()
 	out := map[string]string{}
@@ -176,7 +176,7 @@ func TestDashboard_ExpressionsWorkOnRunningNode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range families { // collectors that describe only what they have
+	for _, f := range families { // some collectors describe only metrics that have a value
 		r.names[f.GetName()] = true
 	}
 	nodetest.Close(t, n)
@@ -217,7 +217,7 @@ func TestDashboardAndAlerts_ParseInPromtool(t *testing.T) {
 	run(t, ".", promtool, "check", "rules", "--lint=none", file)
 }
 
-// A panel says what its numbers mean, and which of them are bad.
+// Every panel has a description, which says what the numbers mean and which of them are bad.
 func TestDashboard_EveryPanelHasADescription(t *testing.T) {
 	for _, p := range readDashboard(t).Panels {
 		if p.Type != "row" && len(p.Description) < 20 {

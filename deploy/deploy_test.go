@@ -49,7 +49,7 @@ func metrics(t *testing.T) map[string][]string {
 	return out
 }
 
-// runtimeMetrics are the metrics of the Prometheus client library that the dashboard uses, with their labels.
+// runtimeMetrics returns the metrics of the Prometheus client library that the dashboard uses, with their labels.
 func runtimeMetrics() map[string][]string {
 	return map[string][]string{"process_cpu_seconds_total": {}, "process_resident_memory_bytes": {},
 		"process_open_fds": {}, "go_memstats_heap_inuse_bytes": {}, "go_goroutines": {},

@@ -57,7 +57,7 @@ func (l *lab) status(service string) (s nodeStatus, err error) {
 	return s, nil
 }
 
-// leader returns the server that leads.
+// leader waits until the first group has a leader, and returns it.
 func (l *lab) leader(servers []string) (leader string) {
 	l.t.Helper()
 	l.eventually("there is a leader", patience, func() error {
@@ -73,7 +73,7 @@ func (l *lab) leader(servers []string) (leader string) {
 	return leader
 }
 
-// goesOn waits until the clients have written more.
+// goesOn waits until the clients have made the given number of further writes.
 func (l *lab) goesOn(clients *ledger, when string, more int) {
 	l.t.Helper()
 	want := clients.written() + more

@@ -32,7 +32,7 @@ const (
 // file.
 type lab struct {
 	t      *testing.T
-	id     string // of this lab: two may run at the same time
+	id     string // id of this lab, because several may run at the same time
 	file   composeFile
 	images map[string]string // variable in the file -> image
 	mounts map[string]string // path in a container -> text that replaces the mounted file
@@ -68,7 +68,7 @@ func (l *lab) labels() []string {
 func engine(t *testing.T) *lab {
 	t.Helper()
 	id := make([]byte, 6)
-	_, _ = rand.Read(id) // it never returns an error
+	_, _ = rand.Read(id) // Read never returns an error
 	l := &lab{t: t, id: hex.EncodeToString(id), file: compose(t), images: map[string]string{},
 		mounts: map[string]string{}}
 	if testing.Short() {
@@ -92,7 +92,7 @@ func engine(t *testing.T) *lab {
 // kind is one kind of object that a test creates.
 type kind struct {
 	list, remove []string // commands
-	labels       string   // where inspect has them
+	labels       string   // path of the labels in the output of inspect
 }
 
 // kinds returns the kinds in the order in which they can be removed.
@@ -262,7 +262,7 @@ func (s composeService) flags(l *lab, service string) (out []string) {
 func (l *lab) checked(image, service string, h composeHealth) string {
 	l.t.Helper()
 	if len(h.Test) == 0 {
-		return image // it has its own check
+		return image // the image has its own check
 	}
 	test, err := json.Marshal(h.Test[1:])
 	if err != nil {

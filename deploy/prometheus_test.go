@@ -38,7 +38,7 @@ func (l *lab) buildPrometheus() {
 		}
 	}
 	put(program, "bin/prometheus")
-	// it fails for a static program
+	// ldd fails for a static program
 	if out, err := exec.CommandContext(l.t.Context(), "ldd", program).CombinedOutput(); err == nil {
 		for _, lib := range regexp.MustCompile(`(?m)(/\S+) \(0x`).FindAllStringSubmatch(string(out), -1) {
 			put(lib[1], lib[1])
@@ -61,7 +61,7 @@ func (l *lab) buildPrometheus() {
 // prometheus is a running Prometheus.
 type prometheus struct{ url string }
 
-// get sends a request to its API and decodes the data of the response.
+// get sends a request to the API of Prometheus and decodes the data of the response.
 func (p prometheus) get(ctx context.Context, path string, query url.Values, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -158,7 +158,7 @@ func (p prometheus) fires(ctx context.Context, alert, label string) (bool, error
 	return false, nil
 }
 
-// series returns the number of series in the result of a query that are numbers.
+// series returns the number of series in the result of a query whose value is a number.
 func (p prometheus) series(ctx context.Context, expr string) (int, error) {
 	var answer struct {
 		Result []struct{ Value [2]any }
@@ -304,7 +304,8 @@ func (l *lab) components(service, files string) {
 	l.file.Services[service] = s
 }
 
-// What panels show and the demo does not have: a secret store, bindings in both directions, and a subscription.
+// Components that panels show and the demo does not have: a secret store, bindings in both directions, and a
+// subscription.
 const (
 	serverComponents = `
 apiVersion: quorate.dev/v1alpha1
@@ -333,7 +334,7 @@ spec: {pubsubname: pubsub, topic: orders, route: /orders/message}
 `
 )
 
-// panels are the panels of the dashboard that have not had data yet: their queries by row and title.
+// panels has the queries of the panels that have not had data yet, by row and title.
 type panels map[string][]string
 
 // asGrafana replaces the variables of an expression as Grafana does when all values are selected. The rate interval is
@@ -365,8 +366,8 @@ func panelsOf(t *testing.T) panels {
 	return out
 }
 
-// unused are the rows of the dashboard about building blocks that the demo does not use, and a panel that has data only
-// while a topic is full.
+// unused lists the rows of the dashboard about building blocks that the demo does not use. It also lists a panel that
+// has data only while a topic is full.
 var unused = []string{"Actors", "Jobs and reminders", "Topics: Full topics", //nolint:gochecknoglobals // constant
 	"Workflows"}
 

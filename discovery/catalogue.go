@@ -51,7 +51,7 @@ type Options struct {
 	Logger       *slog.Logger
 	Registerer   prometheus.Registerer
 	Now          func() time.Time // nil = time.Now
-	Chance       func(n int) int  // chooses one of n equal instances: 0 to n-1; nil = random
+	Chance       func(n int) int  // random number from 0 to n-1, to choose among equal instances; nil = math/rand
 }
 
 // Catalogue contains what this node knows about all applications of the cluster. It is usable directly after New, and
@@ -68,12 +68,12 @@ type Catalogue struct {
 	mu      sync.Mutex // guards the fields below
 	machine *records.Machine
 	shown   uint64 // version of machine that view shows
-	met     bool   // Members has had another node
+	met     bool   // Members was called with another node
 	closed  bool
 
 	cancel context.CancelFunc
 	tasks  sync.WaitGroup
-	wake   chan struct{} // one slot: something may have to be pulled
+	wake   chan struct{} // one slot; an element wakes the loop of run
 }
 
 // New returns an empty Catalogue and registers its metrics. It returns fault.Internal if they are already registered.
@@ -169,11 +169,11 @@ func (c *Catalogue) weigh() {
 		}
 	}
 	if news {
-		_ = c.machine.Serve(served) // it fitted before, and no entry grew
+		_ = c.machine.Serve(served) // the record fitted before, and no entry grew
 	}
 }
 
-// change changes one entry of this node's record. It reports whether there is one.
+// change changes one entry of this node's record. It returns false if the record has no entry of app.
 func (c *Catalogue) change(app App, f func(*records.Entry)) bool {
 	app = app.Canonical()
 	c.mu.Lock()
@@ -182,7 +182,7 @@ func (c *Catalogue) change(app App, f func(*records.Entry)) bool {
 	for i := range served {
 		if served[i].App == app {
 			f(&served[i])
-			_ = c.machine.Serve(served) // it fitted before, and no entry grew
+			_ = c.machine.Serve(served) // the record fitted before, and no entry grew
 			c.publish()
 			return true
 		}
@@ -204,7 +204,7 @@ func (c *Catalogue) Members(list []Member) {
 	c.wakeLoop()
 }
 
-// returned returns the incarnations that were not alive and are now.
+// returned returns the incarnations in list that are alive again or for the first time.
 func (c *Catalogue) returned(list []Member) map[Incarnation]bool {
 	back := map[Incarnation]bool{}
 	for _, m := range list {

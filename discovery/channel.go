@@ -70,7 +70,7 @@ func (c *Catalogue) wakeLoop() {
 // weighInterval is how often this node updates the loads of its applications.
 const weighInterval = time.Second
 
-// run is the goroutine of the catalogue.
+// run is the loop of the catalogue. Until ctx ends, it updates the loads, calls Tick, and starts pulls.
 func (c *Catalogue) run(ctx context.Context) {
 	var ticked, weighed time.Time
 	timer := time.NewTimer(0)
@@ -116,7 +116,7 @@ func (c *Catalogue) due() []records.Pull {
 	return c.machine.Pulls(c.opts.Now())
 }
 
-// pull sends one question.
+// pull sends one question and processes the answer.
 func (c *Catalogue) pull(ctx context.Context, p records.Pull) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()

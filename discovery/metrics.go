@@ -17,7 +17,7 @@ type metrics struct {
 
 	nodes     *prometheus.Desc
 	bytes     *prometheus.Desc
-	age       *prometheus.Desc // by which
+	age       *prometheus.Desc // by which: newest or oldest
 	agreed    *prometheus.Desc
 	instances *prometheus.Desc // by health
 	messages  *prometheus.Desc // by kind and direction
@@ -136,7 +136,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	gauge(m.queued, float64(queued))
 }
 
-// ages returns the times since the newest and the oldest record of another node came.
+// ages returns the times since the newest and the oldest record of another node arrived.
 func (v *View) ages(now time.Time) (newest, oldest time.Duration) {
 	first := true
 	for i := range v.records {

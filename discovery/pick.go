@@ -35,7 +35,7 @@ type standingKey struct {
 type standing struct {
 	calls   atomic.Int64 // outstanding
 	trials  atomic.Int64 // outstanding calls that began while the instance was demoted or on trial
-	strikes atomic.Int32 // consecutive calls that did not reach it
+	strikes atomic.Int32 // consecutive calls that did not reach the instance
 	until   atomic.Int64 // end of the demotion; time since Catalogue.begun
 }
 
@@ -65,7 +65,7 @@ func (c *Catalogue) standing(k standingKey) *standing {
 	return s.(*standing)
 }
 
-// readmit ends the demotion of instances.
+// readmit ends the demotion of the instances for which which returns true.
 func (c *Catalogue) readmit(which func(standingKey) bool) {
 	c.standings.Range(func(k, s any) bool {
 		if which(k.(standingKey)) {
@@ -89,7 +89,7 @@ func (c *Catalogue) prune() {
 	})
 }
 
-// Lease is an instance chosen for one call. It must be returned with Done.
+// Lease is an instance chosen for one call. The caller must end the lease with Done.
 type Lease struct {
 	Instance Instance
 	done     func(Outcome)
@@ -106,7 +106,7 @@ func (l *Lease) Done(o Outcome) {
 	}
 }
 
-// lease counts a call to an instance.
+// lease returns a Lease for a call to an instance, and counts the call until Done is called.
 func (c *Catalogue) lease(one *candidate) *Lease {
 	s := one.standing
 	s.calls.Add(1)

@@ -52,7 +52,7 @@ func newSite(t testing.TB, node string) *site {
 	return s
 }
 
-// knows tells s what each node serves. Applications are written as "orders" or "orders:unhealthy".
+// knows passes to s the records of nodes. Applications are written as "orders" or "orders:unhealthy".
 func (s *site) knows(t testing.TB, nodes map[string]string) {
 	t.Helper()
 	var list []discovery.Member
@@ -337,7 +337,7 @@ func TestView_WatcherSeesLastChange(t *testing.T) {
 	}
 }
 
-// This test is meant for the race detector.
+// Calls are counted while the catalogue changes. The test is meant for the race detector.
 func TestPick_CountsCallsDuringChanges(t *testing.T) {
 	s := newSite(t, "n1")
 	s.knows(t, map[string]string{"n2": "orders", "n3": "orders"})

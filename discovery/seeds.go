@@ -13,7 +13,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Resolver looks names up. *net.Resolver is one.
+// Resolver looks up the addresses of host names. *net.Resolver implements it.
 type Resolver interface {
 	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
 }

@@ -15,10 +15,10 @@ type Instance struct {
 	Node     string    // node id
 	Boot     string    // incarnation of the node
 	Server   string    // id under which internal/peer dials the node
-	Protocol string    // http, https, h2c, grpc or grpcs; empty = it cannot be called
+	Protocol string    // http, https, h2c, grpc or grpcs; empty = the instance cannot be called
 	Healthy  bool      // as reported by its node
 	Load     uint8     // as reported by its node: 0 = idle, 1 more for each doubling of the calls in flight
-	Local    bool      // it is on this node
+	Local    bool      // the instance is on this node
 	Since    time.Time // when this version of its node's record arrived; zero on this node
 }
 
@@ -35,7 +35,7 @@ func (i *Instance) Same(o *Instance) bool {
 // concurrent use, and the caller may change the returned slices.
 type View struct {
 	catalogue *Catalogue
-	records   []records.Shown // this node's own is first
+	records   []records.Shown // the record of this node is first
 	changed   chan struct{}
 	found     sync.Map // cache, from App to []candidate
 }
@@ -104,8 +104,8 @@ type Condition string
 const (
 	Healthy   Condition = "healthy"
 	Unhealthy Condition = "unhealthy" // as reported by its node, or the node belongs to no cluster yet
-	Demoted   Condition = "demoted"   // a recent call from here did not reach it
-	Uncalled  Condition = "uncalled"  // it has no port
+	Demoted   Condition = "demoted"   // a recent call from this node did not reach the instance
+	Uncalled  Condition = "uncalled"  // the application has no port
 )
 
 // Standing returns the condition of an instance, and the number of outstanding calls from this node to it.

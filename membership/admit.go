@@ -43,13 +43,13 @@ func Reasons() []Reason {
 		Stale, Replayed, Forged, Authority, Expired, Certificate, Handshake, Busy, Silent}
 }
 
-// refusal is one decision not to merge nodes.
+// refusal describes why a node, a packet or a connection is refused.
 type refusal struct {
 	reason Reason
-	about  string           // the node concerned: one record per reason, node and minute
+	about  string           // the node or host concerned; each gets one log record per reason and minute
 	peers  []netip.AddrPort // addresses of the nodes that the other side knows
 	err    error
-	epoch  uint32 // with OlderEpoch: the newest epoch of the cluster
+	epoch  uint32 // only with OlderEpoch: the newest epoch of the cluster
 }
 
 // agree returns nil if the nodes of both lists can form one cluster. Otherwise it returns a refusal, which names a
@@ -200,7 +200,7 @@ func overlaps(members, others []Member) []overlap {
 	return out
 }
 
-// refusal reports that both incarnations answer.
+// refusal returns the refusal of a duplicate node id, whose incarnations both answer.
 func (o *overlap) refusal() *refusal {
 	return &refusal{reason: DuplicateID, about: o.a.NodeID,
 		err: &fault.Error{Code: fault.Conflict, Op: "membership.Join",

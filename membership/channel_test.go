@@ -62,7 +62,7 @@ func TestChannels_MessagesRespectLimit(t *testing.T) {
 	}
 	for _, msg := range append(sent, nil, []byte("\x07nobody's")) {
 		m.NotifyMsg(msg)
-		clear(msg) // memberlist uses it again
+		clear(msg) // memberlist reuses the buffer
 	}
 	if diff := cmp.Diff([]string{"own", "one", "uno"}, slices.Concat(own.got, one.got, two.got)); diff != "" {
 		t.Error(diff)

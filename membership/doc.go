@@ -8,8 +8,8 @@
 // Names. A node has a node id, which survives restarts, and a boot id, which is new in every process. Together they
 // identify an incarnation of the node. The gossip name of an incarnation is "node id/boot id". So a restarted node is
 // never mistaken for its previous process, and its address may change. The Roster shows one incarnation per node id:
-// the first one that is alive. When that one no longer answers, a later incarnation replaces it. If both answer, two
-// nodes use the same node id, and the later incarnation is refused.
+// the earliest one that is alive. When this incarnation no longer answers, a later one replaces it. If both answer,
+// two nodes use the same node id, and the later incarnation is refused.
 //
 // Refusals. A node ignores nodes with another label, which is the name of the cluster. Two parts of a network with the
 // same label do not merge if their cluster ids, partition counts or node ids contradict each other. Both sides count

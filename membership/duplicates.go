@@ -6,11 +6,12 @@ import (
 	"time"
 )
 
-// Duplicate node ids are resolved by incarnation, which is one run of a node. Usually the first incarnation is
-// dead, memberlist has not noticed yet, and the second is its restart. If the first still answers, the second
-// is a duplicate. A ping carries the gossip name, boot id included, so that no other incarnation can answer it.
-// A join pings before anything is merged, which ends most duplicates. But pings and their answers also carry
-// news, so a refused incarnation may become known. It stays hidden as long as the first one answers.
+// If two incarnations of one node id seem to be alive, pings decide. Usually the earlier incarnation has ended,
+// memberlist has not noticed that yet, and the later one is the restart of the node. If the earlier one still answers,
+// the later one is a duplicate. A ping names the gossip name with the boot id, so no other incarnation answers the
+// ping. Before a join merges anything, it pings, and so refuses most duplicates. But pings and their answers also
+// carry gossip, so a refused incarnation may become known. The roster does not show a refused incarnation while the
+// earlier one answers.
 
 // pings is how many pings a node sends to an incarnation before the incarnation counts as not answering. One ping is
 // too few, because packets may be lost.
@@ -21,7 +22,7 @@ func (g *Gossip) answers(m *Member) bool {
 	if m.Name() == g.table.self && m.Gossip == g.Addr() {
 		return true
 	}
-	list := g.list.Load() // nil while memberlist starts: it is tried again
+	list := g.list.Load() // nil while memberlist starts; the caller tries again later
 	for i := 0; i < pings && list != nil; i++ {
 		if _, err := list.Ping(m.Name(), net.UDPAddrFromAddrPort(m.Gossip)); err == nil {
 			return true
@@ -31,7 +32,7 @@ func (g *Gossip) answers(m *Member) bool {
 }
 
 // holds reports whether m, the earlier of two incarnations of a node id, still answers pings. If m does not answer,
-// holds marks m as superseded, and the later incarnation can replace it.
+// holds marks m as superseded, so that the later incarnation can replace m.
 func (g *Gossip) holds(m *Member) bool {
 	if g.answers(m) {
 		return true
@@ -78,7 +79,8 @@ func (g *Gossip) settle(firstSeen map[string]time.Time) {
 	}
 }
 
-// giveWay stops this node if an older incarnation of its id keeps answering.
+// giveWay delivers an error to Duplicate, so that this node stops, if an older incarnation of its node id has answered
+// for yieldAfter probe intervals.
 func (g *Gossip) giveWay(d *overlap, since map[string]time.Time, err error) {
 	if d.a.Name() != g.table.self {
 		return

@@ -43,7 +43,7 @@ const (
 // maxClusterID is the maximum length of a cluster id in bytes.
 const maxClusterID = 32
 
-// encode returns everything except node id and boot id, which form the name.
+// encode returns the encoded facts without node id and boot id, which form the gossip name.
 func (f *Facts) encode() []byte {
 	var flags uint64
 	if f.DiskSlow {

@@ -24,7 +24,7 @@ func (f Facts) Encode() []byte { return f.encode() }
 // Decode decodes the result of Encode.
 func Decode(name string, meta []byte) (Facts, error) { return decodeFacts(name, meta) }
 
-// Mux is the multiplexer of channels.
+// Mux returns the multiplexer of channels.
 func Mux(own Channel, others map[byte]Channel) memberlist.Delegate {
 	return struct {
 		*mux
@@ -46,7 +46,7 @@ func DecodeFarewells(b []byte) []string { return decodeFarewells(b) }
 // EncodeFarewells encodes a state of channel 0.
 func EncodeFarewells(names []string) []byte { return encodeFarewells(names) }
 
-// MaxNodeID is the longest node id.
+// MaxNodeID is the maximum length of a node id in bytes.
 const MaxNodeID = maxNodeID
 
 // Tap records the traffic of a node.
@@ -56,7 +56,7 @@ type Tap struct {
 
 	mu      sync.Mutex
 	packets [][]byte // received
-	bytes   []byte   // sent, and of streams received
+	bytes   []byte   // sent, and received over streams
 }
 
 // OpenTapped is Open with a Tap.
@@ -166,13 +166,13 @@ func NewSealer(label, self string, keys ...[]byte) (*Sealer, error) {
 // Seal seals a packet.
 func (s *sealer) Seal(to string, packet []byte) []byte { return s.seal(to, packet) }
 
-// Open opens it.
+// Open opens a sealed packet, or returns the reason why the packet is refused.
 func (s *sealer) Open(b []byte, now time.Time) ([]byte, Reason) { return s.open(b, now) }
 
 // Sessions returns how many sessions have a full window of counters, and how many only their highest counter.
 func (s *sealer) Sessions() (full, floors int) { return len(s.heard), len(s.floor) }
 
-// What tests have to know of it.
+// Constants of the sealer.
 const (
 	WindowBits  = windowBits
 	MaxSessions = maxSessions
@@ -182,7 +182,7 @@ const (
 // Rekey changes the keys.
 func (s *sealer) Rekey(keys [][]byte) error { return s.rekey(keys) }
 
-// Agree is agree: empty if the members can form one cluster, otherwise the reason.
+// Agree returns the reason why the members cannot form one cluster, or "" if they can.
 func Agree(members, others []Member) Reason {
 	if r := agree(members, others); r != nil {
 		return r.reason

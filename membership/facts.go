@@ -40,20 +40,20 @@ func (r Role) String() string {
 type Facts struct {
 	NodeID          string // letters, digits, '-', '_' and '.', at most 128; outlives restarts
 	ServerID        string // node id, a dot, and the random id of the data directory; empty for a sidecar
-	BootID          string // this run, as NewBootID makes it; empty in Options: Open makes one
+	BootID          string // id of this run, see NewBootID; if it is empty in Options, Open makes one
 	Role            Role
 	PeerAddr        string // host:port of the peer port (raft and calls between nodes)
 	ClusterID       string // empty while the node belongs to no cluster
-	Epoch           uint32 // of the cluster; changes with each rescue
+	Epoch           uint32 // epoch of the cluster; each rescue raises it
 	Partitions      uint32 // number of partitions; 0 = the node adopts that of the cluster
 	BootstrapExpect uint32 // 0 = does not form a cluster
-	Format          uint32 // of log entries that a server must understand to read its data; 0 = no data
-	NewestFormat    uint32 // newest format of log entries that it understands
-	Voters          uint32 // number of voters in the groups it leads; 0 = unknown
-	Leads           uint32 // number of groups it leads
-	DiskSlow        bool   // its disk delays writes
-	DiskLow         bool   // its disk has less free space than --min-free-disk
-	Version         string // of the program
+	Format          uint32 // format of log entries that is needed to read its data; 0 = no data
+	NewestFormat    uint32 // newest format of log entries that the node understands
+	Voters          uint32 // --voters: number of voters for the groups that the node leads; 0 = unknown
+	Leads           uint32 // number of groups that the node leads
+	DiskSlow        bool   // the disk of the node delays writes
+	DiskLow         bool   // the disk of the node has less free space than --min-free-disk
+	Version         string // version of the program
 	MetricsAddr     string // host:port where Prometheus reads its metrics; empty = it serves none
 }
 
@@ -134,7 +134,7 @@ func (f *Facts) disk() string {
 }
 
 // fits returns fault.TooLarge if the encoded facts can become too long for gossip. It assumes the longest values for
-// the facts that may change later: Leads, DiskSlow, Epoch, Format and ClusterID.
+// the facts that may change later: Leads, DiskSlow, Epoch, Format, Voters and ClusterID.
 func (f *Facts) fits() error {
 	longest := *f
 	longest.Leads, longest.DiskSlow, longest.Epoch, longest.Format = 1<<32-1, true, 1<<32-1, 1<<8-1

@@ -31,7 +31,8 @@ type Options struct {
 	Label string
 	// gossip keys of 32 bytes each: the first encrypts packets, all decrypt them; none = no encryption and no TLS
 	SecretKeys [][]byte
-	// returns the settings for the next stream, which must verify the other side; set it if and only if SecretKeys is
+	// returns the settings for the next stream, which must verify the other side; set TLS if and only if SecretKeys is
+	// set
 	TLS        func() (server, client *tls.Config)
 	Seeds      SeedFunc         // addresses to join; nil = none, but others may join this node
 	Channels   map[byte]Channel // data of other packages, by number from 1
@@ -46,7 +47,7 @@ type Gossip struct {
 	table     *table
 	refused   *refusals
 	contacts  *observed
-	secured   *secured // nil = nothing is
+	secured   *secured // nil = neither packets nor streams are secured
 	farewells *farewells
 	metrics   *metrics
 	result    result
@@ -61,9 +62,9 @@ type Gossip struct {
 	updating sync.Mutex // orders changes of facts
 	facts    Facts
 
-	ended  atomic.Bool   // by Leave or Close
-	ending chan struct{} // one slot: held by Leave and Close
-	left   bool          // written by the holder of ending
+	ended  atomic.Bool   // Leave or Close was called
+	ending chan struct{} // one slot; a running Leave or Close holds it
+	left   bool          // Leave was called; written by the holder of ending
 	closed bool
 }
 
@@ -125,7 +126,8 @@ func (o Options) complete() (Options, error) {
 	return o, nil
 }
 
-// advertise chooses the address. Seeds that cannot be resolved now do not count.
+// advertise chooses the address that this node announces. It ignores seeds that cannot be resolved now. It returns
+// fault.Invalid if other nodes cannot reach this address or the peer address.
 func (o Options) advertise(ctx context.Context) (netip.Addr, error) {
 	var seeds []netip.AddrPort
 	if o.Seeds != nil {
@@ -227,14 +229,14 @@ func (g *Gossip) Roster() *Roster { return g.table.roster() }
 // Addr returns the gossip address that others use for this node.
 func (g *Gossip) Addr() netip.AddrPort { return g.Roster().Self().Gossip }
 
-// RefusedEpoch returns the highest epoch of the cluster that this node has seen when it refused a server with an older
-// epoch, or was itself refused for its older epoch. It returns 0 if that has not happened. If the result is higher
+// RefusedEpoch returns the highest epoch of the cluster in a refusal because of an older epoch. This node has refused
+// another server, or was itself refused. RefusedEpoch returns 0 if there was no such refusal. If the result is higher
 // than the epoch of this node, the cluster was rescued without this node.
 func (g *Gossip) RefusedEpoch() uint32 { return g.refused.epoch.Load() }
 
 // Refused returns the newest refusal of another node by this node, or of this node by another node. It returns nil if
-// there was none within the last minute. A refused node tries to join several times a minute, so its result does not
-// become nil while it is refused.
+// there was none within the last minute. A refused node tries to join several times a minute, so on that node the
+// result does not become nil while it is refused.
 func (g *Gossip) Refused() error { return g.refused.recent(time.Now()) }
 
 // HealthScore returns how badly this node keeps up with gossip, from 0 (healthy) to 7. The higher the score, the
@@ -309,7 +311,7 @@ func (g *Gossip) UpdateFacts(change func(*Facts)) error {
 	}
 	g.facts = next
 	g.setMeta(&next)
-	_ = g.list.Load().UpdateNode(tellTimeout) // its only error: not sent yet
+	_ = g.list.Load().UpdateNode(tellTimeout) // its only error means that the change was not sent yet
 	return nil
 }
 
@@ -322,7 +324,8 @@ func (g *Gossip) setMeta(f *Facts) {
 	g.meta.Store(&b)
 }
 
-// mayBecome returns an error for changes of the identity of a node.
+// mayBecome returns an error if the change alters the identity of the node, or if the changed facts are not valid or
+// too long.
 func (f *Facts) mayBecome(changed *Facts) error {
 	fixed := func(was, is string) bool { return was != "" && was != is }
 	switch {

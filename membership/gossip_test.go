@@ -31,7 +31,7 @@ func TestDismiss_FailedMemberHasLeft(t *testing.T) {
 		must(t, g.Joined(t.Context()))
 	}
 	gone := all[3].Roster().Self().ServerID
-	all[0].Dismiss(gone) // is alive: nothing changes
+	all[0].Dismiss(gone) // the server is alive, so nothing changes
 	must(t, all[3].Close())
 	for _, g := range all[:3] {
 		sees(t, g, "n1 alive, n2 alive, n3 alive, n4 failed")
@@ -425,8 +425,8 @@ func TestLogLimit_StrangerDoesNotFillLog(t *testing.T) {
 	}
 }
 
-// A seed that left keeps its address. The remaining node must not mistake that address for its own, or it would
-// never try it again.
+// A seed that left keeps its address. The remaining node must not mistake that address for its own, or it would never
+// try the seed again.
 func TestJoin_RetriesSeedThatLeft(t *testing.T) {
 	first := open(t, options(facts("n1")))
 	second := open(t, options(facts("n2"), first))
@@ -438,7 +438,7 @@ func TestJoin_RetriesSeedThatLeft(t *testing.T) {
 		err := second.Trouble()
 		return err != nil && strings.Contains(fault.Text(err), "no connection to "+first.Addr().String())
 	})
-	again := options(facts("n1")) // without seeds: it is n2 that has to find it
+	again := options(facts("n1")) // without seeds, so n2 has to find it
 	again.Port = first.Addr().Port()
 	sees(t, open(t, again), "n1 alive, n2 alive")
 }

@@ -73,7 +73,7 @@ func logTo(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelInfo}))
 }
 
-// options returns those of a node on loopback that joins the given members.
+// options returns the options of a node on loopback that joins the given members.
 func options(f membership.Facts, seeds ...*membership.Gossip) membership.Options {
 	o := membership.Options{Facts: f, Bind: netip.MustParseAddr("127.0.0.1"), Label: "test",
 		Timing: membership.Loopback(),
@@ -167,7 +167,7 @@ func metric(t testing.TB, o membership.Options, name string, labels ...string) f
 	return 0
 }
 
-// until waits for a condition that explains itself.
+// until waits until cond returns true. what is the error if that takes too long.
 func until(t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	eventually(t, func() error {

@@ -19,8 +19,8 @@ type hooks struct {
 // because Open and UpdateFacts have already checked the length.
 func (h hooks) NodeMeta(int) []byte { return *h.gossip.meta.Load() }
 
-// NotifyAlive implements memberlist.AliveDelegate. It returns an error for a refused node. Memberlist then ignores
-// this node.
+// NotifyAlive implements memberlist.AliveDelegate. It returns an error for a refused node. Memberlist then ignores the
+// refused node.
 func (h hooks) NotifyAlive(n *memberlist.Node) error {
 	t := h.gossip.table
 	if n.Name == t.self || t.knows(n.Name, addrPort(n), n.Meta) {

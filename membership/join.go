@@ -21,7 +21,7 @@ type outcome string
 
 const (
 	joined      outcome = "joined"
-	refused     outcome = "refused"     // by the rules of admission, on both sides
+	refused     outcome = "refused"     // refused by the rules of admission
 	unanswered  outcome = "unanswered"  // connected, and closed without an answer
 	failedJoin  outcome = "failed"      // answered, but not understood
 	untrusted   outcome = "untrusted"   // one of the two does not trust the other's certificate
@@ -109,13 +109,13 @@ func closedEarly(err error) bool {
 // It is not safe for concurrent use.
 type joiner struct {
 	gossip *Gossip
-	turn   int                     // next of the missing addresses
+	turn   int                     // number of addresses tried by tryOne, which selects the next one
 	selves map[netip.AddrPort]bool // seeds that turned out to be this node
 	wait   time.Duration
 
-	unmet    time.Time  // first round without success; zero after a success
-	reported time.Time  // last record of report
-	level    slog.Level // of that record
+	unmet    time.Time  // time of the first round without success; zero after a success
+	reported time.Time  // time of the last log record of report
+	level    slog.Level // level of that log record
 }
 
 func (j *joiner) run(ctx context.Context) {
@@ -266,8 +266,8 @@ func (j *joiner) try(addr netip.AddrPort) (outcome, error) {
 	if o != toItself {
 		return o, err
 	}
-	// A leaving node knows only this node as alive, and so looks like this node itself. Another
-	// member is known at its address: it is tried again.
+	// A leaving node knows only this node as alive, and so looks like this node itself. If another member is known at
+	// this address, the address is tried again later.
 	if m, other := j.otherAt(addr); other {
 		return unanswered, &fault.Error{Code: fault.Unavailable, Op: "membership.Join",
 			Msg: fmt.Sprintf("%s at %s is leaving", m.NodeID, addr)}
@@ -289,8 +289,8 @@ func (j *joiner) otherAt(addr netip.AddrPort) (Member, bool) {
 // result is the result of joining so far.
 type result struct {
 	mu      sync.Mutex
-	joined  bool  // everything was exchanged with another node at least once
-	refusal error // of the last round
+	joined  bool  // the full state was exchanged with another node at least once
+	refusal error // refusal in the last round
 	trouble error // why the last round reached no node; nil if it reached one
 	changed chan struct{}
 }

@@ -23,8 +23,8 @@ type network struct {
 	cut   func(from, to netip.AddrPort, packet bool) bool // nil = nothing is lost
 }
 
-// newNetwork creates a network. Its cleanup gives the goroutines of memberlist time to end, because virtual time
-// stops with the test and memberlist does not wait for all of them.
+// newNetwork creates a network. Its cleanup gives the goroutines of memberlist time to end. Memberlist does not wait
+// for all of them, and virtual time stops with the test.
 func newNetwork(t testing.TB) *network {
 	t.Cleanup(func() { <-time.After(time.Minute) })
 	return &network{wires: map[netip.AddrPort]*wire{}, next: 1000}
@@ -167,7 +167,7 @@ func within(t testing.TB, d time.Duration, all []*membership.Gossip, want string
 	}
 }
 
-// aMinute returns a context that ends; otherwise virtual time would run for ever.
+// aMinute returns a context that ends after a minute. Without an end, virtual time would run forever.
 func aMinute(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)

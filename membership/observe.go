@@ -22,9 +22,9 @@ type observed struct {
 
 // contact is one attempt to reach a seed.
 type contact struct {
-	err      error // of the dial
+	err      error // error of the dial
 	answered atomic.Bool
-	refused  atomic.Pointer[error] // the other side ended TLS on purpose
+	refused  atomic.Pointer[error] // TLS alert with which the seed ended the stream; nil = none
 }
 
 // distrust returns why one side does not trust the other; nil if that is not the cause.
@@ -69,7 +69,7 @@ func (o *observed) DialAddressTimeout(a memberlist.Address, timeout time.Duratio
 	return &answering{Conn: conn, contact: c}, nil
 }
 
-// answering records that something was read.
+// answering is a connection that records in contact whether the seed has sent anything.
 type answering struct {
 	net.Conn
 	contact *contact

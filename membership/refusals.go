@@ -14,20 +14,20 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// logInterval is how often the same refusal is logged at most.
+// logInterval is the minimum time between two log records of the same refusal.
 const logInterval = time.Minute
 
 // refusals counts and logs the refusals of nodes, packets and connections. During an attempt to join, it also
 // collects them, so that the attempt can return the reason.
 type refusals struct {
 	count *prometheus.CounterVec // by reason
-	say   chan *refusal          // read by report; a full channel drops, the counter has it
-	epoch atomic.Uint32          // the newest one of a server that did not merge; written under mu
+	say   chan *refusal          // read by report; if the channel is full, a refusal is only counted
+	epoch atomic.Uint32          // the highest epoch in a refusal; written under mu
 
 	mu      sync.Mutex
 	keeping bool
 	kept    []*refusal
-	last    *refusal // the newest of another node
+	last    *refusal // the newest refusal that does not only mean that a seed is this node
 	lastAt  time.Time
 }
 

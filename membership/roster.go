@@ -16,8 +16,8 @@ type State uint8
 // The states.
 const (
 	Alive  State = iota + 1
-	Left         // it announced that it leaves
-	Failed       // it stopped answering
+	Left         // the node announced that it leaves
+	Failed       // the node stopped answering
 )
 
 // String returns the name of the state, as status and metrics show it.
@@ -37,7 +37,7 @@ func (s State) String() string {
 // Member is one incarnation of a node, as this node knows it.
 type Member struct {
 	Facts
-	Gossip netip.AddrPort // its gossip address
+	Gossip netip.AddrPort // gossip address of the member
 	State  State
 	Since  time.Time // when the member entered State, as seen by this node
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/quorate/quorate/membership"
 )
 
-// differing starts nodes with the facts that change makes for each, by number from 1.
+// differing starts count nodes and returns the roster of the first one. change sets the facts of the node with the
+// number i, which begins at 1.
 func differing(t *testing.T, count int, change func(i int, f *membership.Facts)) *membership.Roster {
 	t.Helper()
 	net := newNetwork(t)

@@ -33,7 +33,7 @@ const (
 	keyLen       = 32
 
 	maxSessions = 4096      // sessions that accept reordered packets; the others accept only higher counters
-	idleSession = time.Hour // after this it may become one of the others
+	idleSession = time.Hour // time without packets after which a session may become one of the others
 )
 
 type sessionID [sessionLen]byte
@@ -55,7 +55,7 @@ type sealer struct {
 
 	mu    sync.Mutex // guards what follows
 	heard map[heardKey]*heard
-	floor map[heardKey]uint64 // of sessions that were idle for long: the highest counter taken
+	floor map[heardKey]uint64 // highest accepted counter of each session that was deleted from heard
 }
 
 type heardKey struct {
@@ -108,15 +108,15 @@ func (s *sealer) rekey(keys [][]byte) error {
 func sessionAEAD(key []byte, id sessionID) cipher.AEAD {
 	derived, err := hkdf.Key(sha256.New, key, id[:], "quorate gossip packets", keyLen)
 	if err != nil {
-		panic(err) // only for more than 8160 bytes
+		panic(err) // possible only for more than 8160 bytes
 	}
 	block, err := aes.NewCipher(derived)
 	if err != nil {
-		panic(err) // only for another length of key
+		panic(err) // possible only for another length of the key
 	}
 	aead, err := cipher.NewGCM(block)
 	if err != nil {
-		panic(err) // only for another cipher
+		panic(err) // possible only for another cipher
 	}
 	return aead
 }
@@ -205,7 +205,7 @@ type window struct {
 	bits [windowBits / 64]uint64 // bit counter % windowBits
 }
 
-// windowBits is how far behind the highest a packet may be.
+// windowBits is the size of the window. A counter that is windowBits or more behind the highest one is refused.
 const windowBits = 1024
 
 // raised returns a window in which every counter up to top was accepted.
@@ -219,7 +219,8 @@ func raised(top uint64) window {
 	return w
 }
 
-// open reports whether a counter was not accepted yet. Counters begin at 1.
+// open reports whether a packet with the counter n may be accepted: n was not accepted yet and is not too far behind.
+// Counters begin at 1.
 func (w *window) open(n uint64) bool {
 	switch {
 	case n == 0:

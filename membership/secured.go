@@ -26,7 +26,7 @@ type secured struct {
 	seal    *sealer
 	tls     func() (server, client *tls.Config)
 	refuse  func(*refusal)
-	timeout time.Duration // of a handshake
+	timeout time.Duration // timeout of a handshake
 	packets chan *memberlist.Packet
 	streams chan net.Conn
 	pending *pending.Set // accepted streams during their handshake
@@ -50,7 +50,7 @@ func newSecured(t memberlist.NodeAwareTransport, o Options, refuse func(*refusal
 	return s, nil
 }
 
-// receive opens packets.
+// receive decrypts packets and passes them on. It drops packets that are refused.
 func (s *secured) receive() {
 	for {
 		select {
@@ -156,7 +156,8 @@ func awaitAccepted(c net.Conn) error {
 	return nil
 }
 
-// shake makes a secured stream of raw, or closes it. greet ends the handshake.
+// shake runs the TLS handshake on raw and then greet, in at most timeout. It returns the secured stream. After an
+// error, it closes raw.
 func (s *secured) shake(raw net.Conn, timeout time.Duration, make func() (*tls.Conn, error),
 	greet func(net.Conn) error) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(s.ctx, timeout)

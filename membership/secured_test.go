@@ -17,7 +17,7 @@ import (
 	"github.com/quorate/quorate/membership"
 )
 
-// secure gives a node tokens.
+// secure returns options that secure the gossip of a node with tokens, and the keeper of these tokens.
 func secure(t testing.TB, o membership.Options, tokens ...trust.Token) (membership.Options, *trust.Keeper) {
 	t.Helper()
 	k, err := trust.NewKeeper(trust.Material{Tokens: tokens}, trust.Timing{}, time.Now)
@@ -48,10 +48,10 @@ func TestSecured_NodesWithSameTokenJoin(t *testing.T) {
 func TestSecured_OtherTokenIsRefusedAndLogged(t *testing.T) {
 	token, other := trust.NewToken(), trust.NewToken()
 	for name, c := range map[string]struct {
-		first, second []trust.Token // of n1, and of n2, which joins; none = not secured
+		first, second []trust.Token // tokens of n1, and of n2, which joins; none = not secured
 		told          string        // part of the error of Joined of n2; empty = no error
-		log           string        // in the log of n2
-		log1          string        // in the log of n1
+		log           string        // text in the log of n2
+		log1          string        // text in the log of n1
 		reason        string        // counted at n1
 	}{
 		"another token": {[]trust.Token{token}, []trust.Token{other}, "this node accepts " + other.Fingerprint(),

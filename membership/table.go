@@ -16,11 +16,11 @@ type table struct {
 	self     string // gossip name of this node
 	forget   time.Duration
 	current  atomic.Pointer[Roster]
-	contests chan struct{} // one slot: filled while two incarnations of one node id seem alive
+	contests chan struct{} // one slot; an element wakes resolveDuplicates
 
 	mu           sync.Mutex
 	incarnations map[string]*incarnation // by gossip name
-	farewells    map[string]time.Time    // names that left, and when that was received
+	farewells    map[string]time.Time    // when the announcement to leave was received, by gossip name
 	arrivals     int                     // incarnations seen so far
 }
 
@@ -29,8 +29,8 @@ type incarnation struct {
 	Member
 	arrival    int    // order of arrival
 	up         bool   // memberlist reports it alive, even if it announced to leave
-	superseded bool   // it did not answer when another incarnation arrived
-	meta       []byte // its encoded facts
+	superseded bool   // the incarnation did not answer when another one arrived
+	meta       []byte // encoded facts of the incarnation
 }
 
 // claims reports whether the roster may show this incarnation as alive: it is Alive and not superseded.
@@ -96,7 +96,8 @@ func (t *table) dead(name string) {
 	t.publish()
 }
 
-// farewell records that an incarnation leaves. It reports whether that is news.
+// farewell records that an incarnation leaves. It returns false if that was known already, or if too many
+// announcements are stored.
 func (t *table) farewell(name string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -111,7 +112,7 @@ func (t *table) farewell(name string) bool {
 	return true
 }
 
-// part marks an incarnation as left if it announced that.
+// part marks an incarnation as left if it has announced to leave.
 func (t *table) part(l *incarnation) {
 	if _, said := t.farewells[l.Name()]; said && l.State != Left {
 		if l.State == Alive {

@@ -14,12 +14,12 @@ type Timing struct {
 	ProbeTimeout time.Duration
 	// a silent member is suspected for SuspicionMult * max(1, log10 members) * ProbeInterval
 	SuspicionMult    int
-	SuspicionMaxMult int           // up to this many times that while no other member confirms it
+	SuspicionMaxMult int           // factor by which the suspicion lasts longer until other members confirm it
 	GossipInterval   time.Duration // interval at which news is sent
-	GossipNodes      int           // to this many members, chosen at random
-	// a message is sent Retransmits * log10(members+1) times; an exchange repairs the rest
+	GossipNodes      int           // number of members, chosen at random, that get the news
+	// a message is sent Retransmits * log10(members+1) times; full exchanges deliver what got lost
 	Retransmits     int
-	GossipToTheDead time.Duration // how long a failed member still gets news, so that it can refute
+	GossipToTheDead time.Duration // how long a failed member still gets news, so that it can announce that it is alive
 	// interval of full exchanges with one member; longer above 32 members
 	PushPullInterval time.Duration
 	StreamTimeout    time.Duration // bounds each exchange over TCP, dialling included

@@ -208,13 +208,14 @@ func (s *sockets) Shutdown() error {
 	s.cancel()
 	err := errors.Join(s.tcp.Close(), s.udp.Close())
 	for _, c := range open {
-		_ = c.Conn.Close() // its user notices, and calls Close
+		_ = c.Conn.Close() // the code that uses the connection notices this, and calls Close
 	}
 	s.busy.Wait()
 	return err
 }
 
-// track registers a connection. nil means that it came too late and was closed.
+// track registers a connection for Shutdown. If Shutdown was called already, track closes the connection and returns
+// nil.
 func (s *sockets) track(c net.Conn) net.Conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -67,7 +67,7 @@ func component(kind cdx.ComponentType, path, version string) cdx.Component {
 	return cdx.Component{BOMRef: url, Type: kind, Name: path, Version: version, PackageURL: url}
 }
 
-// moduleSum returns the sum of a module in hexadecimal.
+// moduleSum converts the sum of a module, such as h1:..., from base64 to hexadecimal.
 func moduleSum(text string) (string, error) {
 	sum, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(text, "h1:"))
 	if err != nil || len(sum) != 32 {

@@ -67,8 +67,8 @@ func (r release) debian(p platform, binary string) error {
 	return errors.Join(deb.Default.Package(info, f), f.Close())
 }
 
-// debianVersion returns the version in dpkg's format, with a "~" before a pre-release: dpkg then sorts 0.9.0~dev before
-// 0.9.0. A version that does not begin with a number sorts before all others.
+// debianVersion returns the version in dpkg's format, with a "~" before a pre-release: dpkg then sorts 0.9.0~dev
+// before 0.9.0. A version that is no semantic version sorts before all others.
 func (r release) debianVersion() string {
 	v := "0~" + r.version
 	if semver.IsValid("v" + r.version) {
@@ -93,7 +93,7 @@ func (r release) debianFiles(dir string) error {
 	if err := os.WriteFile(filepath.Join(dir, "quorate.service"), unit, 0o600); err != nil {
 		return err
 	}
-	host := filepath.Join(dir, "quorate") // runs here, whatever the package is for
+	host := filepath.Join(dir, "quorate") // runs on this platform, not on that of the package
 	if err := r.compile(context.Background(), platform{runtime.GOOS, runtime.GOARCH}, host); err != nil {
 		return err
 	}

@@ -205,7 +205,8 @@ func runImage(t *testing.T, path string) {
 	}
 }
 
-// overlay shows the file system of this machine below $1/m. All changes go to memory, and end with the script.
+// overlay shows the file system of this machine below $1/m. All changes are in memory, and are lost when the script
+// ends.
 const overlay = `
 mount --make-rprivate /
 mount -t tmpfs quorate "$1"

@@ -29,11 +29,11 @@ func platforms() []platform {
 	return []platform{{"linux", "amd64"}, {"linux", "arm64"}, {"darwin", "arm64"}}
 }
 
-// release is what is built.
+// release describes the release to build.
 type release struct {
 	version string // without a leading v
 	certs   string // file with the certificates that images trust
-	root    string // of the sources
+	root    string // root directory of the sources
 	out     string // directory of the results
 	time    time.Time
 }
@@ -121,7 +121,7 @@ func (r release) build(ctx context.Context, p platform) error {
 	return r.debian(p, binary)
 }
 
-// name is the base name of the files of a platform.
+// name returns the base name of the files of a platform.
 func (r release) name(p platform) string {
 	return strings.Join([]string{"quorate", r.version, p.os, p.arch}, "_")
 }

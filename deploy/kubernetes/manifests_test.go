@@ -163,7 +163,7 @@ func TestManifestContainers_AreConfinedAndProbed(t *testing.T) {
 }
 
 // An update stops the next server only when the previous one is ready, so readiness must require a vote. With --ready
-// alone, the update would continue while a server with an empty volume is not a voter yet, and the cluster would lose
+// alone, the update would continue while a server with an empty volume is not a voter yet. The cluster would then lose
 // its majority. Servers must start in parallel, because each waits for the others to become a voter.
 func TestRollingUpdate_WaitsForTheVoteOfEachServer(t *testing.T) {
 	set := find[appsv1.StatefulSet](t)

@@ -50,7 +50,7 @@ func settled(t *testing.T, seed uint64, members int) *world {
 		t.Errorf("a node sent %.0f B/s", most)
 	}
 	w.pulls = 0
-	w.run(time.Minute) // until what is known already is sent no more
+	w.run(time.Minute) // until nodes no longer send what all know
 	w.rate(time.Second)
 	return w
 }

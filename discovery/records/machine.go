@@ -54,7 +54,7 @@ type Machine struct {
 	members map[Incarnation]*member
 	held    map[Incarnation]*held // other nodes' records
 	ended   map[Incarnation]time.Time
-	bytes   int // of held
+	bytes   int // size of the records in held, encoded
 	strays  int
 	seen    map[App]struct{}
 
@@ -69,7 +69,7 @@ type Machine struct {
 // member is an incarnation that gossip knows and that has not ended.
 type member struct {
 	Member
-	since   time.Time // alive, or failed
+	since   time.Time // when State was last changed
 	nextAsk time.Time // when to pull a record that no broadcast delivered
 	pause   time.Duration
 }
@@ -77,7 +77,7 @@ type member struct {
 // held is what is known of the record of another incarnation.
 type held struct {
 	record  *Record // nil = none yet
-	relayed uint64  // version that was relayed
+	relayed uint64  // newest version that was relayed
 	stray   bool    // gossip does not know the incarnation
 	at      time.Time
 }
@@ -133,7 +133,7 @@ func (m *Machine) Serve(entries []Entry) error {
 	return nil
 }
 
-// maxSeen bounds the applications that are remembered after all their nodes are gone.
+// maxSeen bounds the applications that Seen remembers, also after all their nodes are gone.
 const maxSeen = 1 << 16
 
 func (m *Machine) see(entries []Entry) {
@@ -193,7 +193,7 @@ func (m *Machine) meet(now time.Time, n Member) {
 	}
 }
 
-// end drops an incarnation permanently.
+// end removes an incarnation that has ended, and its record.
 func (m *Machine) end(now time.Time, l Incarnation) {
 	delete(m.members, l)
 	delete(m.pulls.wants, l)
@@ -300,7 +300,7 @@ func (m *Machine) Tick(now time.Time) {
 	}
 }
 
-// tidyInterval is how often work that visits every node is done.
+// tidyInterval is the interval of work that visits every node.
 const tidyInterval = time.Second
 
 // TickInterval is how often Tick must be called. While Quiet returns true, it may be called once a second.
@@ -313,7 +313,8 @@ func (m *Machine) Quiet() bool {
 		m.compare.differs.IsZero()
 }
 
-// expire drops what was kept long enough.
+// expire drops the records of strays after keepStray, and those of failed incarnations after keepFailed. It forgets
+// ended incarnations after keepEnded.
 func (m *Machine) expire(now time.Time) {
 	for l, h := range m.held {
 		n := m.members[l]
@@ -418,7 +419,8 @@ func (m *Machine) take(now time.Time, u update) bool {
 	return true
 }
 
-// applied returns the entries after the update.
+// applied returns the entries of a record after the update u. old is the record before the update. It is not used if u
+// has the whole record.
 func (u *update) applied(old *Record) []Entry {
 	if u.base == 0 {
 		return u.put
@@ -452,7 +454,7 @@ func (m *Machine) fits(record *Record, h *held) bool {
 	return len(m.held) < m.bounds.Incarnations && (m.members[record.Incarnation] != nil || m.strays < maxStrays)
 }
 
-// hold adds an incarnation of which nothing was known.
+// hold adds an incarnation to held, without a record.
 func (m *Machine) hold(l Incarnation) *held {
 	h := &held{stray: m.members[l] == nil}
 	if h.stray {

@@ -24,7 +24,7 @@ func machine(node string, peers ...string) *records.Machine {
 	return m
 }
 
-// know makes m take these nodes for alive: "n2", "n2 failed" or "n2 left".
+// know sets the nodes that m knows: "n2" is alive, "n2 failed" has failed and "n2 left" has left.
 func know(m *records.Machine, now time.Time, peers ...string) {
 	var list []records.Member
 	for _, p := range peers {
@@ -63,7 +63,7 @@ func hear(m *records.Machine, now time.Time, msgs [][]byte) {
 	}
 }
 
-// shows returns what m shows: "n2:a,b n3:c".
+// shows returns the records of m: "n2:a,b n3:c".
 func shows(m *records.Machine) string {
 	var out []string
 	for _, r := range m.Records() {

@@ -14,7 +14,7 @@ const coalesce = 100 * time.Millisecond
 // displace other messages in a large cluster.
 const (
 	loadPause       = 2 * time.Second
-	loadPausePerOne = 250 * time.Millisecond // for each member
+	loadPausePerOne = 250 * time.Millisecond // pause for each member
 )
 
 // maxGone is how many removed applications this node remembers. An update lists the applications that were removed
@@ -25,11 +25,11 @@ const maxGone = 256
 type own struct {
 	entries []Entry // by App
 	changed map[App]uint64
-	gone    map[App]uint64 // no longer served, since this version
-	floor   uint64         // changes since a version below it are not known any more
+	gone    map[App]uint64 // applications that are no longer served, and since which version
+	floor   uint64         // changes since a version below floor are no longer known
 	version uint64
 
-	announced *Record // the last one that was broadcast; nil = none yet
+	announced *Record // the record that was broadcast last; nil = none yet
 	at        time.Time
 	minor     bool // only loads have changed since announced
 }

@@ -13,7 +13,7 @@ const (
 	askAfter = 10 * time.Second
 	askPause = time.Minute
 
-	maxPulls = 4   // in progress at a time
+	maxPulls = 4   // maximum number of pulls in progress
 	maxAsked = 512 // records in one question
 	// spreadPulls is the upper bound of the delay before a pull. The delay differs between nodes, so that they do not
 	// all pull the same record at once.
@@ -25,10 +25,10 @@ const (
 // want describes a version that another node has and this node lacks.
 type want struct {
 	version uint64
-	from    Incarnation // which node has it; the owner is tried next
+	from    Incarnation // the node to pull from; after a failure, the owner
 	due     time.Time
 	tries   int
-	busy    bool // it is being pulled
+	busy    bool // a pull is in progress
 }
 
 // pulls describes what this node lacks.
@@ -40,7 +40,7 @@ type pulls struct {
 
 // Pull is a question to send to another node's peer port.
 type Pull struct {
-	Peer    string // id under which it is dialled
+	Peer    string // id under which the node is dialled
 	Request []byte
 
 	from         Incarnation
@@ -122,7 +122,7 @@ func (m *Machine) Pulls(now time.Time) []Pull {
 	return out
 }
 
-// sources returns the incarnations with a want that is due, in order.
+// sources returns the nodes from which a wanted record is to be pulled now, in order.
 func (m *Machine) sources(now time.Time) []Incarnation {
 	seen := map[Incarnation]bool{}
 	for l, w := range m.pulls.wants {
@@ -130,7 +130,7 @@ func (m *Machine) sources(now time.Time) []Incarnation {
 			continue
 		}
 		if m.source(l, w); m.Peer(w.from) == "" {
-			delete(m.pulls.wants, l) // no node has it
+			delete(m.pulls.wants, l) // no node has the record any more
 		} else if w.ready(now) {
 			seen[w.from] = true
 		}
@@ -145,7 +145,7 @@ func (m *Machine) sources(now time.Time) []Incarnation {
 
 func (w *want) ready(now time.Time) bool { return !w.busy && !now.Before(w.due) }
 
-// source switches to the owner if the node that had the record is gone.
+// source makes the owner of a record the node to pull from, if the present one is gone or cannot be dialled.
 func (m *Machine) source(l Incarnation, w *want) {
 	if !m.alive(w.from) || m.Peer(w.from) == "" {
 		w.from = l

@@ -65,7 +65,7 @@ const (
 	unknown   Protocol = "unknown"
 )
 
-// protocolCodes is the form of protocols on the wire. A code is never reused.
+// protocolCodes returns the protocols. The index of a protocol is its code on the wire. A code is never reused.
 func protocolCodes() []Protocol { return []Protocol{NotCalled, HTTP, HTTPS, H2C, GRPC, GRPCS} }
 
 // Callable reports whether applications with protocol p can be called.
@@ -124,7 +124,7 @@ type Bounds struct {
 	Apps         int // applications of one node
 	Record       int // bytes of one record, encoded
 	Incarnations int // records held
-	Bytes        int // of all records held, encoded
+	Bytes        int // bytes of all records held, encoded
 	Message      int // bytes of one broadcast; it must fit into a gossip packet with its label and encryption
 	Answer       int // bytes of the answer to a pull, unless one record is longer
 }

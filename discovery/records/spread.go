@@ -38,9 +38,9 @@ type comparison struct {
 	sentAt    time.Time // time of the last round
 	gainedAt  time.Time // when something new was last applied
 	agreedAt  time.Time // when another node last had the same hash
-	differs   time.Time // since when no node had the same hash; zero = the last one had
+	differs   time.Time // since when received hashes differ; zero = the last one was equal
 
-	pulledAt time.Time // time of the last digest
+	pulledAt time.Time // when a pull of a digest was last scheduled
 	pause    time.Duration
 }
 
@@ -99,7 +99,7 @@ func (m *Machine) spread(l Incarnation, msg []byte) {
 	}
 }
 
-// relay queues a message that is new, once.
+// relay queues a message about a version of a record, unless this version or a newer one was relayed already.
 func (m *Machine) relay(now time.Time, l Incarnation, version uint64, msg []byte) {
 	h := m.held[l]
 	if h == nil {
@@ -156,7 +156,8 @@ func (m *Machine) Broadcasts(overhead, limit int) [][]byte {
 // Queued returns the number of queued broadcasts.
 func (m *Machine) Queued() int { return m.queue.NumQueued() }
 
-// summarise adds the hash to the next few packets.
+// summarise schedules the hash for the next packets, one for each receiver of a round of gossip. It does so once per
+// summaryPause.
 func (m *Machine) summarise(now time.Time) {
 	if now.Sub(m.compare.sentAt) >= summaryPause && m.own.announced != nil {
 		m.compare.sentAt, m.compare.summaries = now, m.fanout

@@ -17,7 +17,7 @@ func TestWire_Version1StaysReadable(t *testing.T) {
 		"00" + "01" + "02" + // whole, version 1, two entries
 		"0a" + "0161" + "0470726f64" + "040000" + // a.prod, gRPC, not healthy, no load
 		"06" + "0162" + "00" + "010107" + // b, HTTP, healthy, load 7
-		"00" // none gone
+		"00" // no application has gone
 	m := machine("n1")
 	must(t, m.Serve([]records.Entry{{App: records.App{ID: "b"}, Protocol: records.HTTP, Healthy: true, Load: 7},
 		{App: records.App{ID: "a", Namespace: "prod"}, Protocol: records.GRPC}}))

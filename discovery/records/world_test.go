@@ -23,7 +23,7 @@ type world struct {
 	queue events
 	nodes []*site
 	live  []*site // possible receivers
-	loss  float64 // of packets
+	loss  float64 // share of the packets that get lost
 	cut   func(a, b *site) bool
 	bytes int // sent by all nodes
 	pulls int
@@ -66,7 +66,7 @@ const (
 	packet         = 1400
 	pushPull       = 15 * time.Second
 	packetCost     = 28 + 2 // IP, UDP, and the frame of a compound message
-	messageCost    = 3 + 1  // of each message in it
+	messageCost    = 3 + 1  // bytes of each message in a packet, besides its text
 	streamCost     = 300    // of a TCP exchange on an open connection, more than its headers
 )
 
@@ -94,7 +94,8 @@ func (w *world) add(node string, boot int) *site {
 	return s
 }
 
-// exchangeInterval is longer in large clusters, as in memberlist.
+// exchangeInterval returns the interval of exchanges, for at least 500 nodes. As in memberlist, it grows with the
+// cluster.
 func (w *world) exchangeInterval() time.Duration {
 	n := max(len(w.live), 500)
 	return time.Duration(math.Ceil(math.Log2(float64(n))-5)+1) * pushPull
@@ -147,7 +148,7 @@ func (w *world) spend(s *site, n int) {
 	w.bytes += n
 }
 
-// latency is the latency of one way.
+// latency returns a random latency of one way, at least 1 ms and below 5 ms.
 func (w *world) latency() time.Duration { return time.Millisecond + time.Duration(w.rng.Int64N(4e6)) }
 
 func (w *world) gossip(s *site) {
@@ -176,7 +177,7 @@ func (w *world) gossip(s *site) {
 	}
 }
 
-// exchange is one push/pull of gossip.
+// exchange exchanges digests between s and a random node, as a push/pull of gossip does.
 func (w *world) exchange(s *site) {
 	to := w.live[w.rng.IntN(len(w.live))]
 	if to == s || w.cut(s, to) || w.cut(to, s) {
@@ -283,7 +284,7 @@ func (w *world) restart(s *site, boot int) *site {
 	return n
 }
 
-// serves makes a node serve some applications, at a version of theirs.
+// serves makes a node serve some applications. version determines which of them are healthy.
 func (s *site) serves(t testing.TB, apps, version int) {
 	t.Helper()
 	var list []records.Entry
@@ -294,7 +295,7 @@ func (s *site) serves(t testing.TB, apps, version int) {
 	must(t, s.Serve(list))
 }
 
-// agree reports whether all nodes that can reach each other hold the same records.
+// agree reports whether all live nodes hold the same records.
 func (w *world) agree() bool {
 	for _, s := range w.live[1:] {
 		if s.Hash() != w.live[0].Hash() {
@@ -314,7 +315,8 @@ func (w *world) complete() bool {
 	return w.agree()
 }
 
-// rate returns what each node sent per second since the last call.
+// rate returns how many bytes per second a node has sent since the last call, which was d ago: the mean and the
+// maximum.
 func (w *world) rate(d time.Duration) (mean, most float64) {
 	for _, s := range w.live {
 		most = max(most, float64(s.sent)/d.Seconds())
