@@ -47,10 +47,10 @@ type Options struct {
 	Registerer prometheus.Registerer // nil = no metrics
 }
 
-// Budget is an amount of memory that concurrent requests share. A request acquires bytes of it before it needs memory
-// for a body, and releases them when it ends. A quarter of the budget is reserved for small requests. Small and large
-// requests have separate first-in, first-out queues. A Budget is safe for concurrent use. A nil *Budget admits
-// everything.
+// Budget is an amount of memory that concurrent requests share. A request acquires bytes of the budget before it reads
+// or sends a body, and releases them when the request ends. A quarter of the budget is reserved for small requests.
+// Small and large requests have separate first-in, first-out queues. A Budget is safe for concurrent use. A nil
+// *Budget admits everything.
 type Budget struct {
 	small, large lane
 }
@@ -87,8 +87,8 @@ func New(o Options) *Budget {
 // Acquire takes bytes from the budget. If too few bytes are free, it waits in a queue for up to Options.Patience. If
 // this time passes or ctx ends, Acquire takes nothing and returns fault.Overloaded.
 //
-// A queue that has not been empty for Options.Patience means that the node is overloaded. Acquire then waits only for
-// up to Options.Target. If that fails, it returns the error after a delay of about Options.Penalty.
+// If the queue has had waiting requests for longer than Options.Patience, the node is overloaded. Acquire then waits
+// only for up to Options.Target. If it times out, Acquire returns the error after a delay of about Options.Penalty.
 //
 // Large requests have their own queue, with LargePatience and LargeTarget. A large request that needs more than three
 // quarters of the budget takes all of these three quarters instead.
@@ -150,9 +150,9 @@ type lane struct {
 
 	mu        sync.Mutex // guards what follows
 	queue     int        // requests that wait
-	since     time.Time  // when the queue was last empty, if it is not
+	since     time.Time  // when a request last joined the empty queue
 	transfers map[*Transfer]struct{}
-	pace      pace  // of small requests
+	pace      pace  // limits the bytes in use by small requests; unused in the large lane
 	withheld  int64 // bytes that the pace has taken from the semaphore, so that no request can use them
 }
 
@@ -221,8 +221,8 @@ func (l *lane) release(bytes int64) {
 
 // The bounds of the delay of refusals.
 const (
-	refusalsPerPenalty = 500 // delayed refusals above which the delay grows
-	longestPenalty     = 6   // maximum delay, as a multiple of the usual one
+	refusalsPerPenalty = 500 // the delay grows by Options.Penalty for each this many delayed refusals
+	longestPenalty     = 6   // maximum of the average delay, as a multiple of Options.Penalty
 )
 
 // holdBack delays the refusal of a request, so that clients that retry at once do not keep the processor busy. The
@@ -240,8 +240,9 @@ func (l *lane) holdBack(ctx context.Context) {
 }
 
 // join adds a request to the number of waiting requests, and returns how long the request may wait. Normally, this is
-// l.patience. If the queue has not been empty for l.patience, it is the shorter l.target, and persists is true. This
-// is the controlled delay of Ben Maurer, "Fail at Scale", ACM Queue 13(8), 2015, after CoDel (RFC 8289).
+// l.patience. If the queue has had waiting requests for longer than l.patience, join returns the shorter l.target, and
+// persists is true. This algorithm is the controlled delay of Ben Maurer, "Fail at Scale", ACM Queue 13(8), 2015,
+// after CoDel (RFC 8289).
 func (l *lane) join() (patience time.Duration, persists bool) {
 	now := time.Now()
 	l.mu.Lock()
@@ -268,5 +269,5 @@ func (l *lane) leave() {
 
 // Size returns the size of a node's budget in bytes. limit is the memory limit of the node in bytes. The size is an
 // eighth of the limit, but at least 32 MiB and at most 128 MiB. A larger budget would not increase the throughput,
-// because the log and the disk limit it.
+// because the log and the disk limit the throughput.
 func Size(limit int64) int64 { return min(max(limit/8, 32<<20), DefaultBytes) }

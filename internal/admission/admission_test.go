@@ -270,7 +270,8 @@ type served struct {
 	waited   time.Duration
 }
 
-// offer sends writes at a constant rate for the given length. A refused write is repeated after retry; 0 = never.
+// offer sends writes for the given length of time, at a rate of arrivals per second. A refused write is repeated after
+// retry; 0 = never.
 func offer(
 	t *testing.T, b *admission.Budget, d *disk, size int64, arrivals int, retry, length time.Duration,
 ) (out []served, refused int) {
@@ -326,8 +327,8 @@ func TestBudget_GoodputUnderOverload(t *testing.T) {
 	testutil.SkipUnderRace(t, testutil.ManyBubbles)
 	for name, c := range map[string]struct {
 		size     int64
-		capacity int           // a second
-		arrivals int           // a second
+		capacity int           // writes per second
+		arrivals int           // writes per second
 		retry    time.Duration // after a refusal; 0 = never
 		settle   time.Duration // large requests may wait for long at first
 	}{
@@ -444,7 +445,7 @@ func TestShare_DoesNotWaitForItself(t *testing.T) {
 	})
 }
 
-// TestTransfer_SlowOnesAreCutWhileARequestWaits lets one large request wait for the memory of silent clients.
+// TestTransfer_SlowOnesAreCutWhileARequestWaits checks that a large request gets the memory of silent clients in time.
 func TestTransfer_SlowOnesAreCutWhileARequestWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := admission.New(admission.Options{Bytes: 4 * mib})

@@ -6,9 +6,9 @@ import "time"
 const (
 	// HoldTarget is the mean duration of writes above which a Budget admits fewer concurrent writes.
 	HoldTarget = 300 * time.Millisecond
-	// paceFloor is the minimum bound: size/paceFloor.
+	// paceFloor divides the size of the lane: the bound is at least size/paceFloor and at least SmallRequest.
 	paceFloor = 8
-	// paceStep is the step by which the bound grows: size/paceStep.
+	// paceStep divides the size of the lane: the bound grows in steps of size/paceStep.
 	paceStep = 16
 )
 
@@ -21,8 +21,8 @@ type pace struct {
 
 	since time.Time     // when the interval began
 	last  time.Duration // mean duration of writes in the last interval
-	total time.Duration // of all writes of the interval
-	n     int           // writes of the interval
+	total time.Duration // duration of all writes of the interval
+	n     int           // number of writes of the interval
 	most  int64         // maximum bytes in use in the interval
 	full  bool          // a request had to wait in the interval
 }
@@ -45,7 +45,7 @@ func (p *pace) observe(now time.Time, held time.Duration, used int64) {
 		return
 	}
 	mean := p.total / time.Duration(p.n)
-	busy := p.full || p.most > p.bound/2 // otherwise writes are not slow because too many are admitted
+	busy := p.full || p.most > p.bound/2 // if the lane is not busy, a lower bound would not make writes faster
 	switch {
 	case busy && mean > HoldTarget:
 		p.bound = max(p.floor, min(p.bound, p.most)*3/4)
@@ -57,7 +57,7 @@ func (p *pace) observe(now time.Time, held time.Duration, used int64) {
 	p.last, p.total, p.n, p.most, p.full = mean, 0, 0, 0, false
 }
 
-// observe counts a write that has ended. worked is the time of its Share.Work.
+// observe records the end of a write. worked is the time at which Share.Work was called.
 func (l *lane) observe(worked time.Time) {
 	now := time.Now()
 	l.mu.Lock()

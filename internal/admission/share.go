@@ -96,7 +96,7 @@ func (s *Share) Release() {
 // the duration of the write. The budget adapts the limit of concurrent writes to it.
 func (s *Share) Work() { s.worked = time.Now() }
 
-// The limits of a slow transfer. A transfer is slow in two cases, both only after its first SlowAfter:
+// The limits of a slow transfer. A transfer can be slow only after it has run for SlowAfter. It is slow in two cases:
 //
 //   - It has moved no bytes for SlowAfter.
 //   - On average, it has moved fewer than SlowRate bytes per second.

@@ -21,7 +21,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// budget is a Memory that counts. If it is full, it refuses everything.
+// budget is a Memory that counts the bytes in use. If it is full, it refuses everything.
 type budget struct {
 	full       bool
 	used, most atomic.Int64
@@ -37,7 +37,7 @@ func (b *budget) Acquire(_ context.Context, bytes int64) error {
 
 func (b *budget) Release(bytes int64) { b.used.Add(-bytes) }
 
-// fields is the metadata with a number of fields that a method name has.
+// fields returns the metadata with which the application answers a call of path: a name, and its values.
 func fields(path string) (name string, values []string) {
 	switch path {
 	case "few":

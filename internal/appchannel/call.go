@@ -23,8 +23,8 @@ const tokenHeader = "Dapr-Api-Token"
 //	unavailable    the application certainly did not receive the request
 //	invalid        the request has something that cannot be sent
 //	timeout        ctx or the body of r ended too early; the application did not receive the request
-//	too_large      the body is too large for a gRPC application, or the headers are too long for the application. It
-//	               did not receive the request
+//	too_large      the body is too large for a gRPC application, or the headers are too long for the application. The
+//	               application did not receive the request
 //	corrupt        the answer was refused, because it does not fit the request or its headers exceed a limit
 //	indeterminate  the application may have received the request, but its answer did not come or was not read
 func (c *Channel) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -52,7 +52,8 @@ func (c *Channel) load(by int64) {
 	}
 }
 
-// admit begins a call. It ends with leave.
+// admit begins a call. The caller must end the call with leave. If health probes are enabled and the application is
+// not healthy, admit returns fault.Unavailable. It also returns the errors of enter.
 func (c *Channel) admit(ctx context.Context) error {
 	if ok, why := c.Healthy(); !ok && c.opts.Health.Enabled {
 		return &fault.Error{Code: fault.Unavailable, Op: "appchannel.Call",
@@ -66,7 +67,7 @@ func (c *Channel) admit(ctx context.Context) error {
 	return err
 }
 
-// enter waits until fewer than MaxConcurrency calls are in progress.
+// enter waits until fewer than MaxConcurrency calls are in progress. If ctx ends first, enter returns fault.Timeout.
 func (c *Channel) enter(ctx context.Context) error {
 	if c.gate == nil {
 		return nil
@@ -127,8 +128,8 @@ const (
 	tooLongGRPC  = "header list size to send violates the maximum size"
 )
 
-// unsendable returns the error of a request that the client library refused with err. The application may be well, and
-// another attempt would fail too.
+// unsendable returns the error of a request that the client library refused with err. The application may be healthy,
+// and another attempt would fail too.
 func (c *Channel) unsendable(err error) error {
 	text := err.Error()
 	if strings.Contains(text, tooLongHTTP2) || strings.Contains(text, tooLongGRPC) {

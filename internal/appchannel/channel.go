@@ -46,10 +46,10 @@ type Options struct {
 	MaxConcurrency int    // concurrent calls, the rest wait; 0 or less = no limit
 	Token          string // sent as dapr-api-token; empty = none
 	Health         Health
-	OptionsTimeout time.Duration     // of Takes; default 3 s
+	OptionsTimeout time.Duration     // timeout of Takes; default 3 s
 	MaxMessage     int64             // bytes of a gRPC request, and of its answer; default 4 MiB; negative = no limit
 	MaxHead        int64             // bytes of the headers of an answer; default atmostonce.DefaultMaxHead
-	Memory         atmostonce.Memory // for the headers of answers; nil = no bound
+	Memory         atmostonce.Memory // memory for the headers of answers; nil = no bound
 
 	// OnHealth is called when the application becomes healthy or unhealthy. It must not block. nil = not called.
 	OnHealth func(healthy bool)
@@ -74,10 +74,10 @@ type Observer interface {
 // Health configures the health probes of the application.
 type Health struct {
 	Enabled   bool          // otherwise an application with an open port is healthy
-	Path      string        // of an HTTP application; default /healthz
+	Path      string        // path to probe in an HTTP application; default /healthz
 	Interval  time.Duration // default 5 s
 	Timeout   time.Duration // default 500 ms
-	Threshold int           // consecutive failures that make it unhealthy; default 3
+	Threshold int           // consecutive failures that make the application unhealthy; default 3
 }
 
 func (o Options) withDefaults() Options {
@@ -85,7 +85,7 @@ func (o Options) withDefaults() Options {
 	o.Address = cmp.Or(o.Address, "127.0.0.1")
 	o.MaxMessage = cmp.Or(o.MaxMessage, 4<<20)
 	if o.MaxMessage < 0 {
-		o.MaxMessage = math.MaxInt32 // the longest that gRPC can frame here
+		o.MaxMessage = math.MaxInt32 // the maximum size that a gRPC connection sends
 	}
 	o.MaxHead = cmp.Or(o.MaxHead, atmostonce.DefaultMaxHead)
 	o.OptionsTimeout = cmp.Or(o.OptionsTimeout, 3*time.Second)
@@ -113,7 +113,7 @@ type Channel struct {
 	opened sync.Once
 	closed sync.Once
 
-	saidUnsaved sync.Once // for a warning that is logged once
+	saidUnsaved sync.Once // logs once that state and bindings in an answer to an event have no effect
 }
 
 // carrier sends a complete request to the application.
@@ -198,9 +198,9 @@ func (c *Channel) InFlight() int { return int(c.inFlight.Load()) }
 
 // condition is the last known state of the application.
 type condition struct {
-	seen    bool // its port was open at least once
+	seen    bool // the port of the application was open at least once
 	healthy bool
-	why     string // why it is not healthy
+	why     string // why the application is not healthy
 }
 
 // Seen reports whether the application's port has ever been open.

@@ -55,7 +55,7 @@ func expectHealth(t *testing.T, told chan bool, want bool) {
 	}
 }
 
-// lines are the lines of a log.
+// lines receives the lines of a log.
 type lines chan string
 
 func (l lines) Write(line []byte) (int, error) {

@@ -30,10 +30,10 @@ type event struct {
 	metadata      map[string]string
 }
 
-// Takes reports whether the application wants the events of a binding. It sends OPTIONS /{path} to an HTTP
-// application: a status of 2xx or 405 means yes, any other status no. A gRPC application returns the list of its
-// bindings. Takes returns the errors of RoundTrip. It also returns fault.Internal if a gRPC application answers with
-// an error other than Unimplemented.
+// Takes reports whether the application wants the events of a binding. Takes sends OPTIONS /{path} to an HTTP
+// application. A status of 2xx or 405 means yes, and any other status means no. A gRPC application returns the list of
+// its bindings. Takes returns the errors of RoundTrip. It also returns fault.Internal if a gRPC application answers
+// with an error other than Unimplemented.
 func (c *Channel) Takes(ctx context.Context, binding, path string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.OptionsTimeout)
 	defer cancel()
@@ -49,7 +49,7 @@ func (c *Channel) Takes(ctx context.Context, binding, path string) (bool, error)
 //	internal  the application answered that it failed
 func (c *Channel) Take(ctx context.Context, binding, path string, data []byte, metadata map[string]string) ([]byte,
 	error) {
-	ctx, cancel := context.WithCancel(ctx) // net/http registers each request at its context
+	ctx, cancel := context.WithCancel(ctx) // net/http registers each request with its context; cancel removes this
 	defer cancel()
 	return c.carry.take(ctx, event{binding: binding, path: path, data: data, metadata: metadata})
 }
@@ -124,7 +124,8 @@ func eventRequest(ctx context.Context, verb, path string, data []byte) *http.Req
 	return r.WithContext(ctx)
 }
 
-// headers adds the metadata to h.
+// headers adds the metadata of the event to h, except names that the channel or the runtime sets. It returns
+// fault.Invalid if a name is not a valid header name.
 func (e event) headers(h http.Header) error {
 	for name, value := range e.metadata {
 		if !token(name) {
@@ -205,7 +206,8 @@ func (g *grpcCarrier) take(ctx context.Context, e event) ([]byte, error) {
 	return out.GetData(), nil
 }
 
-// answered turns the status that an application returned into an error.
+// answered returns the error of a gRPC call that failed with err. If err is a *fault.Error, answered returns err
+// itself. Otherwise err is the status that the application returned, and answered returns the result of explain.
 func answered(err error, explain func(*status.Status) error) error {
 	if _, ok := fault.As(err); ok {
 		return err

@@ -123,7 +123,8 @@ func TestTake_HTTPApplication(t *testing.T) {
 	}
 }
 
-// counting is a context that does not end, and counts what is registered at it.
+// counting is a context that does not end. It counts the calls of AfterFunc, and the calls of the functions that
+// AfterFunc returns.
 type counting struct {
 	context.Context
 	registered, ended atomic.Int32
@@ -175,7 +176,7 @@ type longAnswers struct {
 
 func (longAnswers) OnBindingEvent(ctx context.Context, in *runtime.BindingEventRequest) (*runtime.BindingEventResponse,
 	error) {
-	if len(in.GetData()) > 1000 { // the text of gRPC
+	if len(in.GetData()) > 1000 { // the error has the text of gRPC
 		return nil, status.Errorf(codes.ResourceExhausted, "grpc: received message larger than max (%d vs. %d)",
 			len(in.GetData()), 1000)
 	}

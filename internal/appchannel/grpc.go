@@ -54,7 +54,7 @@ func newGRPCCarrier(c *Channel) (*grpcCarrier, error) {
 		secure = credentials.NewTLS(conf)
 	}
 	raw := newHTTPCarrier(c, conf, protocols(false, conf != nil, conf == nil))
-	raw.observer = nil // it carries no HTTP calls
+	raw.observer = nil // raw carries only gRPC calls, which GRPCClient observes
 	options := []grpc.DialOption{grpc.WithTransportCredentials(secure), grpc.WithStatsHandler(sentStats{}),
 		grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(), grpc.WithUserAgent("quorate"),
 		grpc.WithMaxHeaderListSize(uint32(min(c.opts.MaxHead, math.MaxUint32))),
@@ -80,18 +80,18 @@ func newGRPCCarrier(c *Channel) (*grpcCarrier, error) {
 // keyTraceBinary is the metadata key of the parent span in the binary form that older gRPC libraries read.
 const keyTraceBinary = "grpc-trace-bin"
 
-// maxDetails bounds the details of a failure, in bytes: they travel in a header.
+// maxDetails limits the encoded status of a failure, in bytes, because the status is sent in a header.
 const maxDetails = 8 << 10
 
-// overhead is room for the message around the data.
+// overhead is how many bytes an answer may have in addition to its data.
 const overhead = 64 << 10
 
-// maxAnswer is the largest answer that is read from a gRPC application, in bytes.
+// maxAnswer returns the maximum size of an answer of a gRPC application, in bytes.
 func (c *Channel) maxAnswer() int { return int(min(c.opts.MaxMessage+overhead, math.MaxInt32)) }
 
-// tooLong reports whether err means that the answer to the request in is longer than maxAnswer. gRPC has only a text
-// for this. An application that gets too long a request answers with the same text and its own limit. If that limit
-// equals maxAnswer, the request is longer than maxAnswer.
+// tooLong reports whether err means that the answer to the request in is longer than maxAnswer. gRPC reports this only
+// by a text. An application that refuses a request as too long answers with the same text and its own limit. So if the
+// request itself is longer than maxAnswer, tooLong returns false.
 func (c *Channel) tooLong(err error, in proto.Message) bool {
 	if status.Code(err) != codes.ResourceExhausted || proto.Size(in) > c.maxAnswer() {
 		return false
@@ -103,7 +103,7 @@ func (c *Channel) tooLong(err error, in proto.Message) bool {
 }
 
 func (g *grpcCarrier) close() error {
-	_ = g.raw.close() // it only closes idle connections
+	_ = g.raw.close() // this only closes idle connections
 	return g.conns.close()
 }
 
@@ -194,7 +194,7 @@ func (g *grpcCarrier) request(r *http.Request) (*common.InvokeRequest, error) {
 	if r.Body != nil {
 		var err error
 		body, err = io.ReadAll(io.LimitReader(r.Body, limit+1))
-		_ = r.Body.Close() // it has been read
+		_ = r.Body.Close() // the body has been read
 		if err != nil {
 			return nil, &fault.Error{Code: fault.Timeout, Op: "appchannel.Call",
 				Msg: "the body of the request did not arrive", Err: rootCause(err)}
@@ -264,7 +264,7 @@ func grpcDetails(s *status.Status) []json.RawMessage {
 	var out []json.RawMessage
 	for _, d := range s.Proto().GetDetails() {
 		text, err := protojson.Marshal(d)
-		if err != nil { // its type is unknown
+		if err != nil { // the type of the detail is unknown
 			text, err = json.Marshal(struct {
 				Type  string `json:"@type"`
 				Value []byte `json:"value"`

@@ -13,7 +13,7 @@ import (
 // lists these headers. Without the prefix, gRPC would treat some of them, such as Content-Type, as its own metadata.
 const markedPrefix = "dapr-"
 
-// defined lists the headers that get the prefix, as metadata keys.
+// defined reports whether the HTTP header with the metadata key name gets the prefix.
 func defined(name string) bool {
 	switch name {
 	case "accept", "accept-charset", "accept-language", "accept-ranges", "age", "authorization", "cache-control",
@@ -28,8 +28,8 @@ func defined(name string) bool {
 	return false
 }
 
-// ToMetadata converts HTTP headers to gRPC metadata. It leaves out headers that gRPC sets itself or reserves, and those
-// whose names cannot be keys of metadata.
+// ToMetadata converts HTTP headers to gRPC metadata. It leaves out headers that gRPC sets itself or reserves. It also
+// leaves out headers whose names cannot be keys of metadata.
 func ToMetadata(h http.Header) metadata.MD {
 	md := make(metadata.MD, len(h))
 	for name, values := range h {
@@ -48,14 +48,14 @@ func ToMetadata(h http.Header) metadata.MD {
 	return md
 }
 
-// settable reports whether key is a metadata key that a call may set. gRPC reserves some keys. It refuses the whole
-// call if a key has other characters, some of which are valid in the name of an HTTP header.
+// settable reports whether a call may set the metadata key. gRPC reserves some keys. It also refuses the whole call if
+// a key has a character outside a to z, 0 to 9, "-", "_" and ".". Names of HTTP headers may have other characters.
 func settable(key string) bool {
 	return strings.Trim(key, "abcdefghijklmnopqrstuvwxyz0123456789-_.") == "" &&
 		!strings.HasPrefix(key, "grpc-") && !strings.HasSuffix(key, "-bin")
 }
 
-// printable keeps the characters that gRPC allows in a value: visible ASCII and spaces.
+// printable replaces every character that gRPC does not allow in a value with "?". It keeps visible ASCII and spaces.
 func printable(v string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r > '~' {

@@ -28,7 +28,7 @@ type grpcPool struct {
 
 type pooledConn struct {
 	*grpc.ClientConn
-	calls int // in progress; guarded by grpcPool.mu
+	calls int // number of calls in progress; guarded by grpcPool.mu
 }
 
 // newGRPCPool returns a pool with one connection. It calls dial for each new connection, and dial must do no I/O. The
@@ -68,7 +68,7 @@ func (p *grpcPool) take() *pooledConn {
 		}
 	}
 	added, err := p.dial(spareIdle)
-	if err != nil { // only for wrong options, with which the first one would have failed, too
+	if err != nil { // dial fails only for wrong options, and then newGRPCPool would have failed too
 		p.conns[0].calls++
 		return p.conns[0]
 	}

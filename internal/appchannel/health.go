@@ -71,7 +71,7 @@ func (c *Channel) dialOnce(ctx context.Context) error {
 func (c *Channel) probeWhileOpen(ctx context.Context) {
 	failures := 0
 	if !c.state.Load().healthy {
-		failures = c.opts.Health.Threshold // until the first probe succeeds
+		failures = c.opts.Health.Threshold // one more failure keeps the application unhealthy
 	}
 	tick := time.NewTicker(c.opts.Health.Interval)
 	defer tick.Stop()

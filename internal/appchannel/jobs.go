@@ -33,7 +33,7 @@ type JobEvent struct {
 	Data    *anypb.Any
 	Body    []byte // the data in the form that an HTTP application gets
 	Tick    string // identifies the tick
-	Attempt uint64 // 1 = the first one
+	Attempt uint64 // 1 = the first attempt
 }
 
 // TakeJob delivers a tick of a job to POST /job/{name}, or to OnJobEvent of a gRPC application. Results:
@@ -41,7 +41,7 @@ type JobEvent struct {
 //   - If the application has handled the tick, known is true and err is nil.
 //   - If the application does not know the job, known is false and err is nil.
 //   - If the application answers that it failed, err is fault.Internal.
-//   - If there is no such answer, err is an error of RoundTrip.
+//   - If the application does not answer, known is true and err is an error of RoundTrip.
 func (c *Channel) TakeJob(ctx context.Context, e *JobEvent) (known bool, err error) {
 	if g, ok := c.carry.(*grpcCarrier); ok {
 		return g.takeJob(ctx, e)
@@ -97,8 +97,8 @@ func (g *grpcCarrier) takeJob(ctx context.Context, e *JobEvent) (known bool, err
 	})
 }
 
-// refusal is the error for an application that failed to handle a job. It has the answer of the application. If that
-// is a gRPC application, the header Grpc-Status of the answer has the status code.
+// refusal is the error for an application that failed to handle a job or a message. It has the answer of the
+// application. For a gRPC application, the header Grpc-Status of the answer has the status code.
 type refusal struct {
 	answer *http.Response
 	text   string

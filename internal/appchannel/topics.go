@@ -29,11 +29,11 @@ const (
 	headerAck    = "Quorate-Ack" // the token that acknowledges the message in a state transaction
 )
 
-// Bounds of the answers of the application.
+// Limits of the answers of the application, in bytes.
 const (
-	maxTopicAnswer   = 4 << 20 // to one message or several
-	maxSubscriptions = 4 << 20 // to the question for subscriptions
-	maxExcerpt       = 256     // of an answer, in an error
+	maxTopicAnswer   = 4 << 20 // an answer to one message or to a batch
+	maxSubscriptions = 4 << 20 // an answer to GET /dapr/subscribe
+	maxExcerpt       = 256     // the part of an answer that an error quotes
 )
 
 // TopicAnswer is the answer of an application to a message.
@@ -64,7 +64,7 @@ type TopicMessage struct {
 // fault.Internal, with the first bytes of the answer, if the application did not handle the message. If the reason is
 // the status of the answer, AnswerOf returns that answer.
 func (c *Channel) TakeMessage(ctx context.Context, m *TopicMessage) (TopicAnswer, error) {
-	ctx, cancel := context.WithCancel(ctx) // net/http registers each request at its context
+	ctx, cancel := context.WithCancel(ctx) // net/http registers each request with its context; cancel removes this
 	defer cancel()
 	if g, ok := c.carry.(*grpcCarrier); ok {
 		return g.takeMessage(ctx, m)
@@ -78,7 +78,7 @@ func (c *Channel) TakeMessage(ctx context.Context, m *TopicMessage) (TopicAnswer
 	}
 	var said struct{ Status string }
 	if json.Unmarshal(body, &said) != nil {
-		return TopicSuccess, nil // any other body is as good as none
+		return TopicSuccess, nil // an application that handled the message may send any other body
 	}
 	verdict := topicAnswer(said.Status, TopicSuccess)
 	if verdict == TopicRetry {
@@ -112,7 +112,7 @@ func excerpt(answer []byte) string {
 	return ":" + b.String()
 }
 
-// topicAnswer reads a status word. byDefault is what no status means.
+// topicAnswer returns the answer for the status word. It returns byDefault for an empty word.
 func topicAnswer(word string, byDefault TopicAnswer) TopicAnswer {
 	switch word {
 	case "":
@@ -138,7 +138,7 @@ func (m *TopicMessage) headers(h http.Header) {
 	}
 	for name, value := range m.Metadata {
 		if !token(name) {
-			continue // a publisher must not keep the message from its subscribers
+			continue // an invalid name must not prevent the delivery of the message
 		}
 		name = textproto.CanonicalMIMEHeaderKey(name)
 		if _, own := h[name]; !own && !framing(name) && !headers.PerHop(name) && !headers.FoldsToOurs(name) {
@@ -314,7 +314,7 @@ func protoAnswer(s runtime.TopicEventResponse_TopicEventResponseStatus) TopicAns
 func (m *TopicMessage) outgoing(ctx context.Context) context.Context {
 	h := http.Header{}
 	m.headers(h)
-	delete(h, headerPubSub) // it is a field of the message
+	delete(h, headerPubSub) // the gRPC message has this field
 	md := metadata.MD{}
 	for name, values := range h {
 		key := strings.ToLower(name)

@@ -19,7 +19,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// answersOfApps are texts that an application gives for a failure, with what the error has of them.
+// answersOfApps maps the text of a failed answer of an application to the excerpt in the error.
 var answersOfApps = map[string]string{
 	"":                                   "",
 	" \n":                                "",
@@ -110,7 +110,8 @@ func TestTakeMessage_AnyTraceStateReachesAGRPCApplication(t *testing.T) {
 	}
 }
 
-// A message that cannot be sent must count as a failed attempt. Otherwise it would be delivered again for ever.
+// TestTakeMessage_HeadersTooLongForTheApplication checks that a message that cannot be sent counts as a failed
+// attempt. Otherwise it would be delivered again forever.
 func TestTakeMessage_HeadersTooLongForTheApplication(t *testing.T) {
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusConflict)
@@ -126,7 +127,7 @@ func TestTakeMessage_HeadersTooLongForTheApplication(t *testing.T) {
 		for _, one := range []struct {
 			size int
 			want fault.Code
-		}{{100, fault.Internal}, {16 << 10, fault.TooLarge}} { // the first answer has brought the limit
+		}{{100, fault.Internal}, {16 << 10, fault.TooLarge}} { // the first answer has announced the limit
 			_, err := c.TakeMessage(within(t), &appchannel.TopicMessage{
 				Metadata: map[string]string{"a": strings.Repeat("x", one.size)},
 				Proto:    func() *runtime.TopicEventRequest { return &runtime.TopicEventRequest{} }})
@@ -140,7 +141,7 @@ func TestTakeMessage_HeadersTooLongForTheApplication(t *testing.T) {
 func TestTakeMessage_ErrorHasTheStatusOfAGRPCApplication(t *testing.T) {
 	for answer, want := range answersOfApps {
 		if strings.Contains(answer, "\xff") {
-			continue // gRPC replaces it
+			continue // gRPC replaces this byte
 		}
 		c := grpcApp(t, &topicApp{message: answer})
 		_, err := c.TakeMessage(within(t), &appchannel.TopicMessage{Path: "/orders",
@@ -159,7 +160,8 @@ func TestTakeMessage_404IsNotTheAnswerDrop(t *testing.T) {
 	}
 }
 
-// An application that does not implement GET at all has no subscriptions, like one without the path.
+// TestSubscriptions_NoneWithoutEndpoint checks that an application that does not implement GET at all has no
+// subscriptions, like one without the path.
 func TestSubscriptions_NoneWithoutEndpoint(t *testing.T) {
 	for _, status := range []int{404, 405, 501} {
 		c := httpApp(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// A page is cited by its number. The index lists every page.
+// TestADRs_HaveUniqueNumbersAndAreListed checks that no two pages have the same number, and that the index lists every
+// page.
 func TestADRs_HaveUniqueNumbersAndAreListed(t *testing.T) {
 	pages, err := filepath.Glob("../../docs/adr/*.md")
 	if err != nil || len(pages) == 0 {

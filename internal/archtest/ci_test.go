@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// go test -run with a name that no test has passes without running anything.
+// TestCI_RunsTestsThatExist checks that each -run in the CI scripts names a test. If no test has that name, go test
+// passes without running anything.
 func TestCI_RunsTestsThatExist(t *testing.T) {
 	root := filepath.Join("..", "..")
 	var scripts []byte

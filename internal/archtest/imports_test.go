@@ -51,7 +51,7 @@ func rooms() []room {
 	}
 }
 
-// rule is about the imports of one family of packages from another.
+// rule describes imports: packages that match from import packages that match to.
 type rule struct{ from, to string }
 
 // siblings are the allowed imports within one layer.
@@ -103,14 +103,14 @@ func siblings() []rule {
 // forbidden are imports of a lower layer that are not allowed.
 func forbidden() []rule {
 	return []rule{
-		{"api/...", "raftfsm/..."},             // the service layer sees contracts
+		{"api/...", "raftfsm/..."},             // the service layer uses contracts
 		{"api/...", "membership"},              //
-		{"component/state/...", "raftfsm/..."}, // node brings state.raft in
-		{"component/loader", "component/*/*"},  // the types it opens are handed in
+		{"component/state/...", "raftfsm/..."}, // node registers state.raft
+		{"component/loader", "component/*/*"},  // the caller passes the types to open
 	}
 }
 
-// proofs are programs that test: they may import test packages.
+// proofs returns the programs that test the product. They may import test packages.
 func proofs() []rule {
 	return []rule{
 		{"cmd/lab/internal/proof", "cmd/lab/internal/faulttest"}, {"cmd/lab/internal/demo", "cmd/lab/internal/demokit"},
@@ -179,7 +179,7 @@ func TestImports_GoDown(t *testing.T) {
 			t.Errorf("%s: package %s is in no layer", s.name, s.pkg())
 		}
 		if s.test {
-			continue // a test may use what lies beside it and the suites for tests
+			continue // a test may import packages of its layer, and test suites
 		}
 		for _, imported := range s.imports() {
 			to, ours := strings.CutPrefix(imported, modulePath+"/")
@@ -193,8 +193,8 @@ func TestImports_GoDown(t *testing.T) {
 	}
 }
 
-// TestInternal_KnowsNoProduct holds that internal has only what every package may use: none of its packages imports the
-// node, an API or a component. Tests are no exception.
+// TestInternal_KnowsNoProduct checks that internal has only what every package may use: none of its packages imports
+// the node, an API or a component. Tests are no exception.
 func TestInternal_KnowsNoProduct(t *testing.T) {
 	seen := 0
 	for _, s := range module(t) {
@@ -215,7 +215,7 @@ func TestInternal_KnowsNoProduct(t *testing.T) {
 	}
 }
 
-// TestLayers_Refuse shows that the table can refuse.
+// TestLayers_Refuse checks which imports the table permits and refuses.
 func TestLayers_Refuse(t *testing.T) {
 	for _, c := range []struct {
 		from, to string
@@ -266,11 +266,11 @@ func TestLayers_Refuse(t *testing.T) {
 	}
 }
 
-// pure are the packages whose results must depend only on their input, because every replica has to
-// compute the same.
+// pure returns the packages whose results must depend only on their input, because every replica has to compute the
+// same results.
 func pure() []string { return []string{"raftfsm/kv", "raftfsm/command"} }
 
-// impure are the imports that make results depend on the environment.
+// impure returns the imports that make results depend on the environment.
 func impure() []string {
 	return []string{"time", "net", "net/...", "os", "os/...", "syscall", "math/rand", "math/rand/...", "crypto/rand",
 		"github.com/hashicorp/..."}

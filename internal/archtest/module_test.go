@@ -27,10 +27,10 @@ type source struct {
 	vars map[string]bool // package variables of all files of the package
 }
 
-// pkg is the folder of the file, below the module; "." is the module itself.
+// pkg returns the folder of the file, below the module; "." is the module itself.
 func (s *source) pkg() string { return path.Dir(s.name) }
 
-// at is a place in the file, for messages.
+// at returns the file and line of a position, for messages.
 func (s *source) at(p token.Pos) string {
 	return s.name + ":" + strconv.Itoa(s.fset.Position(p).Line)
 }
@@ -55,7 +55,7 @@ func (s *source) imports() map[string]string {
 	return out
 }
 
-// parse reads one file of the module, or text made up by a test.
+// parse parses the text of a file of the module, or a text that a test has made up.
 func parse(t *testing.T, name string, text []byte) *source {
 	t.Helper()
 	fset := token.NewFileSet()
@@ -106,7 +106,7 @@ func module(t *testing.T) []*source {
 	return out
 }
 
-// moduleRoot is the folder with go.mod above this one.
+// moduleRoot returns the folder with go.mod above this one.
 func moduleRoot(t *testing.T) string {
 	t.Helper()
 	dir, err := os.Getwd()

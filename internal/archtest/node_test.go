@@ -53,7 +53,7 @@ func sizeOf(files []*source, name string) (fields, methods int) {
 	return fields, methods
 }
 
-// receiver is the name of a method's type.
+// receiver returns the name of the type of a method.
 func receiver(f *ast.FuncDecl) string {
 	e := f.Recv.List[0].Type
 	if p, ok := e.(*ast.StarExpr); ok {

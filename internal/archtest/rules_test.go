@@ -66,10 +66,10 @@ func forbiddenCalls() []call {
 	}
 }
 
-// check is one rule for a file; it returns what breaks it.
+// check is one rule. It returns the violations in a file.
 type check func(s *source) []string
 
-// checks are the rules for every file.
+// checks returns the rules for every file.
 func checks() map[string]check {
 	return map[string]check{
 		"no package has an init function":           initFunctions,
@@ -99,8 +99,8 @@ func TestHouseRules(t *testing.T) {
 	}
 }
 
-// answerHeaders finds HTTP clients that accept the headers of an answer without a bound of ours: by default, net/http
-// takes 10 MiB. atmostonce.Transport sets a bound.
+// answerHeaders finds HTTP clients that do not limit the headers of an answer themselves. By default, net/http accepts
+// 10 MiB. atmostonce.Transport sets a limit.
 func answerHeaders(s *source) (out []string) {
 	if s.test || excepted([]string{"cmd/compare", "cmd/lab/...", "cmd/internal/launcher",
 		"component/bindings/azure/eventgrid/eventgridtest", "node/nodetest", "internal/testutil"}, s.pkg()) {
@@ -133,7 +133,7 @@ func answerHeaders(s *source) (out []string) {
 		})
 	}
 	for _, sel := range selectors(s, "net/http", "DefaultTransport") {
-		if s.pkg() != "internal/tracing" { // its copy is bounded
+		if s.pkg() != "internal/tracing" { // the copy of the default transport in that package is bounded
 			out = append(out, s.at(sel.Pos())+": make a transport with MaxResponseHeaderBytes")
 		}
 	}
@@ -209,7 +209,8 @@ func excepted(patterns []string, pkg string) bool {
 	return false
 }
 
-// selectors finds every use of name of the package with the given path; "" is any name.
+// selectors finds every use of a name of the package with the path pkg. If name is "", it finds every use of the
+// package.
 func selectors(s *source, pkg, name string) (out []*ast.SelectorExpr) {
 	imports := s.imports()
 	ast.Inspect(s.ast, func(n ast.Node) bool {
@@ -244,7 +245,7 @@ func packageVariables(s *source, f func(name string, v *ast.ValueSpec)) {
 	}
 }
 
-// variables are the names of the package variables a file declares.
+// variables returns the names of the package variables that a file declares.
 func variables(s *source) map[string]bool {
 	out := map[string]bool{}
 	packageVariables(s, func(name string, _ *ast.ValueSpec) { out[name] = true })
@@ -288,7 +289,7 @@ func local(s *source, id *ast.Ident) bool {
 	return !declared
 }
 
-// root is the variable that an assignable expression starts from.
+// root returns the variable that an assignable expression starts from.
 func root(e ast.Expr) *ast.Ident {
 	for {
 		switch x := e.(type) {
@@ -308,7 +309,8 @@ func root(e ast.Expr) *ast.Ident {
 	}
 }
 
-// locks finds package variables of types whose only use is to be changed.
+// locks finds package variables of types of the packages sync and sync/atomic, because such a variable is there to be
+// changed.
 func locks(s *source) (out []string) {
 	if s.test {
 		return nil
@@ -329,8 +331,8 @@ func locks(s *source) (out []string) {
 	return out
 }
 
-// TestHouseRules_FindViolations shows that each rule can fail. Its file is a text that breaks all of them; it is parsed
-// and never compiled.
+// TestHouseRules_FindViolations shows that each rule can fail. Its file is a text that breaks all of them. The text is
+// parsed and never compiled.
 func TestHouseRules_FindViolations(t *testing.T) {
 	const file = `package p
 import ("os"; "sync"; "time"; clock "time"; "log"; "math/rand/v2")

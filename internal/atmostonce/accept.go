@@ -20,7 +20,7 @@ func WithInformational(ctx context.Context, f func(code int, header http.Header)
 
 // informational passes an informational answer to the function that WithInformational has set.
 func informational(ctx context.Context, code int, header http.Header) error {
-	if code == http.StatusSwitchingProtocols { // net/http returns it as informational for HTTP/2
+	if code == http.StatusSwitchingProtocols { // net/http reports 101 as informational over HTTP/2
 		return bad("the server switches the protocol of an HTTP/2 connection")
 	}
 	if f, ok := ctx.Value(informationalKey{}).(func(int, http.Header) error); ok {
@@ -29,15 +29,15 @@ func informational(ctx context.Context, code int, header http.Header) error {
 	return nil
 }
 
-// restore adds the header Connection to a header from which net/http has removed it.
+// restore adds the recorded values of the header Connection to header, if net/http has removed them.
 func (h *head) restore(header http.Header) {
 	if len(header["Connection"]) == 0 && len(h.connection) > 0 {
 		header["Connection"] = h.connection
 	}
 }
 
-// check returns an error if an answer does not fit its request. It removes the header or body that an answer with its
-// status must not have, for example the body of a 204.
+// check returns an error if an answer does not fit its request. net/http may leave a body in a 204 or a 304, and the
+// header Content-Length in a 204. check removes them.
 func check(r *http.Request, a *http.Response) error {
 	switch {
 	case a.StatusCode < 100 || a.StatusCode > 999:
@@ -48,8 +48,8 @@ func check(r *http.Request, a *http.Response) error {
 		if a.StatusCode == http.StatusNoContent {
 			delete(a.Header, "Content-Length")
 		}
-		if a.Body != http.NoBody { // over HTTP/2
-			_ = a.Body.Close() // it is not read
+		if a.Body != http.NoBody { // only over HTTP/2
+			_ = a.Body.Close() // the error of Close does not matter
 			a.Body, a.ContentLength = http.NoBody, 0
 		}
 	}
@@ -112,7 +112,7 @@ func hasToken(lists []string, token string) bool {
 type body struct {
 	io.ReadCloser
 	answer  *http.Response
-	limit   int    // of trailers
+	limit   int    // maximum number of trailers
 	release func() // may be called several times
 }
 

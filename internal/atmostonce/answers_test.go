@@ -47,7 +47,7 @@ func senders(t *testing.T, l atmostonce.Limits, serve func(c net.Conn, in *bufio
 	}
 }
 
-// serving is a server that handles each connection in its own goroutine. It returns its URL.
+// serving starts a server that handles each connection in its own goroutine, and returns the URL of the server.
 func serving(t *testing.T, secured bool, serve func(c net.Conn, in *bufio.Reader)) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -79,7 +79,7 @@ func serving(t *testing.T, secured bool, serve func(c net.Conn, in *bufio.Reader
 	return scheme + "://" + l.Addr().String()
 }
 
-// withUpgrade returns a request that asks for some protocols.
+// withUpgrade returns a request for a switch to the protocols in to.
 func withUpgrade(t *testing.T, url, to string) *http.Request {
 	t.Helper()
 	r := request(t, url, "")
@@ -94,7 +94,7 @@ func TestAnswers_ThatDoNotFitTheirRequestAreRefused(t *testing.T) {
 	const switched = "HTTP/1.1 101 Switching Protocols\r\n"
 	for name, c := range map[string]struct {
 		asked, answer string
-		want          string // in the error; empty = the answer is accepted
+		want          string // part of the error; empty = the answer is accepted
 	}{
 		"unrequested switch":   {"", switched + "Connection: Upgrade\r\nUpgrade: x\r\n", "did not ask for"},
 		"requested switch":     {"Echo, x/1", switched + "Connection: keep-alive, upgrade\r\nUpgrade: echo\r\n", ""},
@@ -167,8 +167,8 @@ func numbered(n int) string {
 	return b.String()
 }
 
-// net/http removes the header Connection from an answer with close. The names in it must be known, because these
-// headers are not forwarded.
+// TestAnswers_KeepTheirConnectionHeader checks that an answer keeps the header Connection, which net/http removes if
+// it contains close. The names in this header must be known, because these headers are not forwarded.
 func TestAnswers_KeepTheirConnectionHeader(t *testing.T) {
 	for lines, want := range map[string][]string{
 		"Connection: close, X-Hop\r\n":                             {"close", "X-Hop"},
@@ -216,7 +216,7 @@ func TestAnswers_KeepTheirConnectionHeader(t *testing.T) {
 	}
 }
 
-// budget is a Memory that counts.
+// budget is a Memory that counts the bytes in use.
 type budget struct {
 	full error
 	used atomic.Int64
@@ -292,7 +292,8 @@ func TestAnswers_LargeHeadNeedsMemory(t *testing.T) {
 	})
 }
 
-// A server that frames an answer in two ways may have sent a second answer in its body.
+// TestAnswers_ContradictoryFramingEndsConnection checks that a connection is not used again if the server has framed
+// an answer in two ways. The server may have sent a second answer in the body of the first one.
 func TestAnswers_ContradictoryFramingEndsConnection(t *testing.T) {
 	var conns atomic.Int64
 	serve := func(c net.Conn, in *bufio.Reader) {
@@ -344,7 +345,8 @@ func TestAnswers_TrailersAreLimited(t *testing.T) {
 	})
 }
 
-// http2Answers is a server that answers each request over HTTP/2 without TLS with some header blocks and a body.
+// http2Answers starts a server that answers each request over HTTP/2 without TLS, with the header blocks and the body
+// text. It returns the URL of the server.
 func http2Answers(t *testing.T, text string, blocks ...[]string) string {
 	t.Helper()
 	return serving(t, false, func(c net.Conn, in *bufio.Reader) {
@@ -397,7 +399,7 @@ func TestAnswers_OverHTTP2AreChecked(t *testing.T) {
 	for name, c := range map[string]struct {
 		text   string
 		blocks [][]string
-		want   string // in the error; empty = the answer is accepted
+		want   string // part of the error; empty = the answer is accepted
 	}{
 		"plain":            {"ok", [][]string{{":status", "200", "content-length", "2"}}, ""},
 		"switch":           {"ok", [][]string{{":status", "101", "upgrade", "x", "connection", "upgrade"}}, "HTTP/2"},

@@ -2,9 +2,9 @@
 // may have left this process. It also limits the heads of answers, and refuses an answer that does not fit its
 // request.
 //
-// net/http alone guarantees neither. If an idle connection turns out to be closed, net/http repeats a request with a
-// safe method. Over HTTP/2 it also repeats a request whose stream the server has reset. The server may already have
-// executed such a request. This package prevents both repetitions. It also checks an idle connection before each
+// net/http alone may send a request twice. If an idle connection turns out to be closed, net/http repeats a request
+// with a safe method. Over HTTP/2 it also repeats a request whose stream the server has reset. The server may already
+// have executed such a request. This package prevents both repetitions. It also checks an idle connection before each
 // request, and does not use one that the other side has closed.
 //
 // The package owns these rules. It also has a client for HTTP/1.1 without TLS that applies them at lower cost than
@@ -37,9 +37,9 @@ func RoundTrip(t *http.Transport, r *http.Request, l Limits) (answer *http.Respo
 	s.finish()
 	if err == nil {
 		if err = s.accept(answer); err == nil {
-			return answer, true, nil // the context is needed until the body is read, and ends with its parent
+			return answer, true, nil // no cancel: the body needs the context, which ends with its parent
 		}
-		_ = answer.Body.Close() // it is not read
+		_ = answer.Body.Close() // the error of Close does not matter
 		s.discard()
 		wasSent = true
 	} else {
@@ -59,21 +59,21 @@ type sending struct {
 	limits   Limits
 	maxBytes int64
 
-	headers   atomic.Bool // some may have been sent, or are in a buffer
+	headers   atomic.Bool // a header was written to the buffer of a connection, and may have been sent
 	answering atomic.Bool // a head has arrived
 
-	// delivery is held while an informational answer is passed on. net/http may do that after RoundTrip has returned,
-	// when its receiver no longer exists.
+	// delivery is held while an informational answer is passed to its receiver. net/http may call the hook after
+	// RoundTrip has returned. The receiver may then no longer exist.
 	delivery sync.Mutex
 	finished bool // guarded by delivery
 
 	mu       sync.Mutex // guards what follows
-	conn     *counted   // nil before there is one, and over HTTP/2, where requests share it
-	before   int64      // written on conn by earlier requests
+	conn     *counted   // nil before there is one, and over HTTP/2, where requests share a connection
+	before   int64      // bytes that earlier requests have written on conn
 	shared   bool
-	heads    *heads // of the answers on the connection; nil = they are not watched
-	on       *watch // passes what is received to heads
-	informed int    // fields of informational answers that are not watched
+	heads    *heads // heads of the answers on the connection; nil = they are not checked
+	on       *watch // passes the received bytes to heads
+	informed int    // fields of the informational answers, if heads is nil
 }
 
 func (s *sending) gotConn(info httptrace.GotConnInfo) {
@@ -87,7 +87,7 @@ func (s *sending) gotConn(info httptrace.GotConnInfo) {
 	}
 	if s.conn != nil && s.conn.written.Load() > s.before {
 		s.cancel(ErrRepeat)
-		_ = info.Conn.Close() // nothing has been written on it, and nothing will be
+		_ = info.Conn.Close() // nothing has been written on this new connection
 		return
 	}
 	s.heads.release()
@@ -97,7 +97,7 @@ func (s *sending) gotConn(info httptrace.GotConnInfo) {
 		s.before = s.conn.written.Load()
 		s.conn.mark.Store(s.before)
 		if info.Reused && (s.conn.spoilt.Load() || ended(s.conn.Conn)) {
-			_ = info.Conn.Close()         // so that nothing is written on it
+			_ = info.Conn.Close()         // nothing must be written on this connection
 			s.conn, s.shared = nil, false // the TLS close_notify that Close writes is not part of the request
 			return
 		}
@@ -109,10 +109,12 @@ func (s *sending) gotConn(info httptrace.GotConnInfo) {
 	}
 }
 
-// writesHeaders is called before a header is sent. The hook WroteHeaders may be called after the answer has arrived.
+// writesHeaders is called before a header is sent. The hook WroteHeaders would come too late: net/http may call it
+// after the answer has arrived.
 func (s *sending) writesHeaders(string, []string) { s.headers.Store(true) }
 
-// gotInformational passes an informational answer on.
+// gotInformational passes an informational answer to the function that WithInformational has set. It first checks the
+// limits.
 func (s *sending) gotInformational(code int, header textproto.MIMEHeader) error {
 	s.delivery.Lock()
 	defer s.delivery.Unlock()
@@ -124,7 +126,7 @@ func (s *sending) gotInformational(code int, header textproto.MIMEHeader) error 
 		err = informational(s.request.Context(), code, http.Header(header))
 	}
 	if err != nil {
-		s.cancel(err) // net/http sees only the error of the last hook
+		s.cancel(err) // net/http may see only the error of another hook in the context of the caller
 	}
 	return err
 }
@@ -154,7 +156,8 @@ func (s *sending) finish() {
 	s.finished = true
 }
 
-// accept checks an answer. It wraps the body, so that memory is released when the body is closed.
+// accept checks an answer. It wraps the body of the answer, so that memory is released when the body is read or
+// closed.
 func (s *sending) accept(a *http.Response) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -200,7 +203,7 @@ func (s *sending) discard() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.conn != nil {
-		_ = s.conn.Close() // nothing is expected of it any more
+		_ = s.conn.Close() // the error of Close does not matter
 	}
 }
 

@@ -17,8 +17,8 @@ import (
 	"github.com/quorate/quorate/internal/atmostonce"
 )
 
-// unnoticed is a connection whose reader does not notice that the connection has ended until released is closed, as
-// if the reader had not been scheduled yet.
+// unnoticed is a connection whose reader does not notice the end of the connection until released is closed. This
+// simulates a reader that has not been scheduled yet.
 type unnoticed struct {
 	net.Conn
 	ended    func()
@@ -36,8 +36,8 @@ func (c *unnoticed) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// kept returns a transport with one idle connection to a server that has stopped. dial makes the second
-// connection. The server closes without a TLS close_notify.
+// kept returns a transport with one idle connection to a server that has stopped. second makes the second connection.
+// The server closes without a TLS close_notify.
 func kept(t *testing.T, secure bool, second atmostonce.DialFunc) (transport *http.Transport, url string) {
 	t.Helper()
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
@@ -80,7 +80,7 @@ func kept(t *testing.T, secure bool, second atmostonce.DialFunc) (transport *htt
 	}
 	_ = answer.Body.Close()
 	_ = raw.Load().CloseWrite()
-	<-ended // the kernel knows
+	<-ended // the kernel has noticed the end
 	t.Cleanup(server.Close)
 	return transport, server.URL
 }
@@ -135,7 +135,8 @@ func TestTransport_EndedConnectionIsNotUsed(t *testing.T) {
 	}
 }
 
-// A request that can be repeated goes over a new connection.
+// TestTransport_RequestWithoutBodyUsesNewConnection checks that a request that can be repeated goes over a new
+// connection.
 func TestTransport_RequestWithoutBodyUsesNewConnection(t *testing.T) {
 	for scheme, secure := range map[string]bool{"http": false, "https": true} {
 		t.Run(scheme, func(t *testing.T) {

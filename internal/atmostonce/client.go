@@ -21,7 +21,7 @@ type Client struct {
 
 	mu     sync.Mutex         // guards what follows
 	idle   map[string][]*link // by host; the most recently used is the last
-	sweep  *time.Timer        // closes links that are idle for too long; nil = there are none
+	sweep  *time.Timer        // closes links that are idle for too long; nil = there are no idle links
 	closed bool
 }
 
@@ -33,7 +33,8 @@ func NewClient(t *http.Transport, l Limits) *Client {
 }
 
 // RoundTrip sends r and returns the answer. The results have the same meaning as the results of the function
-// RoundTrip. Unlike that function, it calls no httptrace hooks, except for a request with the header Expect.
+// RoundTrip. Unlike that function, it calls no httptrace hooks. A request with the header Expect is an exception, and
+// so is every request on a system where noticesEnd is false.
 func (c *Client) RoundTrip(r *http.Request) (answer *http.Response, wasSent bool, err error) {
 	if !noticesEnd || len(r.Header["Expect"]) > 0 {
 		return RoundTrip(c.transport, r, c.limits)
@@ -91,7 +92,7 @@ func (c *Client) take(host string) *link {
 	list := c.idle[host]
 	n := len(list) - 1
 	if n < 0 || time.Since(list[n].idleSince) >= c.transport.IdleConnTimeout {
-		return nil // the others have been idle for even longer
+		return nil // the other links have been idle for even longer
 	}
 	l := list[n]
 	list[n] = nil
@@ -99,7 +100,8 @@ func (c *Client) take(host string) *link {
 	return l
 }
 
-// put keeps a connection for the next request.
+// put keeps a connection for the next request. If the Client is closed or has enough idle connections to the host, put
+// closes the connection.
 func (c *Client) put(l *link) {
 	if !c.keep(l) {
 		l.close()

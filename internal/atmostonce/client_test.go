@@ -48,7 +48,8 @@ func fetch(t *testing.T, c *atmostonce.Client, r *http.Request) (answer *http.Re
 	return answer, string(b)
 }
 
-// scripted is a server that handles each connection with the next of some functions. It returns its URL.
+// scripted starts a server that handles its connections one after the other, each with the next of scripts. It returns
+// the URL of the server.
 func scripted(t *testing.T, scripts ...func(c net.Conn, in *bufio.Reader)) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -154,7 +155,7 @@ func TestClient_DoesNotKeepConnection(t *testing.T) {
 			if answer, _ := fetch(t, c, request(t, url, "")); answer.StatusCode != 200 {
 				t.Error(answer.Status)
 			}
-			// Until the end of the connection has arrived here, a request fails, and may have been received.
+			// Until this process notices the end of the connection, a request may fail after it was sent.
 			for {
 				answer, _, err := c.RoundTrip(request(t, url, ""))
 				if err != nil && name == "closed" && dials.Load() == 1 {
@@ -201,7 +202,8 @@ func TestClient_NoAnswerMayHaveBeenReceived(t *testing.T) {
 	}
 }
 
-// A server may answer before it has read the request, and close the connection.
+// TestClient_EarlyAnswer checks that the client returns an answer that the server sends before it has read the
+// request.
 func TestClient_EarlyAnswer(t *testing.T) {
 	url := scripted(t, func(c net.Conn, in *bufio.Reader) {
 		receive(in)
@@ -382,7 +384,8 @@ func TestClient_EndOfContextClosesConnection(t *testing.T) {
 	}
 }
 
-// A body that is closed early ends the connection, even if another goroutine reads it.
+// TestClient_CloseOfBodyEndsRead checks that an early Close of a body ends the connection, even if another goroutine
+// reads the body.
 func TestClient_CloseOfBodyEndsRead(t *testing.T) {
 	url := scripted(t, func(c net.Conn, in *bufio.Reader) {
 		receive(in)
@@ -432,7 +435,7 @@ func TestClient_ClosesIdleConnections(t *testing.T) {
 	}
 }
 
-// A connection in use when the Client is closed is closed after its answer.
+// TestClient_CloseDuringRequest checks that a connection in use when the Client is closed is closed after its answer.
 func TestClient_CloseDuringRequest(t *testing.T) {
 	closed := make(chan struct{})
 	url := scripted(t, func(c net.Conn, in *bufio.Reader) {

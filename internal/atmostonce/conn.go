@@ -63,7 +63,7 @@ func dialTLS(ctx context.Context, t *http.Transport, proxy proxyFunc, network, a
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
-		_ = raw.Close() // nothing is expected of it any more
+		_ = raw.Close() // the error of Close does not matter
 		return nil, err
 	}
 	if c.ConnectionState().NegotiatedProtocol == "h2" {
@@ -118,11 +118,11 @@ func (s *secured) Read(p []byte) (int, error) { return s.read(s.Conn, p) }
 type counted struct {
 	net.Conn
 	watch
-	http1   bool // otherwise it carries HTTP/2 without TLS
+	http1   bool // false = the connection carries HTTP/2 without TLS
 	written atomic.Int64
-	mark    atomic.Int64 // written before the request in progress
+	mark    atomic.Int64 // bytes that were written before the request in progress
 	deaf    atomic.Bool
-	spoilt  atomic.Bool // it must not be used for another request
+	spoilt  atomic.Bool // the connection must not be used for another request
 }
 
 func (c *counted) Read(p []byte) (int, error) { return c.read(c.Conn, p) }
@@ -143,8 +143,8 @@ func (c *counted) Write(b []byte) (int, error) {
 }
 
 // unwrap returns the counting connection below c. shared is true if c may carry several requests at a time, as with
-// HTTP/2. conn is then nil. watcher checks the heads of answers on c. It is nil if this is impossible, as with
-// HTTP/2.
+// HTTP/2, and conn is then nil. watcher checks the heads of answers on c. It is nil if the heads cannot be checked, as
+// with HTTP/2.
 func unwrap(c net.Conn) (conn *counted, watcher *watch, shared bool) {
 	switch t := c.(type) {
 	case *secured:

@@ -33,7 +33,7 @@ func peek(c net.Conn) (unread, closed bool) {
 		switch t := c.(type) {
 		case syscall.Conn:
 			return peekSocket(t)
-		case interface{ NetConn() net.Conn }: // as tls.Conn
+		case interface{ NetConn() net.Conn }: // for example a *tls.Conn
 			c = t.NetConn()
 		default:
 			return false, false
@@ -46,7 +46,7 @@ func peekSocket(c syscall.Conn) (unread, over bool) {
 	if err != nil {
 		return false, false // the write will fail
 	}
-	// Control, since Read would wait for the reader.
+	// This uses raw.Control, because raw.Read would wait for the goroutine that reads.
 	err = raw.Control(func(fd uintptr) {
 		var b [1]byte
 		n, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT) //nolint:gosec // small

@@ -13,7 +13,7 @@ import (
 // link is a connection that carries one request at a time.
 type link struct {
 	conn      *counted
-	host      string // as in URLs
+	host      string // host in a URL, with the port if the URL has one
 	in        *bufio.Reader
 	out       *bufio.Writer
 	idleSince time.Time
@@ -25,7 +25,7 @@ func newLink(conn *counted, host string, t *http.Transport) *link {
 		out: bufio.NewWriterSize(conn, max(t.WriteBufferSize, size))}
 }
 
-func (l *link) close() { _ = l.conn.Close() } // nothing is expected of it any more
+func (l *link) close() { _ = l.conn.Close() } // the error of Close does not matter
 
 // write writes a request, and closes its body.
 func (l *link) write(r *http.Request) error {
@@ -45,13 +45,13 @@ type exchange struct {
 	heads  heads
 	answer *http.Response
 
-	users   atomic.Int32 // of the connection: the answer, and the request while its body is sent
+	users   atomic.Int32 // users of the connection: the sender of the request body, and the reader of the answer
 	spoilt  atomic.Bool  // the connection cannot be kept
 	failure atomic.Pointer[error]
 
 	body io.ReadCloser
 	keep bool        // the server keeps the connection open after the answer
-	read atomic.Bool // to the end, or closed
+	read atomic.Bool // the body was read to its end or closed
 }
 
 // exchange sends r over l and returns the answer. If the context of r ends before the whole body of the answer is
@@ -76,7 +76,7 @@ func (c *Client) exchange(l *link, r *http.Request) (answer *http.Response, sent
 		if failure := x.failure.Load(); failure != nil {
 			err = *failure // the connection was closed for this reason
 		} else if refused := x.heads.failure(); refused != nil {
-			err = refused // net/http may have lost it
+			err = refused // http.ReadResponse may have replaced this error
 		}
 		err = x.explain(err)
 		x.heads.release()
@@ -126,11 +126,11 @@ func (x *exchange) receive(r *http.Request) error {
 // send sends a request with a body. The answer may arrive before the whole body is sent.
 func (x *exchange) send(r *http.Request) {
 	body := &source{ReadCloser: r.Body}
-	r = r.WithContext(x.ctx) // the body of the original stays what it is
+	r = r.WithContext(x.ctx) // the caller's request keeps its own body
 	r.Body = body
 	err := x.link.write(r)
 	if body.err != nil {
-		err = body.err // without the type that net/http wraps it in
+		err = body.err // the error that the body returned, without the wrapper of net/http
 	}
 	if err != nil {
 		x.failure.Store(&err)
@@ -158,7 +158,7 @@ func (s *source) Read(p []byte) (int, error) {
 func (x *exchange) leave(whole bool) {
 	if !whole {
 		x.spoilt.Store(true)
-		x.link.close() // the other use ends, too
+		x.link.close() // so that the other user of the connection ends too
 	}
 	if x.users.Add(-1) > 0 {
 		return

@@ -16,18 +16,18 @@ const (
 	DefaultMaxFields = 1000     // lines, and names in the headers Connection and Trailer
 )
 
-// The memory that a head takes. A head that takes less than freeHead is not counted.
+// The memory that a head takes. A head that takes at most freeHead bytes needs no memory of the budget.
 const (
 	fieldCost = 256 // bytes for each field, in addition to its text
 	freeHead  = 16 << 10
-	headStep  = 32 << 10 // is acquired at a time
+	headStep  = 32 << 10 // bytes that are acquired at a time
 )
 
 // Memory is a budget for the heads of answers. *admission.Budget implements it.
 type Memory interface {
 	// Acquire takes bytes from the budget, or returns an error.
 	Acquire(ctx context.Context, bytes int64) error
-	// Release gives the bytes of one call of Acquire back.
+	// Release returns the bytes of one call of Acquire to the budget.
 	Release(bytes int64)
 }
 
@@ -64,8 +64,8 @@ var errOver = errors.New("the request has ended")
 
 // heads checks the heads of the answers to one HTTP/1 request while they arrive, before net/http parses and stores
 // them. It refuses a head that exceeds the limits, and acquires memory for a large head. It also records the header
-// Connection if this header contains close, because net/http removes it. The reader of a connection and the sender of
-// the request may use it at the same time.
+// Connection, because net/http removes this header if it contains close. The reader of a connection and the sender of
+// the request may use the same heads concurrently.
 type heads struct {
 	ctx      context.Context //nolint:containedctx // of the request
 	limits   Limits
@@ -74,7 +74,7 @@ type heads struct {
 	mu     sync.Mutex // guards what follows
 	size   int64      // bytes of all heads so far
 	fields int
-	held   int // steps of memory
+	held   int // steps of headStep bytes that were acquired
 	over   bool
 	err    error
 
@@ -82,7 +82,7 @@ type heads struct {
 	current head
 	begun   bool // the status line of current has arrived
 	last    bool // current is not informational
-	list    bool // the previous line has names, which the next line may continue
+	list    bool // the previous line belongs to the header Connection or Trailer, which the next line may continue
 	done    bool // the last head has ended
 	ended   []head
 	space   [1]head // for ended, without an allocation
@@ -91,7 +91,7 @@ type heads struct {
 // head is what heads records about one head.
 type head struct {
 	connection []string // the values of the header Connection
-	own        bool     // the line of that header may be continued
+	own        bool     // the next line may continue the header Connection
 	length     bool     // there is a Content-Length
 	coding     bool     // there is a Transfer-Encoding
 }
@@ -101,7 +101,7 @@ func (h *heads) begin(ctx context.Context, l Limits, maxBytes int64) {
 	h.ended = h.space[:0]
 }
 
-// take checks bytes that have been received. It ignores those after the last head.
+// take checks bytes that have been received. It ignores bytes after the last head.
 func (h *heads) take(p []byte) error {
 	missing, err := h.scan(p)
 	for ; missing > 0 && err == nil; missing-- {
@@ -118,7 +118,7 @@ func (h *heads) scan(p []byte) (missing int, err error) {
 		line, rest, whole := bytes.Cut(p, []byte{'\n'})
 		h.size += int64(len(p) - len(rest))
 		p = rest
-		if h.size >= h.maxBytes { // where http.Transport reads no further
+		if h.size >= h.maxBytes { // http.Transport stops reading here, too
 			h.err = tooLong(h.maxBytes)
 			break
 		}
@@ -232,7 +232,7 @@ func (h *heads) failure() error {
 	return h.err
 }
 
-// release gives the memory back. It may be called several times.
+// release returns the memory to the budget. It may be called several times.
 func (h *heads) release() {
 	if h == nil {
 		return
@@ -248,8 +248,8 @@ func (h *heads) release() {
 
 // Admit checks the number of fields in the headers and trailers of an answer. It is for answers whose head was not
 // checked on arrival, such as answers over HTTP/2 or gRPC. For a large head, it acquires memory. The function release
-// gives this memory back, and may be called several times. Admit returns a *BadAnswer if there are too many fields,
-// and the error of l.Memory if that has too few bytes.
+// returns this memory to the budget, and may be called several times. Admit returns a *BadAnswer if there are too many
+// fields. If l.Memory refuses the memory, Admit returns the error of l.Memory.
 func (l Limits) Admit(ctx context.Context, parts ...map[string][]string) (release func(), err error) {
 	fields, size := 0, 0
 	for _, part := range parts {

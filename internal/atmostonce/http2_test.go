@@ -23,7 +23,7 @@ func overHTTP2(t *testing.T) *http.Transport {
 	return transport
 }
 
-// http2Server calls answer for each request. It returns its URL.
+// http2Server starts a server that calls answer for each request, and returns the URL of the server.
 func http2Server(t *testing.T, answer func(f *http2.Framer, stream uint32)) string {
 	t.Helper()
 	return serving(t, false, func(c net.Conn, in *bufio.Reader) {
@@ -42,7 +42,7 @@ func http2Server(t *testing.T, answer func(f *http2.Framer, stream uint32)) stri
 	})
 }
 
-// net/http would repeat these requests.
+// TestTransport_HTTP2RequestIsNotRepeated checks that a request is sent once, although net/http alone would repeat it.
 func TestTransport_HTTP2RequestIsNotRepeated(t *testing.T) {
 	for name, fail := range map[string]func(f *http2.Framer, stream uint32){
 		"PROTOCOL_ERROR": func(f *http2.Framer, stream uint32) { _ = f.WriteRSTStream(stream, http2.ErrCodeProtocol) },
@@ -69,7 +69,8 @@ func TestTransport_HTTP2RequestIsNotRepeated(t *testing.T) {
 	}
 }
 
-// After a GOAWAY, a connection is not used for further requests.
+// TestTransport_HTTP2RequestUsesNewConnection checks that a connection is not used for further requests after a
+// GOAWAY.
 func TestTransport_HTTP2RequestUsesNewConnection(t *testing.T) {
 	url := http2Server(t, func(f *http2.Framer, stream uint32) {
 		_ = f.WriteGoAway(stream, http2.ErrCodeNo, nil)

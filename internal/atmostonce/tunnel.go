@@ -25,16 +25,17 @@ var errTunnel = errors.New("the proxy took too long to open a tunnel")
 // proxyFunc chooses the proxy of a request, as in http.Transport.Proxy.
 type proxyFunc func(*http.Request) (*url.URL, error)
 
-// ports has the schemes of proxies, and their default ports.
+// ports maps the schemes of the proxies through which dialTLS opens tunnels to the default ports of these proxies.
 var ports = map[string]string{"http": "80", "https": "443", "socks5": "1080", "socks5h": "1080"}
 
-// tunnels reports whether dialTLS opens the tunnel of a request through this proxy. If net/http opened the tunnel
-// instead, the heads of the answers could not be watched.
+// tunnels reports whether dialTLS opens the tunnel through this proxy. proxy and err are the results of a proxyFunc.
+// If net/http opened the tunnel instead, the heads of the answers could not be watched.
 func tunnels(proxy *url.URL, err error) bool {
 	return err == nil && proxy != nil && ports[proxy.Scheme] != ""
 }
 
-// untunneled returns the proxies that net/http has to use itself.
+// untunneled returns the proxy that net/http uses for r itself. It returns nil if dialTLS opens a tunnel through the
+// proxy.
 func (f proxyFunc) untunneled(r *http.Request) (*url.URL, error) {
 	u, err := f(r)
 	if r.URL.Scheme == "https" && tunnels(u, err) {
@@ -63,7 +64,7 @@ func (f proxyFunc) dial(ctx context.Context, t *http.Transport, network, addr st
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, tunnelTime, errTunnel)
 	defer cancel()
-	stop := context.AfterFunc(ctx, func() { _ = raw.Close() }) // ends what waits for the proxy
+	stop := context.AfterFunc(ctx, func() { _ = raw.Close() }) // unblocks reads from and writes to the proxy
 	open := openTunnel
 	if strings.HasPrefix(proxy.Scheme, "socks5") {
 		open = openSOCKS
@@ -73,14 +74,14 @@ func (f proxyFunc) dial(ctx context.Context, t *http.Transport, network, addr st
 		err = context.Cause(ctx)
 	}
 	if err != nil {
-		_ = raw.Close() // nothing is expected of it any more
+		_ = raw.Close() // the error of Close does not matter
 		return nil, err
 	}
 	return c, nil
 }
 
-// openSOCKS asks a SOCKS 5 proxy for a tunnel to addr. The proxy resolves the name of the host. The parameter raw is a
-// connection to the proxy.
+// openSOCKS requests a tunnel to addr from a SOCKS 5 proxy. The proxy resolves the name of the host. The parameter raw
+// is a connection to the proxy.
 func openSOCKS(ctx context.Context, _ *http.Transport, raw net.Conn, at *url.URL, addr string) (net.Conn, error) {
 	var user *proxy.Auth
 	if at.User != nil {
@@ -106,12 +107,12 @@ func (d dialed) Dial(string, string) (net.Conn, error) { return d.Conn, nil }
 // DialContext returns the connection.
 func (d dialed) DialContext(context.Context, string, string) (net.Conn, error) { return d.Conn, nil }
 
-// openTunnel asks an HTTP proxy for a tunnel to addr. The parameter raw is a connection to the proxy.
+// openTunnel requests a tunnel to addr from an HTTP proxy. The parameter raw is a connection to the proxy.
 func openTunnel(ctx context.Context, t *http.Transport, raw net.Conn, proxy *url.URL, addr string) (net.Conn, error) {
 	c := raw
 	if proxy.Scheme == "https" {
 		config := tlsConfig(t, proxy.Hostname())
-		config.NextProtos = nil // it must speak HTTP/1
+		config.NextProtos = nil // the proxy must speak HTTP/1
 		secured := tls.Client(raw, config)
 		if err := secured.HandshakeContext(ctx); err != nil {
 			return nil, err

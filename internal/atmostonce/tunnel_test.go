@@ -16,7 +16,8 @@ import (
 	"github.com/quorate/quorate/internal/atmostonce"
 )
 
-// The heads of answers are checked before net/http parses them, also if TLS passes through the tunnel of a proxy.
+// TestAnswers_ThroughTunnelsAreWatched checks that the heads of answers are checked before net/http parses them, even
+// if TLS passes through the tunnel of a proxy.
 func TestAnswers_ThroughTunnelsAreWatched(t *testing.T) {
 	var answer, status, authorization atomic.Value
 	server := serving(t, true, func(c net.Conn, in *bufio.Reader) {
@@ -110,7 +111,8 @@ func socks(t *testing.T, code byte, user *atomic.Value) *url.URL {
 	return proxy
 }
 
-// The heads of answers are checked before net/http parses them, also if TLS passes through a SOCKS proxy.
+// TestAnswers_ThroughSOCKSAreWatched checks that the heads of answers are checked before net/http parses them, even if
+// TLS passes through a SOCKS proxy.
 func TestAnswers_ThroughSOCKSAreWatched(t *testing.T) {
 	var answer, user atomic.Value
 	server := serving(t, true, func(c net.Conn, in *bufio.Reader) {

@@ -1,8 +1,8 @@
 // Package child runs a command, such as an application beside its node, as a child process.
 //
-// It owns the process group of the command, the prefix of the output lines, and the end of the command. The processes
-// that the command has started end together with the command. A Process has one goroutine that waits for the command,
-// and one for each output stream. All of them end with the command.
+// It owns the process group of the command, the prefix of the output lines, and the end of the command. A signal to
+// the command also reaches the processes that the command has started. A Process has one goroutine that waits for the
+// command, and one for each output stream. All of them end with the command.
 package child
 
 import (
@@ -25,8 +25,8 @@ import (
 // Options describe the command to run. Command, Stdout and Stderr are required.
 type Options struct {
 	Command []string
-	Dir     string   // working directory; empty = that of the program
-	Env     []string // the whole environment, as "NAME=value"; nil = that of the program
+	Dir     string   // working directory; empty = that of this program
+	Env     []string // the whole environment, as "NAME=value"; nil = that of this program
 	Prefix  string   // printed before every line
 	Stdout  io.Writer
 	Stderr  io.Writer
@@ -60,8 +60,8 @@ func Start(o Options) (*Process, error) {
 	p := &Process{cmd: cmd, done: make(chan struct{})}
 	started := make(chan error)
 	go func() {
-		// The kernel kills the command when the thread that started it ends. A locked thread lives
-		// as long as its goroutine.
+		// The kernel sends Options.Death to the command when the thread that started the command ends. A locked thread
+		// lives as long as its goroutine.
 		runtime.LockOSThread()
 		var err error
 		if o.Thread == nil {
@@ -123,12 +123,12 @@ func (p *Process) ExitCode() int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// Signal sends a signal to the process group of the command.
+// Signal sends a signal to the process group of the command. It does nothing after the command has ended.
 func (p *Process) Signal(s syscall.Signal) {
 	select {
 	case <-p.done:
 	default:
-		_ = syscall.Kill(-p.cmd.Process.Pid, s) // it may have ended already
+		_ = syscall.Kill(-p.cmd.Process.Pid, s) // the process group may have ended already
 	}
 }
 

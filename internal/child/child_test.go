@@ -50,7 +50,7 @@ func start(t *testing.T, script string) (*child.Process, *output) {
 }
 
 func TestStart_PrefixesEveryLine(t *testing.T) {
-	p, out := start(t, `echo "$WHO"; printf 'a\n\nb'; echo c >&2`) // the order of the two pipes is not defined
+	p, out := start(t, `echo "$WHO"; printf 'a\n\nb'; echo c >&2`) // the order of the two pipes is undefined
 	<-p.Done()
 	if p.Err() != nil {
 		t.Error(p.Err())
@@ -84,7 +84,8 @@ func TestStop_EndsDescendants(t *testing.T) {
 	}
 }
 
-// A descendant with a process group of its own gets no signal, and keeps the output of the command open.
+// TestWait_DescendantThatKeepsTheOutputIsNotWaitedFor starts a descendant with a process group of its own. Such a
+// process gets no signal, and keeps the output of the command open.
 func TestWait_DescendantThatKeepsTheOutputIsNotWaitedFor(t *testing.T) {
 	p, out := start(t, `setsid sh -c 'echo "pid $$"; exec sleep 600' & exit 0`)
 	select {

@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// The bounds of listeners that name none.
+// The default limits of a listener: the number of connections, and the stall time of Impatient.
 const (
 	DefaultMax        = 8192
 	DefaultWriteStall = time.Minute
@@ -27,8 +27,8 @@ type Options struct {
 }
 
 // Limiter limits the number of connections of one listener. If a new connection exceeds the limit, the Limiter closes
-// the connection that has been idle longest, so a client with idle connections cannot keep others out. If all older
-// connections have a request in progress, it closes the new one. A Limiter is safe for concurrent use.
+// the connection that has been idle longest. So a client with idle connections cannot keep others out. If all older
+// connections have a request in progress, the Limiter closes the new one. A Limiter is safe for concurrent use.
 type Limiter struct {
 	o Options
 
@@ -41,9 +41,9 @@ type Limiter struct {
 
 // member is an open connection.
 type member struct {
-	requests int              // in progress
-	waiting  *stdlist.Element // its element in idle; nil = it has requests, or is being closed
-	closing  bool             // it was closed at the limit
+	requests int              // number of requests in progress
+	waiting  *stdlist.Element // element in Limiter.idle; nil = the connection has requests, or is being closed
+	closing  bool             // the connection was closed at the limit
 }
 
 // New creates an empty Limiter.
@@ -54,7 +54,7 @@ func New(o Options) *Limiter {
 	return &Limiter{o: o, conns: map[net.Conn]*member{}}
 }
 
-// sayBound is how often the limit is logged at most.
+// sayBound is the minimum time between two warnings about the limit.
 const sayBound = time.Minute
 
 // Join adds a new connection that has no request yet. If there are too many connections, Join closes one of them,
@@ -64,7 +64,7 @@ func (w *Limiter) Join(c net.Conn) {
 	if surplus == nil {
 		return
 	}
-	_ = surplus.Close() // its server notices
+	_ = surplus.Close() // the server of the connection notices this
 	if w.o.Cut != nil {
 		w.o.Cut.Inc()
 	}

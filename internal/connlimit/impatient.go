@@ -8,19 +8,19 @@ import (
 )
 
 const (
-	writePiece  = 64 << 10        // bytes that have to be sent within the bound for a write to continue
-	lingerTime  = 5 * time.Second // how long the rest of a request is discarded
-	lingerBytes = 64 << 20        // how much of it
+	writePiece  = 64 << 10        // maximum bytes of one write, which must end within the stall time
+	lingerTime  = 5 * time.Second // maximum time during which the rest of a request is discarded
+	lingerBytes = 64 << 20        // maximum bytes of the rest that are discarded
 )
 
 // Impatient returns a listener that accepts from l. On its connections, a write fails if it makes no progress for
 // longer than stall. So a client that does not read its answer cannot keep memory and a goroutine in use without
 // limit.
 //
-// Its connections have a method CloseWrite, which net/http calls when it closes a connection whose request it has not
-// read to the end, for example one with a body above the limit. CloseWrite discards what still arrives, for a bounded
-// time. Otherwise the kernel resets the connection, and most clients lose the answer, because they send the whole
-// request before they read.
+// Its connections have a method CloseWrite. net/http calls CloseWrite when it closes a connection before it has read
+// the whole request, for example if the body is above the limit. CloseWrite discards what still arrives, for a bounded
+// time. Otherwise the kernel would reset the connection. Most clients would then lose the answer, because they send
+// the whole request before they read.
 func Impatient(l net.Listener, stall time.Duration) net.Listener {
 	return &impatient{Listener: l, stall: stall, lingering: map[*stalling]struct{}{}}
 }
@@ -48,7 +48,7 @@ func (l *impatient) Close() error {
 	l.mu.Lock()
 	l.closed = true
 	for c := range l.lingering {
-		_ = c.SetReadDeadline(time.Now()) // it does no I/O
+		_ = c.SetReadDeadline(time.Now()) // SetReadDeadline does no I/O
 	}
 	l.mu.Unlock()
 	return l.Listener.Close()
@@ -82,7 +82,7 @@ func (c *stalling) NetConn() net.Conn { return c.Conn }
 
 func (c *stalling) Write(b []byte) (n int, err error) {
 	for {
-		_ = c.SetWriteDeadline(time.Now().Add(c.listener.stall)) // if it fails, so does the write
+		_ = c.SetWriteDeadline(time.Now().Add(c.listener.stall)) // if this fails, the write fails too
 		var m int
 		m, err = c.Conn.Write(b[:min(len(b), writePiece)])
 		b, n = b[m:], n+m

@@ -22,7 +22,7 @@ func (a *App) ServedHTTP(verb, path string, status int, received, sent int64, to
 	m.size("dapr_http_server_response_bytes", sent, a.id)
 }
 
-// Called records an HTTP request to the application. Sizes below 0 are unknown.
+// Called records an HTTP request to the application. A size below 0 means unknown and is recorded as 0.
 func (a *App) Called(verb, path string, status int, sent, received int64, took time.Duration) {
 	m := a.metrics
 	labels := []string{a.id, m.verb(verb), m.path(path), strconv.Itoa(status)}
@@ -64,7 +64,8 @@ func (a *App) BindingEvent(binding string, ok bool, took time.Duration) {
 		a.metrics.options().Namespace, strconv.FormatBool(ok))
 }
 
-// JobDelivered records a tick of a job that was delivered to the application. ok is true if the application handled it.
+// JobDelivered records that a tick of a job was delivered to the application. ok is true if the application handled
+// the tick.
 func (a *App) JobDelivered(ok bool, took time.Duration) {
 	const operation = "job_trigger_op"
 	counter := "dapr_component_job_success_count"
@@ -113,7 +114,8 @@ func (a *App) WorkflowOperation(operation string, ok bool, took time.Duration) {
 		a.metrics.options().Namespace, operation, flowStatus(ok))
 }
 
-// ActivityExecuted records an activity of a workflow that a worker has executed. ok is true if it did not fail.
+// ActivityExecuted records an activity of a workflow that a worker has executed. ok is true if the activity did not
+// fail.
 func (a *App) ActivityExecuted(name string, ok bool, took time.Duration) {
 	a.operation("dapr_runtime_workflow_activity_execution_count", "dapr_runtime_workflow_activity_execution_latency",
 		took, a.metrics.options().Namespace, a.metrics.activities.label(name), flowStatus(ok))

@@ -110,7 +110,7 @@ func TestFailed_CountsCodesOfBothAPIs(t *testing.T) {
 			daprMethods + "DeleteState": {Reason: "no code"},
 			daprMethods + "GetState": {Reason: "DAPR_STATE_NOT_FOUND",
 				Metadata: map[string]string{"errorCode": "ERR_STATE_STORE_NOT_FOUND"}},
-			"/orders.v1.Orders/Get":       {Reason: "ERR_STATE_GET"}, // of a proxied application
+			"/orders.v1.Orders/Get":       {Reason: "ERR_STATE_GET"}, // the error of a proxied application
 			daprMethods + "ScheduleJob":   {Reason: "DAPR_SCHEDULER_JOB_NAME"},
 			daprMethods + "InvokeActor2":  nil,
 			daprMethods + "InvokeService": {Reason: "Internal Server Error"},

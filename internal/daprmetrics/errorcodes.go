@@ -8,18 +8,19 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// daprMethods is the start of the methods of Dapr's gRPC API.
+// daprMethods is the prefix of the full method names of Dapr's gRPC API.
 const daprMethods = "/dapr.proto.runtime.v1.Dapr/"
 
-// Failed records an error of the API by its code, such as ERR_STATE_SAVE, if the option ErrorCodes is set.
+// Failed counts an error of the API by its code, such as ERR_STATE_SAVE. It does nothing unless Options.ErrorCodes is
+// set.
 func (a *App) Failed(code string) {
 	if a.metrics.options().ErrorCodes {
 		a.metrics.inc(errorCodes, a.id, a.metrics.codes.label(code), category(code))
 	}
 }
 
-// failedCall records the error of a call of the gRPC API. Its code is the item errorCode in the metadata of the error
-// details. If there is no such item, the code is the reason in the details.
+// failedCall records the error of a call of the gRPC API. The code of the error is the item errorCode in the metadata
+// of the error details, or otherwise the reason in the details. Only codes that begin with ERR_ or DAPR_ are recorded.
 func (a *App) failedCall(method string, err error) {
 	if !a.metrics.options().ErrorCodes || !strings.HasPrefix(method, daprMethods) {
 		return
@@ -37,7 +38,7 @@ func (a *App) failedCall(method string, err error) {
 	}
 }
 
-// category returns Dapr's name of the building block that has an error code.
+// category returns Dapr's name of the building block that an error code belongs to, or "common".
 func category(code string) string {
 	for _, c := range []struct{ part, name string }{
 		{"ERR_ACTOR_", "actor"},

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// healthMethod is the health probe of a gRPC application.
+// healthMethod is the full name of the method that probes the health of a gRPC application.
 const healthMethod = "/dapr.proto.runtime.v1.AppCallbackHealthCheck/HealthCheck"
 
 // GRPCServer returns the handler that records the calls of the gRPC API.

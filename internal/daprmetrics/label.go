@@ -12,7 +12,7 @@ const maxValues = 1000
 
 const other = "other"
 
-// bounded keeps the values of a label that clients choose.
+// bounded stores the values of a label whose values clients choose, up to maxValues.
 type bounded struct {
 	mu    sync.RWMutex
 	known map[string]struct{} // guarded by mu
@@ -47,7 +47,7 @@ func (b *bounded) label(value string) string {
 //
 //   - the configured pattern that matches the path, if there is one
 //   - otherwise "", if Options.Paths is false
-//   - otherwise the path itself. In paths of the API, keys and ids are replaced, as in Dapr.
+//   - otherwise the path itself. Paths of the API lose their keys and ids, as in Dapr.
 func (m *Metrics) path(path string) string {
 	if pattern := m.options().Patterns.Match(path); pattern != "" {
 		return pattern
@@ -58,7 +58,8 @@ func (m *Metrics) path(path string) string {
 	return m.paths.label(template(path))
 }
 
-// template removes the variable parts of paths of the API.
+// template returns path without the variable parts of API paths. It replaces the ids of actors with {id}. It cuts
+// paths of state and secrets after the name of the store.
 func template(path string) string {
 	parts := strings.SplitN(strings.TrimPrefix(path, "/"), "/", 6)
 	if len(parts) < 3 {
@@ -77,7 +78,8 @@ func template(path string) string {
 	return path
 }
 
-// verb returns the label of a verb.
+// verb returns the label for an HTTP method. It returns "" if Options.ExcludeVerbs is set, and "UNKNOWN" for an
+// unusual method.
 func (m *Metrics) verb(verb string) string {
 	if m.options().ExcludeVerbs {
 		return ""

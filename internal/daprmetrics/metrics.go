@@ -13,7 +13,7 @@ import (
 // Options configure the metrics.
 type Options struct {
 	App          string    // id of the first application of the node
-	Namespace    string    // of the node; empty = none, and the label is empty
+	Namespace    string    // namespace of the node; empty = none, and the label is empty
 	Buckets      []float64 // upper bounds of latencies in milliseconds; nil = Dapr's
 	Paths        bool      // label HTTP requests with their paths
 	ExcludeVerbs bool      // leave the label method of HTTP requests empty
@@ -42,14 +42,14 @@ type Metrics struct {
 
 	activities *bounded
 	topics     *bounded
-	codes      *bounded // error codes; those of a proxied application are not Quorate's
+	codes      *bounded // error codes; a proxied application may choose any code
 	now        atomic.Pointer[series]
 }
 
-// series are the time series with one set of options. They do not change.
+// series are the time series with one set of options. The fields do not change.
 type series struct {
 	options  Options
-	counters map[string]*prometheus.CounterVec // empty = nothing is exported, as the other fields then
+	counters map[string]*prometheus.CounterVec // empty if nothing is exported; the other fields are then empty too
 	spreads  map[string]*prometheus.HistogramVec
 	circuits *prometheus.GaugeVec
 	all      []prometheus.Collector
@@ -109,10 +109,10 @@ func newSeries(o Options) *series {
 	return m
 }
 
-// options returns the present options.
+// options returns the current options.
 func (m *Metrics) options() *Options { return &m.now.Load().options }
 
-// inc counts one event. labels are in the order of the specification.
+// inc counts one event. labels are in the order of the labels of the metric's spec.
 func (m *Metrics) inc(name string, labels ...string) {
 	if c := m.now.Load().counters[name]; c != nil {
 		c.WithLabelValues(labels...).Inc()

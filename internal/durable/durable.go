@@ -1,8 +1,8 @@
 // Package durable stores small files that are always replaced as a whole. After a crash or power loss, a file has
 // either its old or its new content. Reading detects damage.
 //
-// A file has two lines: the content, for instance JSON, and the CRC-32C of the content. It is written under another
-// name, synced and renamed. Then the directory is synced.
+// A file has two lines: the content, for instance JSON, and the CRC-32C of the content. Write writes a temporary file,
+// syncs it, renames it and then syncs the directory.
 //
 // The package owns that format, and the temporary file with the suffix ".tmp" beside each file. It has no goroutines.
 // Only one goroutine or process at a time may write a file.
@@ -27,8 +27,8 @@ const Suffix = ".tmp"
 // ErrDamaged is the error of Read for a file whose checksum is missing or does not match its content.
 var ErrDamaged = errors.New("its checksum does not match")
 
-// Write replaces the content of the file with body, which must be one line. When Write returns nil, all of it is on
-// disk. After an error, the file has either the old or the new content. If step is not nil, Write calls it with
+// Write replaces the content of the file with body, which must be one line. When Write returns nil, the whole content
+// is on disk. After an error, the file has either the old or the new content. If step is not nil, Write calls it with
 // "written" after writing and with "renamed" after renaming. Tests use step to simulate a crash.
 func Write(path string, body []byte, step func(string)) error {
 	if step == nil {
@@ -90,7 +90,7 @@ func Publish(current, final string, replace bool) error {
 	var err error
 	if replace {
 		err = os.Rename(current, final)
-	} else if err = os.Link(current, final); err != nil && !errors.Is(err, fs.ErrExist) { // a file system without links
+	} else if err = os.Link(current, final); err != nil && !errors.Is(err, fs.ErrExist) { // links are not supported
 		err = renameNew(current, final)
 	}
 	if err != nil {
@@ -99,7 +99,8 @@ func Publish(current, final string, replace bool) error {
 	return SyncDir(filepath.Dir(final))
 }
 
-// renameNew renames a file if the new name is free.
+// renameNew renames a file if no file has the new name, and returns fs.ErrExist otherwise. The check and the renaming
+// are not atomic.
 func renameNew(from, to string) error {
 	if _, err := os.Lstat(to); err == nil {
 		return fs.ErrExist

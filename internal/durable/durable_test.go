@@ -36,7 +36,7 @@ func TestRead_ReturnsWhatWasWritten(t *testing.T) {
 	}
 }
 
-// Files on disk have this format.
+// TestFormat_DoesNotChange checks the bytes of a file, because existing files have this format.
 func TestFormat_DoesNotChange(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
 	must(t, Write(path, []byte(`{"version":1}`), nil))
@@ -66,12 +66,11 @@ func TestRead_DetectsDamage(t *testing.T) {
 	}
 }
 
-// disk simulates a disk that loses at a power cut everything that was not synced. Names and contents are synced
-// separately.
+// disk simulates a disk. A power cut undoes everything that was not synced. Names and contents are synced separately.
 type disk struct {
 	left    int               // operations until the power cut
-	names   map[string]*inode // as the process sees them
-	kept    map[string]*inode // as they are on the disk
+	names   map[string]*inode // files as the process sees them
+	kept    map[string]*inode // files as they are on the disk
 	noFsync map[string]bool   // operations that do nothing, to show that the test can fail
 }
 
@@ -161,7 +160,8 @@ func (d *disk) after(path string) []string {
 	return out
 }
 
-// cut replaces "old" with "new" and cuts the power after some operations.
+// cut replaces "old" with "new" and cuts the power after the given number of operations. The operations in without do
+// nothing.
 func cut(t *testing.T, operations int, without ...string) (found []string, err error) {
 	t.Helper()
 	d := &disk{left: 100, names: map[string]*inode{}, kept: map[string]*inode{}, noFsync: map[string]bool{}}

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	tokenTime = 10 * time.Second // longest time of one fetch of a token
+	tokenTime = 10 * time.Second // maximum time of one fetch of a token
 	tokenRest = 2 * time.Second  // time after a failed fetch in which no other fetch starts
 )
 

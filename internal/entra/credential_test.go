@@ -23,7 +23,8 @@ func (s source) GetToken(ctx context.Context, o policy.TokenRequestOptions) (azc
 	return s(ctx, o)
 }
 
-// Requests do not wait for one another if Entra ID hangs, and a request waits no longer than its own context.
+// TestCredential_RequestsShareTheFetchOfAToken checks that requests do not wait for one another if Entra ID hangs. A
+// request must wait no longer than its own context.
 func TestCredential_RequestsShareTheFetchOfAToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fetches := 0
@@ -56,7 +57,8 @@ func TestCredential_RequestsShareTheFetchOfAToken(t *testing.T) {
 	})
 }
 
-// All requests that share a refusal can read what Entra ID answered.
+// TestCredential_RefusalHasOneMeaningForAll checks that all requests that share a refusal can read the answer of Entra
+// ID.
 func TestCredential_RefusalHasOneMeaningForAll(t *testing.T) {
 	c := entra.NewCredential(source(func(context.Context, policy.TokenRequestOptions) (azcore.AccessToken, error) {
 		return azcore.AccessToken{}, &azidentity.AuthenticationFailedError{RawResponse: &http.Response{

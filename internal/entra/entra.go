@@ -25,7 +25,7 @@ import (
 
 // Settings are the identity of a client and how it authenticates.
 type Settings struct {
-	Environment         string // of the cloud, see Cloud; empty = public
+	Environment         string // name of the Azure environment, see Cloud; empty = public
 	AuthorityHost       string // address of the identity service; empty = the environment's
 	Tenant              string
 	Client              string // application id, or the client id of a managed identity
@@ -33,8 +33,8 @@ type Settings struct {
 	Certificate         string // PEM or PFX, as text
 	CertificateFile     string
 	CertificatePassword string
-	Transport           http.RoundTripper // bounds the size of answers
-	Pause               time.Duration     // before the first retry of a request, then longer; 0 = 200 ms
+	Transport           http.RoundTripper // sends the requests and limits the size of answers
+	Pause               time.Duration     // before the first retry of a request; later pauses are longer; 0 = 200 ms
 }
 
 // Cloud returns the configuration of an Azure environment: public (also AzurePublicCloud, the default), china
@@ -77,7 +77,7 @@ func (s Settings) Options() (policy.ClientOptions, error) {
 	}, nil
 }
 
-// sender sends requests without following redirects: they carry credentials.
+// sender sends requests without following redirects, because the requests carry credentials.
 type sender struct{ http.RoundTripper }
 
 // Do implements policy.Transporter.
@@ -168,7 +168,7 @@ func (s Settings) ofTheMachine(options policy.ClientOptions) (azcore.TokenCreden
 	workload, err := azidentity.NewWorkloadIdentityCredential(&azidentity.WorkloadIdentityCredentialOptions{
 		ClientOptions: options, ClientID: s.Client, TenantID: s.Tenant, DisableInstanceDiscovery: s.AuthorityHost != "",
 	})
-	// On an error the environment provides none.
+	// An error means that the environment provides no workload identity.
 	if err == nil {
 		sources = append(sources, workload)
 	}
@@ -238,7 +238,8 @@ func classify(status int) fault.Code {
 	return fault.Invalid
 }
 
-// refusal explains a refused token request.
+// refusal returns the error for a token request that Entra ID refused with this response. A nil response means that
+// Entra ID could not be reached.
 func refusal(response *http.Response) *fault.Error {
 	e := &fault.Error{Code: fault.Denied, Op: "entra.Token", Msg: "Entra ID refused a token"}
 	if response == nil {

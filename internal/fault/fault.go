@@ -19,7 +19,7 @@ type Code string
 
 // The codes.
 const (
-	NotFound Code = "not_found" // the thing named does not exist
+	NotFound Code = "not_found" // the named thing does not exist
 	Conflict Code = "conflict"  // a condition (ETag, create-only) did not hold; nothing was changed
 	LockLost Code = "lock_lost" // a lock does not have the token of the request; nothing was changed
 	// DeliverySettled means that a message was already settled when a request tried to acknowledge it. The request
@@ -28,10 +28,10 @@ const (
 	ActorMoved      Code = "actor_moved"    // an actor has another owner than the request names; nothing was changed
 	Invalid         Code = "invalid"        // the request itself is wrong; retrying cannot help
 	TooLarge        Code = "too_large"      // a limit was exceeded; Msg names the limit
-	Denied          Code = "denied"         // policy or credentials forbid it
-	NotLeader       Code = "not_leader"     // this replica certainly did not do it; Hint may have the leader
+	Denied          Code = "denied"         // a policy or the credentials forbid the operation
+	NotLeader       Code = "not_leader"     // this replica certainly did not do it; Hint may name the leader
 	Unavailable     Code = "unavailable"    // cannot be done now and certainly was not done (no quorum, closing)
-	ReadOnly        Code = "read_only"      // values are refused for now, certainly not done: the disk is nearly full
+	ReadOnly        Code = "read_only"      // the disk is nearly full, so values are refused; certainly not done
 	FormatBlocked   Code = "format_blocked" // a server cannot read the format that this needs; certainly not done
 	Overloaded      Code = "overloaded"     // certainly not done: too much is waiting already
 	Indeterminate   Code = "indeterminate"  // may or may not have been done
@@ -155,8 +155,8 @@ func Text(err error) string {
 	return err.Error()
 }
 
-// PanicText returns the text to log for the value of a panic. For an error of the Go runtime, it is the error text. For
-// all other values it is only their type, because their text may contain a state value or a secret.
+// PanicText returns the text to log for the value of a panic. For an error of the Go runtime, it is the error text.
+// For all other values it is only their type, because their text may contain a state value or a secret.
 func PanicText(cause any) string {
 	if e, ok := cause.(runtime.Error); ok {
 		return e.Error()

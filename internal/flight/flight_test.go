@@ -19,7 +19,8 @@ func hang(ctx context.Context) (int, error) {
 	return 0, errDown
 }
 
-// Four requests of a server that hangs wait for one fetch, and not for one another.
+// TestGroup_CallersShareOneFetchAndItsFailure checks that four requests of a server that hangs wait for one fetch, and
+// not for one another.
 func TestGroup_CallersShareOneFetchAndItsFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := flight.New[int](10*time.Second, 2*time.Second)
@@ -50,7 +51,7 @@ func TestGroup_CallersShareOneFetchAndItsFailure(t *testing.T) {
 	})
 }
 
-// A caller that gives up does not end the fetch of the others.
+// TestGroup_CallerWaitsNoLongerThanItsContext checks that a caller that gives up does not end the fetch of the others.
 func TestGroup_CallerWaitsNoLongerThanItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := flight.New[int](10*time.Second, 0)
@@ -101,7 +102,7 @@ func TestGroup_PanicIsAnError(t *testing.T) {
 	}
 }
 
-// The server may choose the keys, so the memory of failures has a bound.
+// TestGroup_RemembersFewFailures checks the bound of the memory of failures. The server may choose the keys.
 func TestGroup_RemembersFewFailures(t *testing.T) {
 	g := flight.New[int](time.Second, time.Hour)
 	defer g.Close()

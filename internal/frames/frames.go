@@ -1,9 +1,9 @@
 // Package frames bounds what an outside server can make a client library allocate.
 //
 // Client libraries of databases allocate the length that a message announces, before its bytes arrive. A Conn checks
-// the messages of a server first. It owns the framing of protocols, and the rule that a large message reaches the
-// library only when all its bytes have arrived. It does not interpret messages, except where a library would panic or
-// lose its place in a message. It starts no goroutines.
+// the messages of a server first. The package owns the framing of protocols, and the rule that a large message reaches
+// the library only when all its bytes have arrived. It interprets a message only where a library would panic or would
+// misread the rest of the message. It starts no goroutines.
 package frames
 
 import (
@@ -15,20 +15,20 @@ import (
 
 // Checker checks the bytes that a server sends. Its methods are not called concurrently.
 type Checker interface {
-	// Check checks the next bytes: the last fresh bytes of unseen. The bytes before them in unseen are those that an
-	// earlier call has held. Check returns how many bytes at the end of unseen the client must not see yet, because
-	// they belong to a message that is not complete. It returns an error for a message that is malformed or too large.
-	// It is not called again after an error.
+	// Check checks the next bytes: the last fresh bytes of unseen. The bytes before them in unseen were held by
+	// earlier calls. Check returns how many bytes at the end of unseen the client must not see yet. These bytes belong
+	// to a message that is not complete. Check returns an error for a message that is malformed or too large. It is
+	// not called again after an error.
 	Check(unseen []byte, fresh int) (held int, err error)
 	// Sent is called before bytes are sent to the server.
 	Sent(p []byte)
 }
 
 const (
-	freeBytes = 64 << 10 // largest part of a message that is not held until it is complete
+	freeBytes = 64 << 10 // a longer message is held until it is complete
 
-	minRead = 4 << 10   // bytes that a read asks for while bytes are held
-	maxRead = 256 << 10 // the same, if much has been read already
+	minRead = 4 << 10   // minimum bytes that a read requests while bytes are held
+	maxRead = 256 << 10 // maximum bytes that a read requests while bytes are held
 )
 
 // Conn is a connection that passes only checked bytes to its reader. After an error of the check, every read returns
@@ -36,10 +36,10 @@ const (
 type Conn struct {
 	net.Conn
 	unread []byte // received and checked; only the first bytes may be passed
-	ready  int    // number of these first bytes
+	ready  int    // number of bytes at the start of unread that may be passed
 	failed error
 
-	mu    sync.Mutex // guards check: a reader and a writer use it
+	mu    sync.Mutex // guards check, which a reader and a writer use
 	check Checker
 }
 
@@ -135,7 +135,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 // Error is the error of a failed check. It is not a *fault.Error: which fault code fits depends on the request that
 // the client sent.
 type Error struct {
-	TooLarge bool // otherwise the message is malformed
+	TooLarge bool // false = the message is malformed
 	text     string
 }
 

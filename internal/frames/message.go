@@ -2,16 +2,16 @@ package frames
 
 // message is the message of a protocol whose messages have a header of fixed size.
 type message struct {
-	header []byte // as far as it was received
+	header []byte // the part that was received
 	begun  bool   // the header is complete
 	left   int64  // bytes that follow the header and are missing
-	held   int    // bytes of the message that the client has not seen, if it is held
-	holds  bool   // until it is complete
+	held   int    // if holds: bytes of the message that the client has not seen
+	holds  bool   // the client sees the message only when it is complete
 }
 
-// take consumes the next bytes of p. They belong to the header, which has the given size, or to the rest of the
-// message. It returns how many bytes it has consumed. begins is true if they complete the header. The caller must
-// then set left and holds.
+// take consumes bytes at the start of p, and returns their number n. These bytes belong to the header, which has the
+// given size, or to the rest of the message. begins is true if the bytes complete the header. The caller must then set
+// left and holds.
 func (m *message) take(p []byte, size int) (n int, begins bool) {
 	if m.begun {
 		n = int(min(m.left, int64(len(p))))

@@ -54,7 +54,7 @@ const (
 		"\x02\x00\x00\x00ef" + "\x00\x00\x00\x00"
 )
 
-// checks are streams, and the kind of error that they cause.
+// checks returns answers of servers, and the kind of error that the checker finds in each.
 func checks() map[string]struct {
 	checker func() frames.Checker
 	answer  string

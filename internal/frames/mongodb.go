@@ -10,9 +10,9 @@ import (
 const (
 	mongoHeader   = 16         // bytes
 	kindAt        = 12         // position of the type in the header
-	maxMongo      = 48_000_000 // bytes of a message, as MongoDB itself has it
-	signIns       = 4          // messages of a connection that may belong to its authentication
-	maxIterations = 10_000_000 // of SCRAM, which the driver carries out
+	maxMongo      = 48_000_000 // bytes of a message, the limit of MongoDB itself
+	signIns       = 4          // the first messages of a connection, which may belong to the authentication
+	maxIterations = 10_000_000 // iterations of SCRAM that the driver may have to compute
 	opReply       = 1
 	opMessage     = 2013
 )
@@ -77,7 +77,8 @@ func (c *MongoDB) begin(n int) error {
 	return nil
 }
 
-// signIn checks a message that may belong to the authentication with SCRAM: "r=...,s=...,i=iterations".
+// signIn checks a message that may belong to the authentication with SCRAM: "r=...,s=...,i=iterations". It returns an
+// error if the server requests more than maxIterations.
 func signIn(message []byte) error {
 	for {
 		_, rest, found := bytes.Cut(message, []byte(",i="))

@@ -8,7 +8,7 @@ import (
 // The bounds of messages of PostgreSQL, in addition to those of NewPostgreSQL.
 const (
 	pgHeader    = 5         // bytes: the type and the length
-	maxOther    = 1 << 20   // bytes of a message that is no row
+	maxOther    = 1 << 20   // bytes of a message other than a row
 	maxStatuses = 256 << 10 // bytes of all ParameterStatus messages of a connection, which pgx keeps
 	maxNotices  = 1 << 20   // bytes of all notices since the last request
 )
@@ -19,14 +19,14 @@ const (
 // complete. Notifications are an error unless the connection subscribes to them, because pgx keeps unread
 // notifications in memory.
 type PostgreSQL struct {
-	longest int64 // row
+	longest int64 // maximum bytes of a value
 	listens bool
 
 	message  message
-	waits    bool  // for the end of the answer to what was sent last
-	total    int64 // bytes since then
-	notices  int64 // bytes since then
-	statuses int64 // bytes
+	waits    bool  // ReadyForQuery has not arrived after the last request
+	total    int64 // bytes received since the last request; with listens, also reset while no answer is due
+	notices  int64 // bytes of notices, reset together with total
+	statuses int64 // bytes of all ParameterStatus messages
 }
 
 // NewPostgreSQL returns a checker for one connection. It allows values of up to longest bytes. listens is true for a

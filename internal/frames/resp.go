@@ -9,23 +9,23 @@ import (
 // The bounds of replies of Redis, in addition to those of NewRESP.
 const (
 	maxLine       = 64 << 10 // bytes of a line, which is a status, an error, a number or a length
-	maxElements   = 1 << 19  // of the arrays of all replies to what was sent last; CLUSTER SLOTS has most
-	maxDepth      = 16       // of arrays in arrays; COMMAND has 9
-	maxAttributes = 64       // of a reply
+	maxElements   = 1 << 19  // elements in all replies to the last request; CLUSTER SLOTS has the most
+	maxDepth      = 16       // depth of arrays in arrays; COMMAND has 9
+	maxAttributes = 64       // attributes in one reply
 	maxShort      = 1 << 20  // bytes of a reply of a sentinel, and of a message to a subscriber
 	overhead      = 1 << 20  // bytes that replies may have beside the longest string
 )
 
 // RESP checks replies of Redis in the protocols RESP2 and RESP3.
 //
-// It bounds lines, strings, nesting and numbers of elements, and the sum of all replies to what was sent last.
-// Strings above 64 KiB are held until they are complete. A reply without a request is an error. RESP also checks the
-// form of replies of sentinels and of messages to subscribers, because go-redis panics if the form is wrong. It holds
-// such a reply or message until it is complete.
+// It bounds lines, strings, nesting and numbers of elements, and the sum of all replies to the last request. Strings
+// above 64 KiB are held until they are complete. A reply without a request is an error. RESP also checks the form of
+// replies of sentinels and of messages to subscribers, because go-redis panics if the form is wrong. It holds such a
+// reply or message until it is complete.
 type RESP struct {
-	longest  int64 // string
+	longest  int64 // maximum bytes of a string
 	requests requests
-	unknown  bool // what was sent has an unknown form
+	unknown  bool // the client has sent bytes that are no command in a known form
 
 	line   []byte // begin of the current line, which has not ended
 	size   int    // bytes of this line
@@ -36,12 +36,12 @@ type RESP struct {
 	strict bool // the form of this reply is checked
 	held   int
 
-	attributes int   // of this reply
+	attributes int   // number of attributes in this reply
 	total      int64 // bytes since the last write; of a subscriber: of the current message
-	elements   int   // in the same time
+	elements   int   // number of elements in the replies that total counts
 }
 
-// aggregate is an array, map, set, push or attribute of which elements are missing.
+// aggregate is an array, map, set, push or attribute that is not complete.
 type aggregate struct {
 	left      int
 	attribute bool
@@ -205,7 +205,7 @@ func (r *RESP) open(kind byte, length int64) (bool, error) {
 	case r.attributes > maxAttributes, len(r.stack) >= maxDepth:
 		return false, tooLarge("a reply of Redis is nested too deeply")
 	case n == 0:
-		return !attribute, nil // what an attribute belongs to follows
+		return !attribute, nil // the value that the attribute describes follows
 	}
 	r.stack = append(r.stack, aggregate{n, attribute})
 	return false, nil
@@ -221,14 +221,14 @@ func (r *RESP) element() bool {
 		}
 		attribute := top.attribute
 		if r.stack = r.stack[:len(r.stack)-1]; attribute {
-			return false // what it belongs to follows
+			return false // the value that the attribute describes follows
 		}
 	}
 	return true
 }
 
-// complete handles the end of a reply. The parameter reply has the bytes of the reply if r.strict is set; otherwise the
-// parameter is empty and not used.
+// complete handles the end of a reply. The parameter reply has the bytes of the reply if r.strict is set. Otherwise
+// the parameter is empty and not used.
 func (r *RESP) complete(reply []byte) error {
 	address := false
 	if waiting := r.requests.waiting; len(waiting) > 0 {

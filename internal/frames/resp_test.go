@@ -17,7 +17,7 @@ const longest = 1 << 20
 // The kinds of errors.
 const large, broken = "too large", "malformed"
 
-// kind returns the kind of an error of a check; "" = it is none.
+// kind returns the kind of an error of a check, or "" for any other error and for nil.
 func kind(err error) string {
 	e, ok := errors.AsType[*frames.Error](err)
 	switch {
@@ -39,7 +39,7 @@ func command(words ...string) string {
 	return b.String()
 }
 
-// stream is a net.Conn with what a server sends, in pieces.
+// stream is a net.Conn from which the bytes of a server are read in pieces.
 type stream struct {
 	net.Conn
 	from  io.Reader
@@ -50,7 +50,8 @@ func (s *stream) Read(p []byte) (int, error) { return s.from.Read(p[:min(len(p),
 
 func (s *stream) Write(p []byte) (int, error) { return len(p), nil }
 
-// received returns what a client sees that sends a request and reads answers.
+// received sends a request through the checker c. It returns what the client can read of the answer, and the error of
+// the check.
 func received(t testing.TB, c frames.Checker, request, answer string, piece int) (string, error) {
 	t.Helper()
 	conn := frames.Wrap(&stream{from: strings.NewReader(answer), piece: piece}, c)
@@ -154,7 +155,8 @@ func TestRESP_RefusesHostileReplies(t *testing.T) {
 	}
 }
 
-// A client must not see the length of a long string before the string is there, because it allocates that length.
+// TestRESP_HoldsALongStringUntilItIsComplete checks that a client does not see the length of a long string before the
+// string has arrived, because the client allocates that length.
 func TestRESP_HoldsALongStringUntilItIsComplete(t *testing.T) {
 	client, server := net.Pipe()
 	defer client.Close()
@@ -173,7 +175,8 @@ func TestRESP_HoldsALongStringUntilItIsComplete(t *testing.T) {
 	}
 }
 
-// A subscriber receives messages without end, and sends pings meanwhile.
+// TestRESP_SubscriberReceivesWithoutEnd checks that a subscriber can receive any number of messages, and send pings
+// meanwhile.
 func TestRESP_SubscriberReceivesWithoutEnd(t *testing.T) {
 	message := "*4\r\n$8\r\npmessage\r\n$1\r\n*\r\n$1\r\na\r\n" + text(50_000)
 	c := frames.NewRESP(longest)
@@ -208,7 +211,7 @@ func FuzzRESP(f *testing.F) {
 	})
 }
 
-// What a client sends must not confuse the count of replies.
+// FuzzRESPSent checks that no bytes of a client make the checker panic.
 func FuzzRESPSent(f *testing.F) {
 	f.Add([]byte(command("get", "k")+command("set", "k", "v")), byte(3))
 	f.Add([]byte("*1\r\n$-1\r\n"), byte(1))

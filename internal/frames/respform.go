@@ -24,9 +24,9 @@ func (r *RESP) form(reply []byte, address bool) error {
 
 // part is one element of an array.
 type part struct {
-	kind byte   // its type; 0 = null
-	text string // of a string or number
-	all  []part // of an array
+	kind byte   // type of the element; 0 = null
+	text string // the content of a string or number
+	all  []part // the elements of an array
 }
 
 func (p part) isText() bool { return p.kind == '$' || p.kind == '+' || p.kind == '=' }

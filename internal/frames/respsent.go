@@ -8,8 +8,8 @@ import (
 
 // request is a command whose reply has not ended.
 type request struct {
-	sentinel bool // SENTINEL
-	address  bool // SENTINEL GET-MASTER-ADDR-BY-NAME
+	sentinel bool // the command is SENTINEL
+	address  bool // the command is SENTINEL GET-MASTER-ADDR-BY-NAME
 }
 
 // requests is the commands on a connection to Redis that wait for their replies.
@@ -24,7 +24,7 @@ type requests struct {
 	word  []byte // begin of the current argument
 }
 
-// maxWord is the maximum number of bytes of an argument that is recognized.
+// maxWord is how many bytes of an argument or line are kept. Longer ones are not recognized.
 const maxWord = 32
 
 // sent reads bytes of commands. It reports whether they have the form of commands.

@@ -17,7 +17,7 @@ const (
 // allocates announced lengths, and it continues with the next packet after a value that it cannot read. So TDS allows
 // only the tokens, types and sizes that the statements of the component state.sqlserver cause.
 type TDS struct {
-	longest int64 // message
+	longest int64 // maximum bytes of a message
 	sspi    bool
 	whole   int // bytes of the complete packets of the message that is held
 }

@@ -13,7 +13,7 @@ const (
 	maxColumns  = 64
 	maxMessages = 1000 // errors and notices, which the library keeps
 	maxSized    = 8000 // bytes of a value with a length of two bytes
-	maxProgram  = 124  // characters of the name of the server, for which the library computes with bytes
+	maxProgram  = 124  // characters of the name of the server; the library stores their size in one byte
 )
 
 // The tokens of TDS that a message may have.
@@ -38,8 +38,8 @@ const (
 
 // tdsTokens reads the tokens of a complete message.
 type tdsTokens struct {
-	rest     []byte // of the message; it begins with the header of a packet if left is 0
-	left     int    // data of the packet at the beginning of rest
+	rest     []byte // rest of the message; it begins with the header of a packet if left is 0
+	left     int    // remaining data bytes of the packet at the beginning of rest
 	seen     int64  // bytes that were read
 	size     int64  // bytes of the message
 	sspi     bool
@@ -50,11 +50,11 @@ type tdsTokens struct {
 
 // tdsType is the type of a column.
 type tdsType struct {
-	fixed   int   // bytes of each value, if it has no length
-	sizes   []int // bytes of a value whose length has one byte, except NULL
-	longest int   // bytes of a value whose length has two bytes
-	chunks  bool  // the length has eight bytes
-	text    bool  // in UTF-16
+	fixed   int   // bytes of each value, if values have no length field
+	sizes   []int // allowed lengths of a value whose length field has one byte; NULL has 0
+	longest int   // maximum length of a value whose length field has two bytes
+	chunks  bool  // values have a total length of eight bytes, and come in chunks
+	text    bool  // values are text in UTF-16
 }
 
 // check checks all tokens.
@@ -199,9 +199,10 @@ func (m *tdsTokens) value(column tdsType) {
 	}
 }
 
-// chunks reads a value in chunks. The library allocates its announced size.
+// chunks reads a value in chunks. The library allocates the announced size of the value, so it must not exceed the
+// size of the message.
 func (m *tdsTokens) chunks(text bool) {
-	const null, unknown = -1, -2 // as the number is read
+	const null, unknown = -1, -2 // as number returns these sizes
 	size, sum := m.number(8), int64(0)
 	if size == null {
 		return
@@ -251,10 +252,10 @@ func (m *tdsTokens) environment() {
 		m.require(m.number(1) == 8)
 		m.skip(8)
 		m.skip(m.number(1))
-	case 9, 10: // it ends
+	case 9, 10: // a transaction ends
 		m.skip(m.number(1))
 		m.skip(m.number(1))
-	case 20: // another server
+	case 20: // routing to another server
 		m.skip(2)
 		m.require(m.number(1) == 0)
 		m.skip(2)
@@ -286,14 +287,14 @@ func (m *tdsTokens) number(n int) int64 {
 	return int64(binary.LittleEndian.Uint64(raw[:])) //nolint:gosec // as the protocol has it
 }
 
-// skip reads n bytes.
+// skip reads n bytes and ignores them.
 func (m *tdsTokens) skip(n int64) {
 	for n > 0 && m.err == nil {
 		n -= int64(len(m.part(n)))
 	}
 }
 
-// part reads up to n bytes: as many as the packet has. At the end of the message it fails.
+// part reads up to n bytes, but only from one packet. It fails at the end of the message.
 func (m *tdsTokens) part(n int64) []byte {
 	if m.left == 0 {
 		if len(m.rest) == 0 {

@@ -16,10 +16,10 @@ type Result uint8
 
 // The results.
 const (
-	NoWrite Result = iota // the turn has sent none
-	Written               // acknowledged
-	Refused               // certainly not applied
-	Unknown               // it may have been applied, or may still be
+	NoWrite Result = iota // the turn has sent no write
+	Written               // the write was acknowledged
+	Refused               // the write was certainly not applied
+	Unknown               // the write may have been applied, or may still be applied later
 )
 
 // String returns the result in words.
@@ -31,15 +31,15 @@ func (r Result) String() string {
 // turn that writes has read the counter of the actor, and writes the next number.
 type Turn struct {
 	Actor  string
-	Node   string // at which the application runs
+	Node   string // the node beside which the application runs
 	Life   int    // process id of the node
 	Epoch  uint64
 	What   string // id of the call, or name of the reminder
 	Begin  time.Duration
-	Sent   time.Duration // when it sent its write; 0 = never
-	End    time.Duration // of the turn, after the answer to its write
-	Read   uint64        // 0 = there was no counter
-	Result Result        // of the write
+	Sent   time.Duration // when the turn sent its write; 0 = never
+	End    time.Duration // end of the turn, after the answer to its write
+	Read   uint64        // the counter that the turn read; 0 = there was no counter
+	Result Result        // result of the write
 	Paused bool          // the node was paused shortly before the turn began
 }
 
@@ -51,9 +51,9 @@ type ActorCall struct {
 	Refused         string // the reason, if the node reported that the application has not got the call
 }
 
-// lateTurn is how long after the first turn of a later owner an earlier owner may still begin turns. By design it
-// begins none, because its lease ends 400 ms earlier. But its process may be suspended between the check of the lease
-// and the call of the application.
+// lateTurn is how long after the first turn of a later owner an earlier owner may still begin turns. By design the
+// earlier owner begins none, because its lease ends 400 ms earlier. But its process may be suspended between the check
+// of the lease and the call of the application.
 const lateTurn = 2 * time.Second
 
 // Actors records the turns of actors and the calls of their clients. It is safe for concurrent use.
@@ -63,7 +63,7 @@ type Actors struct {
 	mu    sync.Mutex
 	turns []*Turn // guarded by mu, as are the fields below
 	calls []ActorCall
-	final map[string]uint64 // by actor
+	final map[string]uint64 // last values of the counters, by actor
 }
 
 // NewActors starts a history.
@@ -197,7 +197,7 @@ func checkWrites(all []*Turn) (bad []string) {
 	}
 	byEnd := slices.Clone(written)
 	slices.SortStableFunc(byEnd, func(a, b *Turn) int { return cmp.Compare(a.End, b.End) })
-	var newest *Turn // of the acknowledged writes so far
+	var newest *Turn // the acknowledged write with the highest value so far
 	for _, t := range all {
 		for len(byEnd) > 0 && byEnd[0].End < t.Begin {
 			if newest == nil || byEnd[0].Read > newest.Read {
@@ -214,7 +214,7 @@ func checkWrites(all []*Turn) (bad []string) {
 }
 
 // checkEpochs returns a violation for each turn in which an earlier owner acts after a later owner has begun a turn.
-// turns must be sorted by the times at which the turns began.
+// The parameter turns must be sorted by the times at which the turns began.
 func checkEpochs(turns []*Turn) (bad []string) {
 	first := map[uint64]*Turn{} // first turn of each epoch
 	for _, t := range turns {
@@ -249,7 +249,7 @@ func checkEpochs(turns []*Turn) (bad []string) {
 
 // checkOverlap looks for turns of one actor that overlap. The turns are ordered by begin.
 func checkOverlap(all []*Turn) (bad []string) {
-	last := map[string]*Turn{} // by epoch and by process, the turn that ended last
+	last := map[string]*Turn{} // by epoch, and by process: the turn that ended last
 	for _, t := range all {
 		for _, key := range []string{fmt.Sprint("epoch ", t.Epoch), fmt.Sprint(t.Node, " ", t.Life)} {
 			before := last[key]
@@ -264,7 +264,7 @@ func checkOverlap(all []*Turn) (bad []string) {
 }
 
 // checkFinalLocked returns a violation if the final value of an actor's counter is impossible. The value must be at
-// least the number of acknowledged increments, and may exceed this number by at most the increments of unknown outcome.
+// least the number of acknowledged increments. It may exceed this number by at most the increments of unknown outcome.
 func (h *Actors) checkFinalLocked(actor string, all []*Turn) []string {
 	value, known := h.final[actor]
 	if !known {

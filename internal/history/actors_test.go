@@ -25,7 +25,7 @@ func paused(t *Turn) *Turn {
 	return t
 }
 
-// The check must find every history that breaks a guarantee.
+// TestActors_FindsViolations checks that each history that breaks a guarantee is found, and that other histories pass.
 func TestActors_FindsViolations(t *testing.T) {
 	one := turnAt(0, 5*ms, 1, 0, "n1", "c1")
 	for name, c := range map[string]struct {

@@ -13,14 +13,14 @@ import (
 // Work is one reminder or job. Times are since the start of the history.
 type Work struct {
 	Name     string
-	Reminder bool          // otherwise a job
-	Sent     time.Duration // when its registration was requested first
-	Due      time.Duration // delay after its registration
-	Ticks    int           // of its schedule; 0 = any number
-	Stored   time.Duration // when its registration was acknowledged; 0 = never
-	Attempts int           // of the registration
-	Kept     bool          // its deletion was not requested before it had fired
-	Removed  time.Duration // when its deletion was acknowledged; 0 = never
+	Reminder bool          // false = a job
+	Sent     time.Duration // when the registration was first requested
+	Due      time.Duration // delay from the registration to the first tick
+	Ticks    int           // number of ticks in the schedule; 0 = any number
+	Stored   time.Duration // when the registration was acknowledged; 0 = never
+	Attempts int           // number of attempts to register the work
+	Kept     bool          // no deletion was requested before the work had fired
+	Removed  time.Duration // when the deletion was acknowledged; 0 = never
 }
 
 // Tick is one delivery of a reminder or job at a time at which it is due.
@@ -64,7 +64,7 @@ func (h *Due) AddTick(t Tick) {
 	h.ticks[t.Name] = append(h.ticks[t.Name], t)
 }
 
-// Fired returns how many ticks of the reminder or job with the given name have begun.
+// Fired returns how many deliveries of the reminder or job with the given name have begun.
 func (h *Due) Fired(name string) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -85,8 +85,8 @@ func (h *Due) Missing() (names []string) {
 }
 
 // mostUnderWay is the maximum number of ticks of a reminder or job that are still in progress when its deletion is
-// acknowledged: one from the leader, and one from a former leader that was paused just after it had confirmed its
-// leadership.
+// acknowledged. One is from the leader. Another may be from a former leader that was paused just after it had
+// confirmed its leadership.
 const mostUnderWay = 2
 
 // clockGrain is the precision of the times of the store.
@@ -96,8 +96,8 @@ const clockGrain = 5 * time.Millisecond
 //
 //  1. No tick is early.
 //  2. A reminder or job has at most as many ticks as its schedule.
-//  3. After the deletion of a reminder or job was acknowledged, at most two of its ticks begin. If it was deleted
-//     before it was due, no tick begins.
+//  3. After the deletion of a reminder or job was acknowledged, at most two of its ticks begin. If the deletion was
+//     acknowledged before the first tick was due, no tick begins.
 //
 // Check omits the second and third guarantee if the request that stored the reminder or job was sent more than once. A
 // repeated request starts the schedule again, and may be applied after the deletion.
@@ -159,7 +159,7 @@ func (t *Tick) String() string {
 	return fmt.Sprintf("%s, tick %s of %s at %s", micro(t.Begin), t.ID, t.Name, t.Node)
 }
 
-// Size returns the number of ticks.
+// Size returns the number of deliveries.
 func (h *Due) Size() (n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

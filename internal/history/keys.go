@@ -18,7 +18,7 @@ const FamilySize = 3
 // the name of the key is the name of the family.
 type KeyCall struct {
 	Family string
-	Read   []int // keys, less than FamilySize
+	Read   []int // positions of keys in the family, less than FamilySize
 	Write  []Change
 }
 
@@ -33,7 +33,7 @@ type Change struct {
 
 // KeyAnswer is the answer to a KeyCall.
 type KeyAnswer struct {
-	Values   []string // of the keys that were read, in their order; empty = no value
+	Values   []string // values of the keys that were read, in their order; empty = no value
 	Conflict bool     // the condition of a change was not met
 	Unknown  bool     // the changes may have been applied, or may still be applied at any later time
 }
@@ -86,8 +86,8 @@ type Keys struct {
 
 	mu        sync.Mutex
 	calls     map[string][]porcupine.Operation // by family; guarded by mu, as are the fields below
-	values    map[taggedKey]string             // by ETag
-	etags     map[taggedKey]string             // by value
+	values    map[taggedKey]string             // value by ETag
+	etags     map[taggedKey]string             // ETag by value
 	size      int
 	conflicts int
 	unknown   int
@@ -121,7 +121,7 @@ func (h *Keys) Add(client int, begin int64, in KeyCall, out KeyAnswer) {
 			return
 		}
 		h.unknown++
-		client, end = 1_000_000+h.size, never // the client continues as another one
+		client, end = 1_000_000+h.size, never // calls of one client must not overlap, so the call gets its own
 	}
 	if out.Conflict {
 		h.conflicts++
@@ -179,8 +179,8 @@ func (h *Keys) Unknown() int {
 	return h.unknown
 }
 
-// Take removes families from the history and returns them as a new history. The new history also gets all violations
-// that were found while calls were recorded.
+// Take removes families from the history and returns them as a new history. It also moves all violations that were
+// found so far to the new history.
 func (h *Keys) Take(families ...string) *Keys {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -197,10 +197,10 @@ func (h *Keys) Take(families ...string) *Keys {
 	return out
 }
 
-// Check returns an error in these cases: a violation was recorded, no order explains the answers of a family, or the
-// search for an order takes too long. The searches of all families share the time limit, but each has at least one
-// second. The error of a search is a *NotLinearizable. If there is no order, it names a visualization in the directory
-// dir.
+// Check returns an error if a violation was recorded, or if no order explains the answers of a family. It also returns
+// an error if the search for an order takes too long. The searches of all families share the time limit, but each has
+// at least one second. The error of a search is a *NotLinearizable. If there is no order, it names a visualization in
+// the directory dir.
 func (h *Keys) Check(limit time.Duration, dir string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Each of these histories violates linearizability, so the checker must refuse it.
+// TestKeys_RefuseNonLinearizableHistories checks that exactly the histories with ok are accepted as linearizable.
 func TestKeys_RefuseNonLinearizableHistories(t *testing.T) {
 	read := func(k int) KeyCall { return KeyCall{Read: []int{k}} }
 	write := func(c ...Change) KeyCall { return KeyCall{Write: c} }
@@ -90,7 +90,7 @@ func TestKeys_FindETagsThatDoNotNameOneValue(t *testing.T) {
 	}
 }
 
-// A part of a history that is taken out is checked alone, and the rest goes on.
+// TestKeys_TakeRemovesFamilies checks that families that are taken out are checked alone, and that the rest goes on.
 func TestKeys_TakeRemovesFamilies(t *testing.T) {
 	h := NewKeys(CallClock())
 	set := func(family, value string) {
@@ -118,7 +118,7 @@ func TestKeys_TakeRemovesFamilies(t *testing.T) {
 	}
 }
 
-// The error names the calls and a file that shows them.
+// TestCheck_ErrorShowsTheHistory checks that the error names the calls, and a file that shows them.
 func TestCheck_ErrorShowsTheHistory(t *testing.T) {
 	h := NewKeys(CallClock())
 	h.Add(7, h.Now(), KeyCall{Family: "k", Read: []int{0}}, KeyAnswer{Values: []string{"never written"}})

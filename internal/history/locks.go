@@ -36,19 +36,19 @@ const (
 type LockCall struct {
 	Lock   string
 	Op     LockOp
-	Owner  string        // of OpLock, OpUnlock, OpRenew
-	Expiry time.Duration // of OpLock, OpRenew
-	Token  uint64        // of OpWrite
+	Owner  string        // owner, for OpLock, OpUnlock and OpRenew
+	Expiry time.Duration // expiry, for OpLock and OpRenew
+	Token  uint64        // token, for OpWrite
 	Begin  int64
-	end    int64 // the latest time at which it may have taken effect, if the outcome is known
+	end    int64 // the latest time at which the call may have taken effect, if the outcome is known
 }
 
 // LockAnswer is the answer to a LockCall.
 type LockAnswer struct {
 	Unknown bool   // the call may have been done, or may still be done at any later time
 	OK      bool   // granted, renewed, held, written
-	Token   uint64 // of OpLock, OpRenew and OpLook, if OK
-	Status  int    // of OpUnlock
+	Token   uint64 // token, for OpLock, OpRenew and OpLook if OK is true
+	Status  int    // result of OpUnlock
 }
 
 // lockState is the state of one lock.
@@ -157,8 +157,8 @@ type Locks struct {
 	clock func() int64
 
 	mu      sync.Mutex
-	names   []string                         // of locks, in the order of their first calls; guarded by mu, as below
-	calls   map[string][]porcupine.Operation // by lock
+	names   []string                         // locks in the order of their first calls; guarded by mu, as below
+	calls   map[string][]porcupine.Operation // calls by lock
 	size    int
 	unknown int
 	granted int
@@ -204,8 +204,9 @@ func (h *Locks) Size() int {
 	return h.size
 }
 
-// Check returns a *NotLinearizable if the answers about a lock cannot come from a correct lock service, or if the
-// search for an explanation exceeds the time limit. It writes a visualization of a violation to a file in dir.
+// Check returns a *NotLinearizable if the answers about a lock cannot come from a correct lock service. It also
+// returns this error if the search for an explanation exceeds the time limit, which each lock has for itself. It
+// writes a visualization of a violation to a file in dir.
 func (h *Locks) Check(limit time.Duration, dir string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// The model must refuse what no lock service may do.
+// TestLocks_RefuseWrongHistories checks that exactly the histories with ok are accepted as those of a lock service.
 func TestLocks_RefuseWrongHistories(t *testing.T) {
 	const s = time.Second
 	lock := func(owner string) LockCall { return LockCall{Op: OpLock, Owner: owner, Expiry: s} }

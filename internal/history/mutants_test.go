@@ -10,10 +10,11 @@ import (
 	"time"
 )
 
-// The tests of this file play systems whose answers are right, and the same systems with a planted fault. The histories
-// of a right system must pass, and each fault must be found. A seed decides the whole history.
+// The tests of this file play systems whose answers are right, and the same systems with a planted fault. The
+// histories of a right system must pass, and each fault must be found. A seed decides the whole history.
 
-// mutants plays each kind of system and checks what is found. The name of the right system is "".
+// mutants calls play for the correct system, whose name is "", and for a system with each of the faults in names. The
+// test fails if a violation is found in the correct system, or none in a system with a fault.
 func mutants(t *testing.T, names []string, play func(t *testing.T, seed uint64, fault string) error) {
 	t.Helper()
 	const plays = 12
@@ -44,7 +45,7 @@ type keyStore struct {
 	rnd    *rand.Rand
 	fault  string
 	have   family
-	before family // of the last write
+	before family // state before the last write
 	etags  [FamilySize]int
 	newest int
 }
@@ -221,7 +222,7 @@ func playLocks(t *testing.T, seed uint64, fault string) error {
 	now := int64(1)
 	h := NewLocks(func() int64 { return now })
 	s := &lockService{rnd: rnd, fault: fault}
-	tokens := [3]uint64{} // of the newest grant, by client
+	tokens := [3]uint64{} // token of the newest grant, by client
 	for range 120 {
 		id := rnd.IntN(len(tokens))
 		in := LockCall{Lock: "l", Op: LockOp(rnd.IntN(5)), Owner: fmt.Sprint("c", id), Token: tokens[id],
@@ -236,7 +237,7 @@ func playLocks(t *testing.T, seed uint64, fault string) error {
 			tokens[id] = out.Token
 		}
 		if (in.Op == OpLock || in.Op == OpUnlock) && rnd.IntN(20) == 0 {
-			out = LockAnswer{Unknown: true} // it was done
+			out = LockAnswer{Unknown: true} // the operation was done, but its answer is lost
 		}
 		now += rnd.Int64N(int64(100 * time.Millisecond))
 		h.Add(id, in, out)

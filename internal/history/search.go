@@ -10,11 +10,11 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// NotLinearizable is the error for a family of keys, or for a lock, if no order of the calls explains their answers,
-// or if the search for an order takes too long.
+// NotLinearizable is the error for a family of keys, or for a lock. Either no order of the calls explains their
+// answers, or the search for an order took too long.
 type NotLinearizable struct {
 	Undecided bool     // the search has exceeded its time limit, so there may be an order
-	Family    string   // of the keys, or the name of the lock
+	Family    string   // name of the family of keys, or of the lock
 	History   []string // one line per call, ordered by start
 	Picture   string   // path of a visualization, or why there is none
 }
@@ -73,7 +73,7 @@ func describe(calls []porcupine.Operation) []string {
 	return out
 }
 
-// brief shortens a long text.
+// brief shortens a text of more than 240 bytes.
 func brief(text string) string {
 	const most = 240
 	if len(text) <= most {

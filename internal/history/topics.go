@@ -18,7 +18,7 @@ type Message struct{ ID, Key string }
 type Publish struct {
 	Name       string // unique
 	Topic      string
-	Messages   []Message // in their order
+	Messages   []Message // in the order in which they were published
 	Begin, End time.Duration
 	Result     Result // Written, Refused or Unknown
 }
@@ -39,7 +39,7 @@ func (r Reply) String() string { return []string{"accepted", "to come again", "r
 // Delivery is one delivery of a message to a subscriber.
 type Delivery struct {
 	ID, Node string
-	Topic    string // of the subscription, also if the message is a dead letter of another topic
+	Topic    string // topic of the subscription, also if the message is a dead letter of another topic
 	Begin    time.Duration
 	End      time.Duration // when the subscriber has replied, or sent a transaction with the token
 	Reply    Reply
@@ -142,8 +142,8 @@ func (h *Topics) Missing() (ids []string) {
 
 // fate is what became of the deliveries of one message of a topic.
 type fate struct {
-	first              *Delivery     // that began first; nil = none
-	done               time.Duration // the first time at which it was accepted or rejected; never = not
+	first              *Delivery     // the delivery that began first; nil = none
+	done               time.Duration // when a subscriber first accepted or rejected the message; never = not yet
 	accepted, rejected int
 	settled            int
 }
@@ -175,7 +175,7 @@ func (h *Topics) fateLocked(topic, id string) fate {
 type published struct {
 	Message
 	publish *Publish
-	index   int // in the publish
+	index   int // position of the message in the publish
 }
 
 // Check returns the violations of these guarantees:
@@ -192,12 +192,12 @@ type published struct {
 //     transaction with a token of a message is acknowledged, and such a message is no dead letter.
 //  5. Nothing is delivered that was not published.
 //
-// If Holds was not called for a topic, Check omits what it can only check with the messages of this topic. The cost is
-// linear in the number of messages and deliveries.
+// Some checks need all messages of a topic, and are omitted if Holds was not called for the topic. The cost of Check
+// is linear in the number of messages and deliveries.
 func (h *Topics) Check() (bad []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	all := map[string]published{} // by id
+	all := map[string]published{} // messages by id
 	for _, p := range h.publishes {
 		for i, m := range p.Messages {
 			all[m.ID] = published{m, p, i}
@@ -238,7 +238,7 @@ func (h *Topics) Check() (bad []string) {
 // checkLogLocked compares a topic with what was published to it.
 func (h *Topics) checkLogLocked(topic string, all map[string]published) (bad []string) {
 	count := map[string]int{}
-	newest := map[string]published{} // by publish, the last message in the log
+	newest := map[string]published{} // by publish: the last message in the log so far
 	log := h.logs[topic]
 	for _, id := range log {
 		m, known := all[id]
@@ -277,7 +277,7 @@ func (h *Topics) checkLogLocked(topic string, all map[string]published) (bad []s
 				len(p.Messages), p))
 		}
 	}
-	earliest := map[string]*Publish{} // by key, of the messages that follow: the one that was acknowledged first
+	earliest := map[string]*Publish{} // by key: of the messages that follow in the log, the publish that ended first
 	for _, id := range slices.Backward(log) {
 		m, known := all[id]
 		if !known || m.Key == "" {
@@ -301,7 +301,7 @@ func (h *Topics) checkOrderLocked(topic string, all map[string]published) (bad [
 		id   string
 		done time.Duration
 	}
-	before := map[string]latest{} // by key, of the messages so far: the one that was accepted or rejected last
+	before := map[string]latest{} // by key: of the earlier messages, the one that was accepted or rejected last
 	for _, id := range h.logs[topic] {
 		m := all[id]
 		if m.Key == "" {

@@ -26,7 +26,7 @@ type topicBroker struct {
 	now   time.Duration
 	log   []Message
 	dead  []string
-	open  map[string][]string // by key, in the order of the log
+	open  map[string][]string // ids of open messages by key, in the order of the log
 }
 
 func (b *topicBroker) strikes(fault string) bool { return b.fault == fault && b.rnd.IntN(4) == 0 }
@@ -147,7 +147,8 @@ func playTopics(_ *testing.T, seed uint64, fault string) error {
 	return nil
 }
 
-// Events of a transaction are in the topic exactly if its values are stored.
+// TestTopics_ResolvesTransactions checks that events of a transaction are in the topic exactly if its values are
+// stored.
 func TestTopics_ResolvesTransactions(t *testing.T) {
 	h := NewTopics(Subscription{Topic: "events"})
 	for _, name := range []string{"stored", "not stored"} {

@@ -13,7 +13,7 @@ import (
 // Step is one activity of a workflow. Its input is the results of earlier steps.
 type Step struct {
 	Name  string
-	After []int // indexes of the steps whose results it gets
+	After []int // indexes of the steps whose results are the input
 }
 
 // Instance is one start of a workflow. The output of the workflow is the results of its steps. All times are since the
@@ -23,8 +23,8 @@ type Instance struct {
 	Kind       string
 	Steps      []Step
 	Begin, End time.Duration
-	Result     Result // of the request that starts it: Written, Refused or Unknown
-	Ends       bool   // a client may terminate it, so it may end without an output
+	Result     Result // result of the request that starts the instance: Written, Refused or Unknown
+	Ends       bool   // a client may terminate the instance, so it may end without an output
 }
 
 // Execution is one execution of an activity. Its result is its id, which is unique.

@@ -47,7 +47,7 @@ func playWorkflows(_ *testing.T, seed uint64, fault string) error {
 					Input: append([]string(nil), output...)})
 			}
 			result := run()
-			if rnd.IntN(4) == 0 { // its worker has ended before the result was stored
+			if rnd.IntN(4) == 0 { // the worker has ended before the result was stored
 				result = run()
 			}
 			switch {

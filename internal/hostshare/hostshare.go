@@ -45,20 +45,20 @@ type Note struct {
 
 // Run describes a process of the command quorate run, for the commands that list and stop such processes.
 type Run struct {
-	HTTP    string    `json:"http,omitempty"` // host:port of its APIs; empty for a run file
+	HTTP    string    `json:"http,omitempty"` // host:port of the HTTP API; empty for a run file
 	GRPC    string    `json:"grpc,omitempty"`
 	AppPort int       `json:"appPort,omitempty"` // 0 = the application is not called
-	Command string    `json:"command,omitempty"` // of the application; empty = none was started
+	Command string    `json:"command,omitempty"` // command of the application; empty = none was started
 	Started time.Time `json:"started"`
 	DataDir string    `json:"dataDir,omitempty"`
-	Log     string    `json:"log,omitempty"`  // path of the application's output; empty = it is not kept
+	Log     string    `json:"log,omitempty"`  // path of the output of the application; empty = not kept
 	File    string    `json:"file,omitempty"` // run file whose applications the process runs
 }
 
 const (
 	noteSuffix = ".node"
 	maxNote    = 64 << 10 // bytes
-	maxNotes   = 1024     // read at a time
+	maxNotes   = 1024     // maximum directory entries that List reads
 	formatNote = 1
 )
 
@@ -68,7 +68,7 @@ type file struct {
 	Note
 }
 
-// Presence is the note of a live node.
+// Presence is the note of a running node in a shared directory.
 type Presence struct {
 	path string
 	f    *os.File
@@ -85,7 +85,7 @@ func Announce(dir string, n Note) (*Presence, error) {
 		return nil, err
 	}
 	var b [8]byte
-	_, _ = rand.Read(b[:]) // never fails: it aborts the program instead
+	_, _ = rand.Read(b[:]) // rand.Read never fails: it aborts the program instead
 	p := &Presence{path: filepath.Join(dir, hex.EncodeToString(b[:])+noteSuffix)}
 	return p, p.write(text)
 }
@@ -112,7 +112,7 @@ func (p *Presence) write(text []byte) error {
 	return nil
 }
 
-// Close removes the note. It is called once.
+// Close removes the note. It must be called only once.
 func (p *Presence) Close() error {
 	err := os.Remove(p.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -214,7 +214,7 @@ func Await(ctx context.Context, dir string, pause time.Duration) (*Hold, error) 
 	}
 }
 
-// Release unlocks the directory. It is called once.
+// Release unlocks the directory. It must be called only once.
 func (h *Hold) Release() error { return h.f.Close() }
 
 // Secret returns the path of the file with the given name in dir. Only this user can read the file. If the file does

@@ -10,20 +10,20 @@ import (
 	"sync/atomic"
 )
 
-// Drain shuts one http.Server down. It closes a new connection without a request at once, while http.Server.Shutdown
-// would wait for it for some seconds. A Drain is safe for concurrent use.
+// Drain shuts one http.Server down. Shutdown immediately closes new connections that have no request yet.
+// http.Server.Shutdown alone would wait some seconds for such connections. A Drain is safe for concurrent use.
 type Drain struct {
 	server *http.Server
 
 	mu      sync.Mutex // guards what follows
 	closing bool
-	unused  map[net.Conn]*conn    // without a complete request head
-	busy    map[net.Conn]struct{} // with a request, until its answer is sent
+	unused  map[net.Conn]*conn    // new connections, until their first request head is complete
+	busy    map[net.Conn]struct{} // connections with a request, until its answer is sent
 }
 
 // conn is a connection of the server.
 type conn struct {
-	closed atomic.Bool // closed because it was unused
+	closed atomic.Bool // the Drain has closed the connection, because it had no request
 }
 
 type connKey struct{}
@@ -47,7 +47,7 @@ func Attach(s *http.Server) *Drain {
 	}
 	s.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c, ok := r.Context().Value(connKey{}).(*conn); ok && c.closed.Load() {
-			panic(http.ErrAbortHandler) // its answer would be lost
+			panic(http.ErrAbortHandler) // Shutdown has closed the connection, so the answer would be lost
 		}
 		handler.ServeHTTP(w, r)
 	})
@@ -67,7 +67,7 @@ func (d *Drain) add(c net.Conn) *conn {
 // end of the answer.
 func (d *Drain) follow(c net.Conn, to http.ConnState) {
 	if d.record(c, to) {
-		_ = c.Close() // net/http notices
+		_ = c.Close() // net/http notices the closed connection
 	}
 }
 
@@ -95,10 +95,10 @@ func (d *Drain) record(c net.Conn, to http.ConnState) bool {
 }
 
 // Shutdown stops accepting, closes the connections without a request, and waits for requests in progress. If ctx ends
-// first, it returns the error of ctx, and the requests continue until the server is closed.
+// while a request is in progress, it returns the error of ctx, and the request continues until the server is closed.
 func (d *Drain) Shutdown(ctx context.Context) error {
 	for _, c := range d.begin() {
-		_ = c.Close() // net/http notices
+		_ = c.Close() // net/http notices the closed connection
 	}
 	err := d.server.Shutdown(ctx)
 	if err != nil && !d.serves() {

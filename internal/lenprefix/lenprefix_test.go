@@ -8,7 +8,7 @@ import (
 	"github.com/quorate/quorate/internal/lenprefix"
 )
 
-// sample has a byte, a number, a text, no bytes, a count of two, and two more bytes.
+// sample returns a byte, a number, a text, no bytes, a count of two, and two more bytes.
 func sample() []byte {
 	b := binary.AppendUvarint([]byte{7}, 1<<40)
 	b = append(binary.AppendUvarint(b, 4), "text"...)
@@ -39,7 +39,7 @@ func TestReader_ReadsFieldsInOrder(t *testing.T) {
 
 func TestReader_TruncatedInputIsBad(t *testing.T) {
 	whole := sample()
-	for n := range len(whole) - 2 { // the last two are All, which may be short
+	for n := range len(whole) - 2 { // All reads the last two bytes, and accepts fewer
 		r := &lenprefix.Reader{Rest: whole[:n]}
 		if got := readSample(r); !r.Bad || len(got.all) != 0 || got.count != 0 {
 			t.Errorf("%d bytes: %+v, bad %t", n, got, r.Bad)

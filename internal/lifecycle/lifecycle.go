@@ -1,9 +1,9 @@
-// Package lifecycle closes the parts of a program in the reverse order of their start, and tracks the calls that a part
-// must wait for when it closes.
+// Package lifecycle closes the parts of a program in the reverse order of their start. It also tracks the calls that a
+// part must wait for when it closes.
 //
 // It owns the order, the time limit of each closer, and the joined error. Close runs each closer in its own goroutine
-// and waits for it. If a closer exceeds its time limit, Close no longer waits for it, and returns an error that names
-// it.
+// and waits for it. If a closer exceeds its time limit, Close no longer waits for this closer, and returns an error
+// that names its part of the program.
 package lifecycle
 
 import (
@@ -129,7 +129,7 @@ func run(soft, hard context.Context, it item) error {
 		return fault.Wrap(err, "lifecycle.Close", "closing "+it.name)
 	case <-hard.Done():
 	}
-	select { // it may have finished at the last moment
+	select { // the closer may have finished at the last moment
 	case err := <-result:
 		return fault.Wrap(err, "lifecycle.Close", "closing "+it.name)
 	default:

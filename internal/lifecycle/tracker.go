@@ -25,7 +25,7 @@ func (t *Tracker) Enter() bool {
 // Leave ends a call for which Enter returned true.
 func (t *Tracker) Leave() { t.running.Done() }
 
-// Go calls f in a new goroutine. It returns false after Close: f is not called then.
+// Go calls f in a new goroutine and returns true. After Close, it returns false and does not call f.
 func (t *Tracker) Go(f func()) bool {
 	if !t.Enter() {
 		return false

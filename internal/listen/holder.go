@@ -11,12 +11,12 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// process is one that has a port open.
+// process describes a process that has a port open.
 type process struct {
 	pid     int
 	command []string // empty = unknown
-	quorate bool     // it is a Quorate program
-	mine    bool     // it belongs to the user of this process
+	quorate bool     // the process runs a Quorate program
+	mine    bool     // the process belongs to the user of this process
 }
 
 // maxCommand bounds the command line in an error, in bytes.

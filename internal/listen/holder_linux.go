@@ -32,7 +32,7 @@ func findHolder(network string, address netip.AddrPort) (process, bool) {
 	}
 	all, _ := fs.AllProcs()
 	for _, p := range all {
-		targets, _ := p.FileDescriptorTargets() // those of other users are for root only
+		targets, _ := p.FileDescriptorTargets() // only root can read those of other users
 		for _, target := range targets {
 			if slices.Contains(sockets, target) {
 				return describe(p), true
@@ -45,7 +45,7 @@ func findHolder(network string, address netip.AddrPort) (process, bool) {
 // socketsAt returns the sockets that use a port, by their names in /proc/<pid>/fd.
 func socketsAt(fs procfs.FS, network string, at netip.AddrPort) (out []string) {
 	var all procfs.NetIPSocket
-	if network == "udp" { // a file that is missing has no sockets: IPv6 may be off
+	if network == "udp" { // a missing file counts as no sockets, because IPv6 may be off
 		four, _ := fs.NetUDP()
 		six, _ := fs.NetUDP6()
 		all = procfs.NetIPSocket(append(four, six...))

@@ -110,7 +110,7 @@ func Unix(ctx context.Context, path, flag string) (net.Listener, error) {
 			Msg:  "a process serves the socket of " + flag + ": " + path,
 			Hint: "end that process, or give another directory"}
 	} else if errors.Is(err, syscall.ECONNREFUSED) {
-		_ = os.Remove(path) // listening fails if that did
+		_ = os.Remove(path) // if this fails, Listen fails below
 	}
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "unix", path)
@@ -160,7 +160,7 @@ func closeAll(ls []net.Listener) {
 	}
 }
 
-// explain adds to an error of the system how to fix it.
+// explain returns an error of the system as a *fault.Error with a hint how to fix it.
 func explain(err error, host string, port int, flag string) error {
 	e := &fault.Error{Code: fault.Internal, Op: "listen.TCP",
 		Msg: fmt.Sprintf("cannot listen on %s for %s", net.JoinHostPort(host, strconv.Itoa(port)), flag), Err: err}

@@ -13,7 +13,7 @@ import (
 // message and peer as an earlier line.
 const quietPeriod = 10 * time.Minute
 
-// maxQuiet bounds the peers that are remembered.
+// maxQuiet is how many combinations of message and peer a limiter remembers.
 const maxQuiet = 1024
 
 // Raft returns a logger for hashicorp/raft. It writes like the logger of HCLog, but lowers some levels, so that only
@@ -50,13 +50,13 @@ func (c *limiter) level(level slog.Level, msg string, args []any) slog.Level {
 	case "Election timeout reached, restarting election",
 		"entering candidate state", "pre-vote campaign failed, waiting for election timeout",
 		"failed to contact quorum of nodes, stepping down":
-		return c.once(msg, "", level) // without a quorum they repeat for every election
+		return c.once(msg, "", level) // without a quorum, these lines repeat for every election
 	}
 	if level < slog.LevelWarn {
 		return level
 	}
 	switch msg {
-	case "failed to get previous log": // of a new follower, which has no log yet
+	case "failed to get previous log": // this line is about a new follower, which has no log yet
 		if value(args, "error") == "log not found" {
 			return slog.LevelDebug
 		}
@@ -68,15 +68,15 @@ func (c *limiter) level(level slog.Level, msg string, args []any) slog.Level {
 			"configuration",
 		"rejecting pre-vote request since we have a leader", "rejecting pre-vote request since node is not a voter":
 		return c.once(msg, about(args), slog.LevelInfo)
-	case "failed to get log": // of a follower that is behind the start of the log, and gets a snapshot
+	case "failed to get log": // this line is about a follower that is behind the start of the log, and gets a snapshot
 		if value(args, "error") == "log not found" {
 			return slog.LevelInfo
 		}
-	case "failed to install snapshot": // both ends log it: the sender names a peer
+	case "failed to install snapshot": // both ends log this line, and only the sender names a peer
 		if peer := about(args); peer != "" {
 			return c.once(msg, peer, slog.LevelInfo)
 		}
-	case "skipping application of old log": // it is in the snapshot that was installed
+	case "skipping application of old log": // the entry is in the snapshot that was installed
 		return slog.LevelInfo
 	case "peer has newer term, stopping replication", "no known peers, aborting election",
 		"not part of stable configuration, aborting election",

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// Sparse limits how often similar warnings are logged. The zero Sparse is ready for use. It is safe for concurrent use.
+// Sparse limits how often similar warnings are logged. The zero Sparse is ready for use. A Sparse is safe for
+// concurrent use.
 type Sparse struct {
 	mu      sync.Mutex
 	last    time.Time
@@ -15,8 +16,8 @@ type Sparse struct {
 // warningInterval is the shortest time between two similar warnings.
 const warningInterval = 5 * time.Second
 
-// Log calls log, unless its last call of log was less than five seconds ago. It passes to log how many calls were
-// skipped since then.
+// Log calls the function log, unless the previous call of that function was less than five seconds ago. The parameter
+// more is how many calls of Log were skipped in between.
 func (s *Sparse) Log(log func(more int)) {
 	s.mu.Lock()
 	if !s.last.IsZero() && time.Since(s.last) < warningInterval {

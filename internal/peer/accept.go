@@ -49,7 +49,7 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// receive reads the preamble in its own goroutine.
+// receive reads the preamble of c in a new goroutine. It then passes the connection to its user, or refuses it.
 func (p *Port) receive(c net.Conn) {
 	tune(c)
 	waiting := p.pending.Add(c)
@@ -88,8 +88,8 @@ func (p *Port) explainCut(cut pending.Cut, err error) error {
 	return err
 }
 
-// welcome performs TLS and reads the preamble of an accepted connection. The connection stops being pending before
-// its caller gets the answer. Otherwise the limits for pending connections could close a connection that already
+// welcome performs TLS and reads the preamble of an accepted connection. The connection stops being pending before the
+// dialing node gets the answer. Otherwise the limits for pending connections could close a connection that already
 // carries a request.
 func (p *Port) welcome(raw *pending.Conn) (*conn, hello, error) {
 	ctx, cancel := context.WithTimeout(p.ctx, p.opts.Timing.Handshake)
@@ -110,7 +110,7 @@ func (p *Port) welcome(raw *pending.Conn) (*conn, hello, error) {
 		return nil, h, err
 	}
 	if raw.Done() != pending.NotCut {
-		_ = c.Close() // it is closed already
+		_ = c.Close() // the connection is already closed
 		return nil, h, net.ErrClosed
 	}
 	if err := c.settle(encodeAnswer(c.self, nil), stop); err != nil {
@@ -119,11 +119,11 @@ func (p *Port) welcome(raw *pending.Conn) (*conn, hello, error) {
 	return c, h, nil
 }
 
-// tell sends a refusal to the caller. It does nothing if err is not a Refusal.
+// tell sends a refusal to the dialing node. It does nothing if err is not a Refusal, or if its reason is ReasonCut.
 func tell(c net.Conn, err error) {
 	var r *Refusal
 	if errors.As(err, &r) && r.Reason != ReasonCut {
-		_, _ = c.Write(encodeAnswer(Identity{}, r)) // it is about to be closed anyway
+		_, _ = c.Write(encodeAnswer(Identity{}, r)) // an error does not matter: the caller closes the connection
 	}
 }
 
@@ -198,7 +198,7 @@ func (p *Port) give(c *conn, h hello) {
 	}
 }
 
-// refused counts and logs a refused connection.
+// refused counts and logs a refused connection. It does nothing for ReasonCut, or if this node is closing.
 func (p *Port) refused(c net.Conn, h hello, err error) {
 	reason := reasonOf(err)
 	if p.ctx.Err() != nil || reason == ReasonCut {

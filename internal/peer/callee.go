@@ -11,7 +11,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// callee is the serving end of a connection of calls.
+// callee is the serving end of a connection that carries calls.
 type callee struct {
 	*mux
 	port   *Port
@@ -87,7 +87,7 @@ func (p *Port) delist(s *callee) {
 }
 
 // drain waits until running handlers have returned and their answers have been sent. Then it closes the connections.
-// It waits for all connections together at most as long as the time limit.
+// The limit is the maximum time for all connections together.
 func drain(servers []*callee, limit time.Duration) {
 	for _, s := range servers {
 		s.leave()
@@ -98,7 +98,7 @@ func drain(servers []*callee, limit time.Duration) {
 		select {
 		case <-s.done:
 		case <-t.C:
-			t.Reset(0) // the limit applies to all together
+			t.Reset(0) // the limit applies to all connections together
 		}
 		s.fail(errPortClosed("peer.Close"))
 	}
@@ -201,7 +201,7 @@ func deadline(ctx context.Context, timeout time.Duration) (context.Context, cont
 	return context.WithCancel(ctx)
 }
 
-// accept takes the payload of the opening.
+// accept takes the part of the request that came with the opening.
 func (s *stream) accept(o opening, payload []byte, f frame) error {
 	switch {
 	case f.fin() && len(payload) == o.size && o.size <= firstRequest:
@@ -214,7 +214,7 @@ func (s *stream) accept(o opening, payload []byte, f frame) error {
 
 // admit returns the method of a call, or the error that refuses it.
 func (c *callee) admit(o opening) (*method, error) {
-	m := c.port.methods[o.method] // fixed since Open
+	m := c.port.methods[o.method] // methods does not change after Open
 	switch {
 	case m == nil:
 		return nil, &fault.Error{Code: fault.Unimplemented, Op: "peer.Call",
@@ -256,7 +256,7 @@ func (c *callee) pass(s *stream) {
 	c.proceed(s)
 }
 
-// answer sends the handler's answer, or the error for which none ran.
+// answer sends the answer of the handler. If err is not nil, it sends err instead, and the handler may not have run.
 func (c *callee) answer(s *stream, m *method, answer []byte, err error) {
 	c.metrics(m).end(s.task.begun, s.task.size, len(answer), err)
 	s.task.over, s.in.buf = true, nil

@@ -9,10 +9,10 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// line is the calling end of a connection of calls.
+// line is the calling end of a connection that carries calls.
 type line struct {
 	*mux
-	limit   int  // bytes of an answer
+	limit   int  // maximum bytes of an answer
 	leaving bool // the other side accepts no new calls; guarded by mux.mu
 }
 
@@ -21,8 +21,8 @@ type call struct {
 	done   chan struct{}
 	answer []byte
 	err    error
-	// the callee did not accept the call, for a reason that concerns only this connection; the call can be repeated
-	// on another
+	// The callee did not accept the call, for a reason that concerns only this connection. So the call can be repeated
+	// on another connection.
 	again bool
 }
 
@@ -107,7 +107,7 @@ func (l *line) take(f frame, body []byte) error {
 		if f.stream > l.last {
 			return errProtocol("stream %d was never opened", f.stream)
 		}
-		return nil // given up meanwhile
+		return nil // the caller has given up this call
 	}
 	switch f.kind {
 	case frameAnswer:
@@ -168,7 +168,7 @@ func (l *line) data(s *stream, p []byte, fin bool) error {
 	return nil
 }
 
-// begin makes a call.
+// begin starts a call and returns its stream. If the line accepts no new calls, the call has already failed.
 func (l *line) begin(o opening, payload []byte) *stream {
 	s := &stream{mux: l.mux, call: &call{done: make(chan struct{})}}
 	s.in.credit, s.out.window = firstAnswer, firstRequest
@@ -186,7 +186,7 @@ func (l *line) begin(o opening, payload []byte) *stream {
 	return s
 }
 
-// wait returns the outcome of a unary call.
+// wait waits until a unary call has ended or ctx ends, and returns its outcome.
 func (l *line) wait(ctx context.Context, s *stream) *call {
 	select {
 	case <-s.call.done:

@@ -37,7 +37,7 @@ const (
 type link struct {
 	server string
 	slots  chan struct{} // a call in flight holds one
-	waits  chan struct{} // the same for calls by Wait
+	waits  chan struct{} // a call by Wait in flight holds one
 	users  int           // guarded by Client.mu
 	lanes  [lanes]lane
 }
@@ -71,8 +71,8 @@ func (c *Client) Call(ctx context.Context, server, method string, payload []byte
 	return c.measured(ctx, server, method, payload, func(l *link) chan struct{} { return l.slots })
 }
 
-// Wait is Call for a method whose handler may wait for a long time. Limits.InFlight applies to such calls on their own,
-// so that they never keep other calls from being sent.
+// Wait is Call for a method whose handler may wait for a long time. Calls by Wait have a limit of Limits.InFlight of
+// their own. So they never delay calls by Call.
 func (c *Client) Wait(ctx context.Context, server, method string, payload []byte) ([]byte, error) {
 	return c.measured(ctx, server, method, payload, func(l *link) chan struct{} { return l.waits })
 }
@@ -124,7 +124,8 @@ func (c *Client) check(method string, size, limit int) error {
 	return nil
 }
 
-// remaining returns the time until the deadline of ctx, or 0 if it has none.
+// remaining returns the time until the deadline of ctx, but at least one millisecond. It returns 0 if ctx has no
+// deadline.
 func remaining(ctx context.Context) time.Duration {
 	at, ok := ctx.Deadline()
 	if !ok {
@@ -133,7 +134,7 @@ func remaining(ctx context.Context) time.Duration {
 	return max(time.Until(at), time.Millisecond)
 }
 
-// enter waits until a call to server may be in flight.
+// enter waits for a slot for a call to server. It returns fault.Timeout if ctx ends first.
 func (c *Client) enter(ctx context.Context, server string, slots func(*link) chan struct{}) (*link, error) {
 	if ctx.Err() != nil {
 		return nil, &fault.Error{Code: fault.Timeout, Op: "peer.Call", Err: context.Cause(ctx),
@@ -168,7 +169,7 @@ func (c *Client) use(server string) *link {
 	return l
 }
 
-// unuse removes a server without callers and connections.
+// unuse records that a call no longer uses l. It removes l if l has no other users and no connections.
 func (c *Client) unuse(l *link) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -244,7 +245,8 @@ func (c *Client) connect(l *link, lane *lane, d *dialing) {
 	c.tidy(l)
 }
 
-// set installs a dialled line, or removes one that has ended.
+// set installs a dialled line, or removes a line that has ended. If ended is nil, set installs the parameter to, which
+// is nil after a failed dial. Otherwise set removes the line ended.
 func (l *lane) set(to, ended *line) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -16,14 +16,14 @@ func dialTCP(ctx context.Context, addr string) (net.Conn, error) {
 	return d.DialContext(ctx, "tcp", addr)
 }
 
-// keepAlive detects a dead host under idle connections.
+// keepAlive returns settings that detect a dead host of an idle connection after about 11 seconds.
 func keepAlive() net.KeepAliveConfig {
 	return net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 3}
 }
 
-// tune sets two options of a TCP connection. Keep-alive makes it detect failures sooner. A limit of unsent data
-// prevents small messages from waiting behind large ones. It ignores errors, because a connection also works without
-// these options.
+// tune sets two options of a TCP connection. Keep-alive detects the failure of an idle connection sooner. A limit of
+// unsent data prevents small messages from waiting behind large ones. tune ignores errors, because a connection also
+// works without these options.
 func tune(c net.Conn) {
 	t, ok := c.(*net.TCPConn)
 	if !ok {
@@ -44,7 +44,7 @@ func (p *Port) dial(ctx context.Context, to string, k kind, group uint32) (*conn
 	c, addr, err := p.reach(limited, to, k, group)
 	if err != nil {
 		err = p.unreached(to, addr, k, err)
-		if !errors.Is(ctx.Err(), context.Canceled) { // otherwise it says nothing about the server
+		if !errors.Is(ctx.Err(), context.Canceled) { // a cancelled dial says nothing about the server
 			p.health.failed(target{to, k.raft()}, err)
 		}
 		return nil, err
@@ -53,7 +53,7 @@ func (p *Port) dial(ctx context.Context, to string, k kind, group uint32) (*conn
 	return c, nil
 }
 
-// unreached counts and explains a failed dial.
+// unreached counts a failed dial, and returns its error. It logs the error if the reason is a lack of trust.
 func (p *Port) unreached(to, addr string, k kind, err error) error {
 	p.metrics.dialFailures(k).Inc()
 	if addr != "" {

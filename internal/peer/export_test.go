@@ -8,7 +8,7 @@ import (
 
 // The wire format, for tests that write frames themselves.
 
-// Hello is the first thing a caller sends.
+// Hello returns the encoded hello with which a caller begins a connection.
 func Hello(k string, from Identity, to string, group uint32) []byte {
 	return hello{kind: kindNamed(k), Epoch: from.Epoch, Cluster: from.Cluster, From: from.Server, To: to,
 		group: group}.encode()
@@ -51,7 +51,7 @@ const (
 	TunnelDials  = tunnelDials
 )
 
-// Frames of a call, made by hand.
+// OpenFrame returns the open frame of a call, with the first bytes of the request.
 func OpenFrame(id uint64, method string, timeout time.Duration, size int, first []byte) []byte {
 	flags := uint8(0)
 	if len(first) == size {
@@ -65,17 +65,17 @@ func AnswerFrame(id uint64, answer []byte) []byte {
 	return appendFrame(nil, frameAnswer, flagFin, id, encodeSize(len(answer)), answer)
 }
 
-// AnswerPart is the beginning of an answer.
+// AnswerPart returns the first frame of an answer that has further frames.
 func AnswerPart(id uint64, size int, first []byte) []byte {
 	return appendFrame(nil, frameAnswer, 0, id, encodeSize(size), first)
 }
 
-// FailFrame is an error.
+// FailFrame returns the frame of an error.
 func FailFrame(id uint64, err error) []byte {
 	return appendFrame(nil, frameFail, flagFin, id, encodeFault(err))
 }
 
-// DataFrame is a piece of payload.
+// DataFrame returns a frame with a part of the payload.
 func DataFrame(id uint64, p []byte, fin bool) []byte {
 	flags := uint8(0)
 	if fin {
@@ -87,7 +87,7 @@ func DataFrame(id uint64, p []byte, fin bool) []byte {
 // ResetFrame returns the frame that cancels a call.
 func ResetFrame(id uint64) []byte { return appendFrame(nil, frameReset, 0, id) }
 
-// WindowFrame grants n bytes.
+// WindowFrame returns the frame that grants n more bytes.
 func WindowFrame(id uint64, n uint32) []byte {
 	return appendFrame(nil, frameWindow, 0, id, []byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
 }
@@ -130,7 +130,7 @@ func DecodeAll(b []byte) (frames, carried int, err error) {
 	}
 }
 
-// Links is the number of servers a client remembers.
+// Links returns the number of servers that a client remembers.
 func (c *Client) Links() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

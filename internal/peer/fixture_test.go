@@ -162,7 +162,7 @@ func make1(t testing.TB, net *network, id string, setups ...setup) (*node, peer.
 	}
 	if net.memory {
 		o.Dial = net.dial
-	} else { // real connections take as long as they like on a busy machine
+	} else { // on a busy machine, real connections may take long
 		o.Timing.Dial, o.Timing.Handshake, o.Timing.Raft, o.Timing.Dead = time.Minute, time.Minute, time.Minute,
 			time.Minute
 	}
@@ -256,7 +256,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// within is a context that fails a test that hangs.
+// within returns a context that ends after d, so that no test hangs.
 func within(t testing.TB, d time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), d)

@@ -71,7 +71,7 @@ func bodyLimits() [frameTypes][2]int {
 	}
 }
 
-// limitsOf is filled once and never changed.
+// limitsOf is the result of bodyLimits. It is never changed.
 var limitsOf = bodyLimits()
 
 func errProtocol(format string, a ...any) error {
@@ -94,7 +94,7 @@ func appendFrame(b []byte, kind frameType, flags uint8, stream uint64, parts ...
 	return b
 }
 
-// decodeFrame decodes the head of a frame.
+// decodeFrame decodes the head of a frame, and checks the type of the frame and the length of its body.
 func decodeFrame(b *[frameHead]byte) (frame, error) {
 	f := frame{kind: frameType(b[4]), flags: b[5], stream: binary.BigEndian.Uint64(b[6:])}
 	length := binary.BigEndian.Uint32(b[:])
@@ -113,7 +113,7 @@ func decodeFrame(b *[frameHead]byte) (frame, error) {
 type opening struct {
 	method  string
 	timeout time.Duration // 0 = none
-	size    int           // of the whole request
+	size    int           // bytes of the whole request
 }
 
 func (o opening) encode() []byte {
@@ -123,7 +123,7 @@ func (o opening) encode() []byte {
 	return binary.AppendUvarint(b, uint64(o.size))
 }
 
-// decodeOpening decodes the body of an open frame; payload is the rest of it.
+// decodeOpening decodes the body of an open frame. payload is the rest of the body: the first chunk of the request.
 func decodeOpening(body []byte) (o opening, payload []byte, err error) {
 	d := decoder{b: body}
 	o.method = d.string()
@@ -140,7 +140,7 @@ func decodeOpening(body []byte) (o opening, payload []byte, err error) {
 
 func encodeSize(size int) []byte { return binary.AppendUvarint(nil, uint64(size)) }
 
-// decodeSize decodes the body of an answer frame.
+// decodeSize decodes the body of an answer frame. payload is the first chunk of the answer.
 func decodeSize(body []byte) (size int, payload []byte, err error) {
 	d := decoder{b: body}
 	n := d.uvarint()

@@ -7,7 +7,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// proceed starts the handler once the request is complete.
+// proceed starts the handler if the request is complete and the call has a slot of its gate.
 func (c *callee) proceed(s *stream) {
 	if t := s.task; c.err == nil && t.owner && !t.running && !t.over && s.in.fin {
 		t.running = true
@@ -33,8 +33,8 @@ func (c *callee) handle(s *stream) {
 	c.answer(s, s.task.method, answer, err)
 }
 
-// invoke runs the handler of a call. If the handler panics, invoke logs that and returns an error. Otherwise one bad
-// request could end the process of every node that receives it.
+// invoke runs the handler of a call. If the handler panics, invoke logs the panic and returns an error. Otherwise one
+// bad request could end the process of every node that receives it.
 func (c *callee) invoke(s *stream) (answer []byte, err error) {
 	t := s.task
 	defer func() {
@@ -54,7 +54,7 @@ func (c *callee) invoke(s *stream) (answer []byte, err error) {
 
 // tooLate returns an error if the handler of a call must not be started any more.
 func (c *callee) tooLate(t *task) error {
-	ended := t.ctx.Err() // read first: a server that stops ends its own context before those of its calls
+	ended := t.ctx.Err() // read first, because a server that stops ends its own context before those of its calls
 	switch {
 	case c.ctx.Err() != nil:
 		return errStopping(c.conn.self.Server)

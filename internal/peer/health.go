@@ -19,7 +19,7 @@ type health struct {
 
 	mu   sync.Mutex // guards what follows
 	down map[target]*outage
-	lost map[target]span // servers without contact; unlike down it does not end by a report from outside
+	lost map[target]span // servers without a new connection since a dial failed; Port.Alive does not change it
 }
 
 // span has the times of the first and the last failed dial to a server, since this node was last connected to it.
@@ -85,7 +85,8 @@ func (h *health) lostSince(server string) (time.Time, bool) {
 	return s.first, true
 }
 
-// forget drops servers that were not dialled for forgetDown, once there are maxDown.
+// forget drops the servers whose last failed dial is longer than forgetDown ago. It does nothing while fewer than
+// maxDown servers are recorded.
 func (h *health) forget() {
 	if len(h.down) < maxDown {
 		return
@@ -107,7 +108,8 @@ func (h *health) contact(server string) {
 	h.retry(server)
 }
 
-// reported records that server is reachable as others know, and wakes its waiters.
+// reported records that another source, such as gossip, reports server as reachable. It wakes the waiters of the
+// server.
 func (h *health) reported(server string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

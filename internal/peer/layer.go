@@ -84,7 +84,7 @@ func (l *layer) enter() bool {
 	return true
 }
 
-// offer passes an accepted connection to raft.
+// offer passes an accepted connection to raft. It returns false if the layer is closed.
 func (l *layer) offer(c *conn, k kind) bool {
 	var pacing net.Conn = c
 	if k == kindSnapshot {
@@ -97,7 +97,7 @@ func (l *layer) offer(c *conn, k kind) bool {
 	select {
 	case l.incoming <- h:
 	case <-l.ctx.Done():
-		_ = h.Close() // unused
+		_ = h.Close() // the connection is not used
 	}
 	return true
 }
@@ -153,7 +153,7 @@ func (l *layer) Close() error {
 	l.mu.Unlock()
 	l.cancel()
 	for _, h := range chosen {
-		_ = h.Conn.Close() // its user gets an error and closes h
+		_ = h.Conn.Close() // the user of the connection gets an error and closes h
 	}
 	return nil
 }

@@ -83,7 +83,7 @@ func TestLimits_FloodingCallerIsCut(t *testing.T) {
 				break
 			}
 		}
-		// twice as many as a caller may have in flight, and what is on its way
+		// The callee accepts twice as many calls as a caller may have in flight, and those that are on their way.
 		if err == nil || id > 4*peer.MaxInFlight {
 			t.Errorf("%d calls were taken", id)
 		}
@@ -99,7 +99,7 @@ func TestLimits_OpenAndResetLeakNothing(t *testing.T) {
 				most.Store(max(most.Load(), now.Add(1)))
 				defer now.Add(-1)
 				<-ctx.Done()
-				rest(context.Background(), 10*time.Millisecond) // slow to go
+				rest(context.Background(), 10*time.Millisecond) // the handler returns late
 				return nil, nil
 			}}})
 		c, err := n.dial(context.Background(), b.addr)
@@ -281,7 +281,7 @@ func TestLimits_CallerOverFlowControlWindowIsCut(t *testing.T) {
 			_, err = conn.Write(peer.DataFrame(2, make([]byte, 1024), false))
 			sent += 1024
 		}
-		if over := sent - peer.FirstRequest; err == nil || over > 128<<10 { // what is read ahead
+		if over := sent - peer.FirstRequest; err == nil || over > 128<<10 { // the server may read some bytes ahead
 			t.Errorf("cut after %d bytes: %v", sent, err)
 		}
 		_ = conn.Close()
@@ -289,9 +289,9 @@ func TestLimits_CallerOverFlowControlWindowIsCut(t *testing.T) {
 	})
 }
 
-// A caller that has begun to read the answer may send a request next. So its connection no longer counts as pending,
-// and the limit of pending connections must not close it. The pipe keeps the server in its write until the answer is
-// read.
+// TestLimits_PendingEndsBeforeTheAnswer checks that a connection no longer counts as pending when the caller can read
+// the answer. The caller may then send a request, so the limit of pending connections must not close the connection.
+// The pipe keeps the server in its write until the answer is read.
 func TestLimits_PendingEndsBeforeTheAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(true)

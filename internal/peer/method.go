@@ -11,15 +11,15 @@ import (
 // Peer identifies a caller, as verified when its connection was made.
 type Peer struct {
 	Identity
-	Caller Caller               // its verified identity
+	Caller Caller               // the verified identity of the other end
 	TLS    *tls.ConnectionState // nil without TLS
 }
 
 // Caller is the identity at the other end of a connection, as used by access control.
 type Caller struct {
-	Server string   // the server id of its preamble
+	Server string   // the server id in the preamble
 	Node   string   // node id; empty unless Proven
-	Apps   []string // SPIFFE ids of the applications it serves; empty unless Proven
+	Apps   []string // SPIFFE ids of the applications of the node; empty unless Proven
 	Proven bool     // a certificate proves the identity; without TLS any identity can be claimed
 }
 
@@ -48,7 +48,7 @@ type Method struct {
 	Concurrency int  // concurrent handlers for each connection; further calls wait. Default 256
 	MaxRequest  int  // bytes; default Limits.Message
 	MaxAnswer   int  // bytes; default Limits.Message
-	Join        bool // also callable by Port.Join, from and on servers without a cluster
+	Join        bool // Port.Join may also call the method, even from and on servers without a cluster
 }
 
 const defaultConcurrency = 256

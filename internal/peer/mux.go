@@ -31,9 +31,9 @@ type mux struct {
 	mu      sync.Mutex // guards what follows, and every stream
 	streams map[uint64]*stream
 	turns   turns
-	ping    bool // to be sent
-	pong    bool // to be sent
-	goAway  bool // to be sent
+	ping    bool // a ping is to be sent
+	pong    bool // a pong is to be sent
+	goAway  bool // a go-away frame is to be sent
 	last    uint64
 	err     error // why the connection ended
 }
@@ -43,7 +43,7 @@ type role interface {
 	take(f frame, body []byte) error // handles a frame of a stream
 	sent(s *stream)                  // is called when the last byte of s was written
 	lost(s *stream)                  // is called for each stream when the connection has ended
-	over() error                     // returns why the connection is not needed any more; nil = it is needed
+	over() error                     // returns why the connection is no longer needed, or nil
 }
 
 func newMux(c *conn, r role, t Timing) *mux {
@@ -266,7 +266,7 @@ func (m *mux) dispatch(f frame, body []byte) error {
 func (m *mux) widen(id uint64, body []byte) error {
 	s := m.streams[id]
 	if s == nil {
-		return nil // it has ended meanwhile
+		return nil // the stream has ended meanwhile
 	}
 	d := decoder{b: append([]byte{0, 0, 0, 0}, body...)}
 	more := d.uint64()

@@ -77,22 +77,22 @@ type Timing struct {
 
 // Limits hold the bounds of a Port. Zero fields take defaults.
 type Limits struct {
-	// maximum number of accepted connections that have not finished their preamble; default 512. One more closes the
-	// oldest
+	// Pending is the maximum number of accepted connections that have not finished their preamble; default 512. If one
+	// more arrives, the port closes the oldest.
 	Pending int
 	// PendingPerSource is the maximum number of such connections from one source address; default 128, at most
-	// Pending. One more closes the oldest one of that address.
+	// Pending. If one more arrives, the port closes the oldest one of that address.
 	PendingPerSource int
 
 	Connections int // connections with a finished preamble, both directions; default 4096
-	// InFlight is the number of unanswered calls to one server, and the number of those by Client.Wait, which do not
-	// count among the former. Further calls wait. Default 1024, at most 1024.
+	// InFlight is the maximum number of unanswered calls by Client.Call to one server. Calls by Client.Wait have a
+	// separate limit of the same size. Further calls wait. Default 1024, at most 1024.
 	InFlight int
 	Message  int // bytes of one request or answer; default 70 MiB
 }
 
-// maxInFlight is the number of unanswered calls that a callee accepts on one connection: those by Client.Call and those
-// by Client.Wait. The Limits of the callee do not matter.
+// maxInFlight is the number of unanswered calls that a callee accepts on one connection, by Client.Call and by
+// Client.Wait together. The Limits of the callee do not matter.
 const maxInFlight = 2048
 
 func (o Options) withDefaults() Options {

@@ -31,7 +31,7 @@ func (c *paced) SetDeadline(t time.Time) error {
 func (c *paced) Write(b []byte) (n int, err error) {
 	for first := true; len(b) > 0 && err == nil; first = false {
 		if !first {
-			_ = c.Conn.SetDeadline(time.Now().Add(c.limit)) // if it fails, so does the write
+			_ = c.Conn.SetDeadline(time.Now().Add(c.limit)) // if this fails, the write fails too
 		}
 		var m int
 		m, err = c.Conn.Write(b[:min(len(b), piece)])
@@ -59,7 +59,7 @@ func (c *snapshotOut) SetDeadline(t time.Time) error {
 
 func (c *snapshotOut) Write(b []byte) (n int, err error) {
 	for len(b) > 0 && err == nil {
-		_ = c.Conn.SetWriteDeadline(time.Now().Add(c.stall)) // if it fails, so does the write
+		_ = c.Conn.SetWriteDeadline(time.Now().Add(c.stall)) // if this fails, the write fails too
 		var m int
 		m, err = c.Conn.Write(b[:min(len(b), piece)])
 		b, n = b[m:], n+m

@@ -135,7 +135,7 @@ func (p *Port) Join() *Client { return p.joins }
 func (p *Port) Alive(server string) { p.health.reported(server) }
 
 // LostSince returns the time since which Raft cannot connect to a server. It returns false if Raft can connect, has
-// not tried recently, or has failed only for a moment.
+// not tried recently, or has failed for less than two seconds.
 func (p *Port) LostSince(server string) (time.Time, bool) { return p.health.lostSince(server) }
 
 // Refresh closes the connections that were opened while this node had another cluster or epoch. It does not close

@@ -14,6 +14,6 @@ func (p *Port) Probe(ctx context.Context, server string) (time.Duration, error) 
 		return 0, err
 	}
 	took := time.Since(begun)
-	_ = c.Close() // nothing was sent on it
+	_ = c.Close() // nothing was sent on the connection
 	return took, nil
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/quorate/quorate/internal/peer"
 )
 
-// sum is a state machine that keeps a hash of its log entries, and ballast.
+// sum is a state machine that keeps a hash of its log entries. Its snapshots have ballast.
 type sum struct {
 	mu      sync.Mutex
 	hash    uint64

@@ -16,9 +16,9 @@ type conn struct {
 	net.Conn
 	kind      kind
 	direction Direction
-	server    string   // at the other end
+	server    string   // id of the server at the other end
 	caller    Caller   // the verified identity of the other end
-	self      Identity // of this node when the connection was made
+	self      Identity // identity of this node when the connection was made
 	number    uint64   // increases with each connection
 	registry  *registry
 	once      sync.Once

@@ -55,7 +55,7 @@ func TestCall_HandlerErrorKeepsCodeAndDetails(t *testing.T) {
 		_, err := a.Client().Call(within(t, time.Minute), "b", "fail", []byte(name))
 		wantCode(t, err, fault.CodeOf(want))
 		if name == "long" || name == "plain" {
-			continue // cut to a length that travels; the code is what counts
+			continue // the text was shortened before it was sent, so only the code is compared
 		}
 		got, _ := fault.As(err)
 		w, _ := fault.As(want)
@@ -157,7 +157,7 @@ func TestCall_SmallIsNotBlockedByLarge(t *testing.T) {
 			t.Errorf("large both ways: %d bytes, %v", len(got), err)
 		}
 	})
-	wg.Go(func() { // its small request shares a connection with the others, and so does its answer
+	wg.Go(func() { // this small request shares a connection with the other requests
 		if got, err := a.Client().Call(ctx, "b", "large", nil); err != nil || len(got) != size {
 			t.Errorf("large answer: %d bytes, %v", len(got), err)
 		}

@@ -69,7 +69,7 @@ func BenchmarkRPC(b *testing.B) {
 	}
 }
 
-// measure runs b.N calls of callers at a time and reports the processor time of each.
+// measure runs b.N calls, with the given number of callers at a time. It reports the processor time of each call.
 func measure(b *testing.B, callers int, call func(int) error) {
 	b.Helper()
 	if err := call(0); err != nil {

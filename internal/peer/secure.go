@@ -82,7 +82,7 @@ func explainAccept(err error) error {
 		"what dials the peer port must be a node with the same cluster token")
 }
 
-// secureClient puts TLS on a dialled connection, if this port is secured.
+// secureClient starts TLS on a dialled connection, if this port uses TLS.
 func (p *Port) secureClient(ctx context.Context, raw net.Conn, server string) (net.Conn, *tls.ConnectionState, error) {
 	if p.opts.TLS == nil {
 		return raw, nil, nil
@@ -134,7 +134,7 @@ func isAlert(err error) bool {
 	return errors.As(err, &op) && op.Op == "remote error"
 }
 
-// errNoTLS never falls back to plain TCP.
+// errNoTLS returns the error for a missing TLS configuration. The port never falls back to plain TCP.
 func errNoTLS() error {
 	return fault.New(fault.Internal, "peer.secure",
 		"there is no TLS configuration for the peer port, although it must be secured")

@@ -11,22 +11,22 @@ type stream struct {
 	out    outbox
 	in     inbox
 	queued bool    // waits for its turn to send
-	prev   *stream // in the queue
+	prev   *stream // previous stream in the queue
 	next   *stream
-	gone   bool // the other side has cancelled: only a reset is sent
+	gone   bool // the call is over, so only a reset may still be sent
 
-	call *call // at the caller
-	task *task // at the callee
+	call *call // set only at the caller
+	task *task // set only at the callee
 }
 
 // outbox is the data that a stream has to send.
 type outbox struct {
-	first  frameType // of the next frame; 0 = data
-	head   []byte    // before the payload of the first frame
-	rest   []byte    // of the payload
-	fin    bool      // rest is the last of it
+	first  frameType // type of the next frame; 0 = data
+	head   []byte    // sent before the payload of the first frame
+	rest   []byte    // payload that is not sent yet
+	fin    bool      // rest is the end of the payload
 	window int       // bytes that the other side still accepts
-	grant  int       // bytes of its payload to grant
+	grant  int       // more bytes that the other side may send; not announced yet
 	reset  bool
 	began  bool // some data was written
 	sent   bool // all data was written
@@ -85,10 +85,10 @@ func (s *stream) emitPayload(b []byte) []byte {
 
 // inbox is the data that a stream has received.
 type inbox struct {
-	size   int // of the whole payload
+	size   int // bytes of the whole payload
 	buf    []byte
 	credit int // bytes the other side may still send
-	target int // bytes that it should be able to send; 0 = grant no more
+	target int // bytes that the other side should be able to send; 0 = grant no more
 	fin    bool
 }
 

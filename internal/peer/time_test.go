@@ -13,7 +13,8 @@ import (
 	"github.com/quorate/quorate/internal/peer"
 )
 
-// waiter is a method whose handler runs until its context ends; it reports why.
+// waiter returns a method whose handler runs until its context ends. The handler then sends the error of the context
+// to ended.
 func waiter(ended chan<- error) peer.Method {
 	return peer.Method{Name: "wait", Handle: func(ctx context.Context, _ peer.Request) ([]byte, error) {
 		<-ctx.Done()
@@ -76,8 +77,8 @@ func TestCall_CancellationReachesHandler(t *testing.T) {
 	})
 }
 
-// A caller that gives up, for example a checkup that its user ends, says nothing about the server. Other calls to the
-// server must not be refused because of it.
+// TestCall_SucceedsAfterCancelledDial checks that a caller that gives up does not make other calls to the server fail.
+// A cancelled dial says nothing about the server.
 func TestCall_SucceedsAfterCancelledDial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, dialled := newNetwork(true), make(chan struct{})
@@ -125,7 +126,7 @@ func TestCall_ExpiredBeforeSendIsNotDone(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() { _, _ = a.Client().Call(first, "b", "wait", nil) })
 		synctest.Wait()
-		_, err = a.Client().Call(within(t, time.Second), "b", "wait", nil) // the one place is taken
+		_, err = a.Client().Call(within(t, time.Second), "b", "wait", nil) // the only slot is taken
 		wantCode(t, err, fault.Timeout)
 		stop()
 		wg.Wait()
@@ -136,7 +137,8 @@ func TestCall_ExpiredBeforeSendIsNotDone(t *testing.T) {
 	})
 }
 
-// Calls that wait use up no places of other calls, nor the reverse.
+// TestWait_HasPlacesOfItsOwn checks that calls by Wait use no slots of calls by Call, and that calls by Call use no
+// slots of calls by Wait.
 func TestWait_HasPlacesOfItsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net, ended := newNetwork(true), make(chan error, 2)

@@ -39,7 +39,7 @@ type Transport struct {
 	layer *layer
 	net   *raft.NetworkTransport
 
-	ctx       context.Context // ends by Interrupt, which ends holding
+	ctx       context.Context // ends with Interrupt; ends the waits for servers that are down
 	interrupt context.CancelFunc
 	closed    sync.Once
 }
@@ -82,7 +82,7 @@ func (t *Transport) Close() error {
 	t.closed.Do(func() {
 		t.port.forget(t)
 		t.interrupt()
-		_ = t.net.Close() // always nil; it closes the layer
+		_ = t.net.Close() // this always returns nil, and closes the layer
 		t.net.CloseStreams()
 		t.layer.users.Wait()
 	})

@@ -17,7 +17,7 @@ import (
 	"github.com/quorate/quorate/internal/peer"
 )
 
-// pair are two nodes with a transport of the same group each.
+// pair returns two nodes, each with a transport of the same group.
 func pair(t *testing.T, n *network, setups ...setup) (a, b *node, from, to *peer.Transport) {
 	t.Helper()
 	a, b = start(t, n, "a", nil, setups...), start(t, n, "b", nil, setups...)
@@ -154,7 +154,7 @@ func TestTransport_StalledSnapshotIsCut(t *testing.T) {
 			serve(t, to, func(rpc raft.RPC) (any, error) {
 				begun := time.Now()
 				n, err := io.Copy(io.Discard, rpc.Reader)
-				_, _ = io.Copy(io.Discard, rpc.Reader) // as raft does; it must not wait again
+				_, _ = io.Copy(io.Discard, rpc.Reader) // raft reads on to discard the rest, and must not wait again
 				if took := time.Since(begun); took != 30*time.Second || n > size/2 {
 					t.Errorf("cut after %s and %d bytes", took, n)
 				}
@@ -367,7 +367,7 @@ func TestTransport_CloseEndsPendingDial(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l := n.listen(t, "") // takes nothing
+		l := n.listen(t, "") // accepts no connection
 		n.place("b", l.Addr().String())
 		begun := time.Now()
 		var wg sync.WaitGroup

@@ -116,9 +116,9 @@ func TestTrust_RefusalIsExplainedAndLoggedOnBothSides(t *testing.T) {
 		dial   func(io.Writer) setup
 		accept func(io.Writer) setup // nil = with the token
 		want   peer.Reason
-		told   string // in the error at the dialler and in its log
-		log    string // in the log of the acceptor
-		reason string // counted at the acceptor
+		told   string // part of the error and of the log of the dialler
+		log    string // part of the log of the acceptor
+		reason string // the reason that the acceptor counts
 	}{
 		{what: "another token", dial: func(w io.Writer) setup {
 			return trusting(keeper(t, clock, named("a"), other), w)
@@ -227,7 +227,7 @@ func errIsTimeout(err error) bool {
 	return ok && e.Timeout()
 }
 
-// A slow call runs during the renewal. Short calls run all the time, in both directions.
+// TestRenewal_LosesNoCall renews while a slow call runs. Short calls run all the time, in both directions.
 func TestRenewal_LosesNoCall(t *testing.T) {
 	clock, old, next := &wall{}, trust.NewToken(), trust.NewToken()
 	n := newNetwork(false)
@@ -358,7 +358,7 @@ func TestTrust_RevokedPeerIsCut(t *testing.T) {
 	})
 }
 
-// Requests of groups are repeated on another connection.
+// TestRenewal_LosesNoRaftRequest checks that requests of groups are repeated on another connection.
 func TestRenewal_LosesNoRaftRequest(t *testing.T) {
 	clock, token := &wall{}, trust.NewToken()
 	n := newNetwork(false)
@@ -388,7 +388,7 @@ func TestRenewal_LosesNoRaftRequest(t *testing.T) {
 	var count atomic.Int64
 	go func() {
 		defer close(renewals)
-		for range 20 { // each in the middle of requests, however slow these are
+		for range 20 { // each renewal happens in the middle of requests, however slow these are
 			a.Renew()
 			b.Renew()
 			for before := count.Load(); count.Load() < before+3; {

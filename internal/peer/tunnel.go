@@ -22,7 +22,7 @@ func (t *tunnels) offer(c *conn) {
 	select {
 	case t.incoming <- c:
 	case <-t.done:
-		_ = c.Close() // unused
+		_ = c.Close() // the connection is not used
 	}
 }
 

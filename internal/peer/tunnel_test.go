@@ -91,8 +91,8 @@ func TestTunnel_AnyEpochForNodeWithoutReplicas(t *testing.T) {
 	}
 }
 
-// A burst of calls opens many tunnels to one server at once. The server must not take them for an attack, and a tunnel
-// that Tunnel has returned must stay open.
+// TestTunnel_BurstIsNotCutByLimitOfHandshakes opens many tunnels to one server at once, as a burst of calls does. The
+// server must not take them for an attack, and a tunnel that Tunnel has returned must stay open.
 func TestTunnel_BurstIsNotCutByLimitOfHandshakes(t *testing.T) {
 	const burst = 500
 	net := newNetwork(false)

@@ -69,13 +69,13 @@ type Cut uint8
 // The reasons.
 const (
 	NotCut    Cut = iota
-	TooMany       // the oldest one when the listener had too many pending connections
-	TooManyOf     // the oldest one of its source address when that had too many
-	Silent        // it sent nothing
+	TooMany       // it was the oldest connection when the listener had too many
+	TooManyOf     // it was the oldest connection of its source address when the address had too many
+	Silent        // the connection sent nothing
 	Closed        // the Set was closed
 )
 
-// Conn is one pending connection. Reading from it reports the first byte to the Set.
+// Conn is one pending connection. The first byte that Read returns stops the timer of FirstByte.
 type Conn struct {
 	net.Conn
 	set       *Set
@@ -92,7 +92,7 @@ type Conn struct {
 func (s *Set) Add(c net.Conn) *Conn {
 	p := &Conn{Conn: c, set: s, source: sourceOf(c.RemoteAddr())}
 	if surplus := s.add(p); surplus != nil {
-		_ = surplus.Conn.Close() // its handshake fails
+		_ = surplus.Conn.Close() // the handshake of the connection fails
 	}
 	return p
 }
@@ -123,7 +123,8 @@ func (s *Set) add(p *Conn) (surplus *Conn) {
 	return surplus
 }
 
-// remove ends the count of a connection. It returns false if that has already happened.
+// remove removes a connection from the Set. It returns false if the connection was already removed. The caller holds
+// s.mu.
 func (s *Set) remove(p *Conn, why Cut) bool {
 	if p.inAll == nil {
 		return false
@@ -139,13 +140,13 @@ func (s *Set) remove(p *Conn, why Cut) bool {
 	return true
 }
 
-// end closes a connection that is still pending.
+// end closes a connection, if it is still pending.
 func (s *Set) end(p *Conn, why Cut) {
 	s.mu.Lock()
 	pending := s.remove(p, why)
 	s.mu.Unlock()
 	if pending {
-		_ = p.Conn.Close() // its handshake fails
+		_ = p.Conn.Close() // the handshake of the connection fails
 	}
 }
 

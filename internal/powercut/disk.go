@@ -22,18 +22,18 @@ type Disk struct {
 
 	root  *node
 	open  map[uint64]*node
-	syncs map[uint64]int // changes before a sync that has begun
+	syncs map[uint64]int // by number of a sync that has begun: the number of changes to sync
 }
 
 // node is a file or a directory.
 type node struct {
-	path    string // with which it was last opened
+	path    string // the path in the last record that named the node
 	dir     bool
-	data    []byte           // of a file: synced
-	names   map[string]*node // of a directory: synced
-	live    map[string]*node // of a directory: as programs see it
-	changes []change         // not synced
-	synced  int              // number of earlier changes, which are synced
+	data    []byte           // content of a file that is synced
+	names   map[string]*node // names in a directory that are synced
+	live    map[string]*node // names in a directory, as programs see them
+	changes []change         // changes that are not synced
+	synced  int              // number of earlier changes that are synced
 }
 
 // change is one change of a file or directory.
@@ -41,7 +41,7 @@ type change struct {
 	op   byte
 	at   int64 // offset or size
 	data []byte
-	// of a directory: the names that change, with their new files or directories; nil = the name is removed
+	// For a directory: the names that change, with their new files or directories. nil = the name is removed.
 	names map[string]*node
 }
 
@@ -185,7 +185,7 @@ func (d *Disk) renamed(from, to string, link bool) error {
 	return nil
 }
 
-// note changes names of a directory without syncing them.
+// note changes names of a directory. The changes are not synced yet.
 func (n *node) note(names map[string]*node) {
 	n.changes = append(n.changes, change{names: names})
 	setNames(n.live, names)
@@ -253,7 +253,7 @@ const (
 	KeepPrefix             // a random number of the oldest changes of each file and directory; the last may be torn
 	KeepSome               // random blocks of each write; of each directory, a random number of the oldest changes
 	KeepAll                // everything is kept, as after kill -9
-	Keeps                  // the number of these selections
+	Keeps                  // number of the selections above
 )
 
 // block is the number of bytes that a disk writes atomically.

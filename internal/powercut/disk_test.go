@@ -26,14 +26,14 @@ func newTestDisk(t *testing.T) *disk {
 
 func (d *disk) do(op byte, a, b uint64, first, second string) {
 	d.t.Helper()
-	// through the format of a trace
+	// The record goes through the format of a trace.
 	path := filepath.Join(d.t.TempDir(), "trace")
 	if err := os.WriteFile(path, append(appendRecord(nil, op, a, b, []byte(first), []byte(second)), opWrite, 7),
 		0o600); err != nil {
 		d.t.Fatal(err)
 	}
 	records, err := ReadTrace(path)
-	if err != nil || len(records) != 1 { // the second one is not complete
+	if err != nil || len(records) != 1 { // the second record is not complete
 		d.t.Fatalf("%d records, %v", len(records), err)
 	}
 	if err := d.Apply(&records[0]); err != nil {
@@ -77,7 +77,7 @@ func (d *disk) image(keep Keep, seed uint64) string {
 	return strings.Join(out, " ")
 }
 
-// each returns every image of a number of random ones.
+// each returns the different images that 60 seeds produce.
 func (d *disk) each(keep Keep) map[string]bool {
 	d.t.Helper()
 	out := map[string]bool{}
@@ -113,7 +113,7 @@ func TestDisk_LosesWhatIsNotSynced(t *testing.T) {
 	}
 }
 
-// What is written while a sync runs is not synced by it.
+// TestDisk_SyncKeepsOnlyEarlierWrites checks that a sync does not cover a write that happens while the sync runs.
 func TestDisk_SyncKeepsOnlyEarlierWrites(t *testing.T) {
 	d := newTestDisk(t)
 	f := d.openFile("f")

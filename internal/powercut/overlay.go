@@ -18,7 +18,7 @@ const Tag = "quorate_powercut"
 var hooked = []string{"openat", "Close", "pwrite", "write", "Ftruncate", "Fallocate", "Fsync", "Renameat",
 	"unlinkat", "Mkdirat", "linkat"}
 
-// added is the overlay's file in package syscall.
+// added is the text of the file that the overlay adds to package syscall.
 const added = `package syscall
 
 import "sync/atomic"
@@ -131,7 +131,7 @@ var unlinkatBody = regexp.MustCompile(`(?s)(\nfunc Unlinkat\(dirfd int, path str
 // syscallStart is the first line of the function Syscall of package syscall. The package golang.org/x/sys calls the
 // kernel through this function. The overlay inserts the text of the constant fdatasyncCode after this line, so that
 // the hook also sees the system call fdatasync. Syscall must not grow the stack, because its arguments may be pointers
-// into it. The inserted code may grow it, because the arguments of fdatasync are no pointers.
+// into the stack. The inserted code may grow the stack, because the arguments of fdatasync are no pointers.
 const (
 	syscallStart  = "\nfunc Syscall(trap, a1, a2, a3 uintptr) (r1, r2 uintptr, err Errno) {\n"
 	fdatasyncCode = "\tif trap == SYS_FDATASYNC {\n\t\treturn fdatasync(a1)\n\t}\n"

@@ -21,7 +21,7 @@ type Recorder struct {
 	sync  time.Duration // how long a sync takes
 
 	mu     sync.Mutex
-	files  map[int]uint64 // open files below root: number of each
+	files  map[int]uint64 // by descriptor: the numbers of open files below root
 	opened uint64
 	syncs  atomic.Uint64
 }
@@ -125,7 +125,7 @@ func (r *Recorder) call(c syscall.FileCall) (after func(int, error), skip bool) 
 	case "truncate":
 		r.put(opTruncate, file, uint64(c.A), nil, nil)
 	case "allocate":
-		if c.A == 0 { // otherwise the size does not change
+		if c.A == 0 { // with another mode, the size does not change
 			r.put(opExtend, file, uint64(c.B+c.C), nil, nil)
 		}
 	case "sync":

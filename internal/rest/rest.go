@@ -51,8 +51,8 @@ type Client struct {
 
 // Transport returns a transport to one service. It uses the TLS settings in config, or the default settings if config
 // is nil. The transport keeps a limited number of idle connections. A request fails if the header of its answer has
-// more than MaxHeader bytes. This also limits the number of header fields to MaxHeader/3, because a field has at least
-// 3 bytes: a name, a colon and a line feed.
+// more than MaxHeader bytes. This also limits the number of header fields to MaxHeader/3. A field has at least 3
+// bytes: a name, a colon and a line feed.
 func Transport(config *tls.Config) *http.Transport {
 	return &http.Transport{
 		Proxy:                  http.ProxyFromEnvironment,
@@ -214,7 +214,7 @@ func (c *Client) words(response *http.Response, body []byte, credentials http.He
 	for _, values := range credentials {
 		for _, value := range values {
 			for _, part := range append(strings.Fields(value), value) {
-				if len(part) >= minSecret && part != "Bearer" && part != "Basic" { // the words of the scheme
+				if len(part) >= minSecret && part != "Bearer" && part != "Basic" { // not the name of the scheme
 					text = strings.ReplaceAll(text, part, "***")
 				}
 			}
@@ -250,7 +250,7 @@ func retryAfter(response *http.Response) time.Duration {
 // Backoff returns how long to wait after a failed attempt. The first attempt has number 1. The time doubles with each
 // attempt up to a maximum. It has jitter, so that many callers do not retry at the same moment.
 func Backoff(attempt int) time.Duration {
-	// From half of the interval to all of it.
+	// The delay is random: from half of the interval to the whole interval.
 	steps := backoff.ExponentialBackOff{InitialInterval: firstDelay * 3 / 4, RandomizationFactor: 1. / 3, Multiplier: 2,
 		MaxInterval: maxDelay * 3 / 4}
 	for range min(attempt, 8) - 1 {

@@ -16,7 +16,8 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// A server that sees that a call has ended may still write an answer, without a body.
+// TestGet_EmptyAnswerAtEndOfCallIsTimeout lets a server answer without a body when the call has ended, as some servers
+// do.
 func TestGet_EmptyAnswerAtEndOfCallIsTimeout(t *testing.T) {
 	for name, ended := range map[string]bool{"the call has ended": true, "the call goes on": false} {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -51,7 +52,8 @@ func TestBackoff_DoublesUpToItsBound(t *testing.T) {
 	}
 }
 
-// A service may repeat credentials in its message. A credential of one or two letters is part of other words.
+// TestGet_HidesCredentialsInMessages checks the message of a service that repeats credentials. A credential of one or
+// two letters is part of other words, so it is not hidden.
 func TestGet_HidesCredentialsInMessages(t *testing.T) {
 	for credential, want := range map[string]string{
 		"Bearer root":       "a Bearer token: *** is unknown",

@@ -26,10 +26,10 @@ func SparePort(t testing.TB) int {
 	return port
 }
 
-// ReservePort returns a port of 127.0.0.1 that is free for TCP and UDP. It reserves the port until release is called
-// or this process ends: no other call in any process returns it. Several test programs run at the same time, and
-// without a reservation another test could take the port before the caller opens it. The caller must keep a reference
-// to release, because the garbage collector may otherwise end the reservation.
+// ReservePort returns a port of 127.0.0.1 that is free for TCP and UDP. On Linux, it reserves the port until release
+// is called or this process ends: no other call in any process returns the port. Several test programs run at the same
+// time. Without a reservation another test could take the port before the caller opens it. The caller must keep a
+// reference to release, because the garbage collector may otherwise end the reservation.
 func ReservePort() (port int, release func(), err error) {
 	for _, i := range rand.Perm(endPort - firstPort) { //nolint:gosec // chance, not a secret
 		port := firstPort + i

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Patience is how long a test waits for something before it counts as hanging, and fails. It is no expectation of how
-// long something takes.
+// Patience is how long a test waits for an event before the test fails. It is much longer than any event takes, so a
+// test fails only if the event never happens.
 const Patience = 2 * time.Minute
 
 // Must ends the test if err is not nil.

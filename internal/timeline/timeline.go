@@ -18,9 +18,9 @@ const Category = "quorate"
 const (
 	Request   = "request"   // the HTTP handler begins
 	Queued    = "queued"    // the leader puts a write into the queue of the proposer
-	Answered  = "answered"  // its caller runs again; with the index of the entry
+	Answered  = "answered"  // the goroutine that queued the write runs again; with the index of the entry
 	Forward   = "forward"   // a node that does not lead begins to send a write to the leader
-	Forwarded = "forwarded" // its caller runs again
+	Forwarded = "forwarded" // the goroutine that sent the write runs again
 	Response  = "response"  // the HTTP handler ends
 )
 
@@ -29,8 +29,8 @@ const (
 	Encoded  = "encoded"  // the leader has the content of the entry and is about to write it
 	Written  = "written"  // the entry is on the disk of the leader
 	Stored   = "stored"   // the entry is on the disk of a follower
-	Applying = "applying" // the state machine of a server begins to apply it; the leader is nearly always first
-	Applied  = "applied"  // it has applied the entry
+	Applying = "applying" // the state machine of a server begins to apply the entry, nearly always first on the leader
+	Applied  = "applied"  // the state machine has applied the entry
 	Settled  = "settled"  // the leader begins to give results to the requests of the entry
 )
 

@@ -40,8 +40,8 @@ func (d *Declared) collectorClient(env func(string) (string, bool)) (*http.Clien
 	return &http.Client{Transport: transport, Timeout: timeout}, nil
 }
 
-// variable returns the value of an OTLP environment variable. name is the end of its name. The variable for traces
-// overrides the variable for all signals.
+// variable returns the value of an OTLP environment variable. The parameter name is the last part of the variable's
+// name. The variable for traces overrides the variable for all signals.
 func variable(env func(string) (string, bool), name string) string {
 	for _, prefix := range []string{"OTEL_EXPORTER_OTLP_TRACES_", "OTEL_EXPORTER_OTLP_"} {
 		if v, _ := env(prefix + name); strings.TrimSpace(v) != "" {
@@ -51,7 +51,7 @@ func variable(env func(string) (string, bool), name string) string {
 	return ""
 }
 
-// collectorTLS returns the TLS settings that the environment sets.
+// collectorTLS returns the TLS settings that the environment sets. It returns fault.Invalid if a file cannot be used.
 func collectorTLS(env func(string) (string, bool)) (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	invalid := func(name string, err error) error {

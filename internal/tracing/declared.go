@@ -22,7 +22,7 @@ type Declared struct {
 	Protocol     string  // grpc or http
 	Insecure     bool    // without TLS
 	Headers      map[string]string
-	Timeout      time.Duration // of one export; 0 = the default
+	Timeout      time.Duration // timeout of one export; 0 = the default
 	Zipkin       string        // URL of a Zipkin collector, such as http://localhost:9411/api/v2/spans; empty = none
 }
 
@@ -62,7 +62,7 @@ func (d *Declared) sampler(env func(string) (string, bool)) sdktrace.Sampler {
 	return sdktrace.ParentBased(sdktrace.TraceIDRatioBased(d.SamplingRate))
 }
 
-// newExporter returns the exporter of the environment, or the declared one.
+// newExporter returns the OTLP exporter that the environment enables, or otherwise the one that o.Declared describes.
 func newExporter(ctx context.Context, o Options) (sdktrace.SpanExporter, error) {
 	protocol := ""
 	for _, name := range []string{"OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"} {

@@ -1,8 +1,8 @@
 // Package tracing propagates W3C trace context between processes. It exports spans over OTLP if the standard OTEL_
 // variables or the Configuration resource enable that, and to Zipkin if the Configuration resource names a collector.
 //
-// It owns the header traceparent of outgoing requests, and the exporter. Without an exporter, a span has only ids. With
-// an exporter, it is a span of the OpenTelemetry SDK, and Close ends the goroutines of the SDK.
+// It owns the header traceparent of outgoing requests, and the exporter. Without an exporter, a span has only ids.
+// With an exporter, a span is one of the OpenTelemetry SDK, and Close ends the goroutines of the SDK.
 package tracing
 
 import (
@@ -33,7 +33,7 @@ type Options struct {
 	Version   string
 	Env       func(name string) (string, bool)
 	Logger    *slog.Logger // reports a Zipkin collector that does not answer; nil = nothing
-	Declared  *Declared    // by a Configuration; variables of the environment have precedence; nil = nothing
+	Declared  *Declared    // from a Configuration; environment variables have precedence; nil = none
 }
 
 // Tracer makes spans. It is safe for concurrent use.
@@ -141,7 +141,7 @@ const (
 // Origin says how a span begins. The zero value is a client's span that begins at once.
 type Origin struct {
 	Kind  Kind
-	ID    [8]byte   // of the span; zero = a random one
+	ID    [8]byte   // id of the span; zero = a random one
 	Begun time.Time // zero = the span begins now
 }
 
@@ -181,8 +181,9 @@ func (t *Tracer) StartFrom(ctx context.Context, h http.Header, name string, o Or
 	return s
 }
 
-// identify sets the id of a span that is not exported and whose id is not given. It is that of the parent, because
-// children of an id that no collector has are lost in their trace. A span without a parent gets a new id.
+// identify sets the id of a span that is not exported, unless its id is given. The span gets the id of its parent.
+// With an id of its own, its children would refer to a span that no collector has. A span without a parent gets a new
+// id.
 func (s *Span) identify(parent traceparent) {
 	switch {
 	case s.id != [8]byte{}:
@@ -219,7 +220,7 @@ func (e *export) begin(s *Span, parent traceparent, h http.Header, name string, 
 	}
 }
 
-// spanID is the key of the id that a span gets, in the context of its start.
+// spanID is the context key for the id that a new span gets.
 type spanID struct{}
 
 // ids generates random ids, except for spans whose id is given.
@@ -275,7 +276,8 @@ func (s *Span) SetInt(name string, n int64) {
 	}
 }
 
-// clean returns a text in valid UTF-8 for a collector. Other text would make the export of all spans fail.
+// clean returns a text in valid UTF-8 for a collector, with at most maxAttribute bytes. Other text would make the
+// export of all spans fail.
 func clean(text string) string {
 	return fault.Shorten(strings.ToValidUTF8(text, "\uFFFD"), maxAttribute)
 }
@@ -298,8 +300,8 @@ func (s *Span) Inject(h http.Header) {
 	h[headerParent] = []string{string(b[:])}
 }
 
-// End ends the span. status is the HTTP status of the answer, or 0 if there is none. The span is marked as failed if
-// err is not nil, with its text, or if the status is 400 or more, as in Dapr.
+// End ends the span. status is the HTTP status of the answer, or 0 if there is none. If err is not nil, the span is
+// marked as failed with the text of err. It is also marked as failed if the status is 400 or more, as in Dapr.
 func (s *Span) End(status int, err error) {
 	if s.full == nil {
 		return
@@ -328,7 +330,8 @@ type traceparent struct {
 	valid bool
 }
 
-// parse reads version 00, and the same fields of later versions.
+// parse decodes the header traceparent of version 00, and the same fields of later versions. If the text is malformed,
+// the result is not valid.
 func parse(text string) (p traceparent) {
 	if len(text) < 55 || text[2] != '-' || text[35] != '-' || text[52] != '-' || text[:2] == "ff" || len(text) > 55 &&
 		(text[:2] == "00" || text[55] != '-') || strings.ToLower(text) != text {

@@ -25,15 +25,15 @@ func env(pairs map[string]string) func(string) (string, bool) {
 
 const parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
-// A child of a span that no collector has would be lost in its trace. So a span that is not exported passes on the id
-// of its parent, and a span without a parent that of its own.
+// TestStart_PassesOnOnlyIDsThatAreExported checks which id a span passes on. A child of a span that no collector has
+// would be lost in its trace. So a span that is not exported passes on the id of its parent.
 func TestStart_PassesOnOnlyIDsThatAreExported(t *testing.T) {
 	collector := httptest.NewServer(http.NotFoundHandler())
 	defer collector.Close()
 	exporting := func(rate float64) tracing.Options {
 		return tracing.Options{Env: env(nil), Declared: &tracing.Declared{SamplingRate: rate, Zipkin: collector.URL}}
 	}
-	t.Setenv("OTEL_TRACES_SAMPLER", "always_off") // the SDK reads it itself
+	t.Setenv("OTEL_TRACES_SAMPLER", "always_off") // the SDK itself reads this variable
 	off := exporting(1)
 	off.Env = env(map[string]string{"OTEL_TRACES_SAMPLER": "always_off"})
 	unsampled := parent[:53] + "00"
@@ -96,7 +96,7 @@ func TestOpen_ExportsSpansIfConfigured(t *testing.T) {
 		bodies <- r.URL.Path + " " + string(b)
 	}))
 	defer collector.Close()
-	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL) // the SDK reads it itself
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL) // the SDK itself reads this variable
 	t.Setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "none")
 	tracer, err := tracing.Open(context.Background(),
 		tracing.Options{Service: "orders", Env: env(map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": collector.URL})})
@@ -115,7 +115,8 @@ func TestOpen_ExportsSpansIfConfigured(t *testing.T) {
 	}
 }
 
-// A span that several processes know has the same id everywhere. It may begin before the process that exports it.
+// TestStartFrom_UsesGivenIDAndTime checks that a span that several processes know has the same id everywhere. Such a
+// span may begin before the process that exports it.
 func TestStartFrom_UsesGivenIDAndTime(t *testing.T) {
 	collector, spans := testutil.Bodies(t)
 	for _, declared := range []*tracing.Declared{nil, {SamplingRate: 1, Zipkin: collector}} {
@@ -187,7 +188,8 @@ func TestEnd_RefusedAnswersHaveTheError(t *testing.T) {
 	}
 }
 
-// The collector may be hostile, and the variables of its certificates and timeout must work.
+// TestCollectorClient_BoundsHeadersAndReadsVariables checks that the client limits the headers of an answer, because a
+// collector may be hostile. The client must also apply the variables for certificates and for the timeout.
 func TestCollectorClient_BoundsHeadersAndReadsVariables(t *testing.T) {
 	fields := 0
 	collector := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -21,7 +21,7 @@ type authority struct {
 	key  ed25519.PrivateKey
 }
 
-// The authority is valid as long as its token: it does not expire.
+// authorityTime returns the validity of an authority. It does not end, because a token does not expire.
 func authorityTime() (from, to time.Time) {
 	return time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
 }
@@ -55,7 +55,7 @@ func (a *authority) issue(id Identity, from, to time.Time) (*tls.Certificate, er
 	if err != nil {
 		return nil, &fault.Error{Code: fault.Internal, Op: "trust.issue", Msg: "no key can be made", Err: err}
 	}
-	// It fails only if rand does, which ends the program.
+	// rand.Int fails only if rand.Reader fails, and then the program ends.
 	serial, _ := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
 	template := &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{Organization: []string{"Quorate node"}, CommonName: id.Node},

@@ -6,7 +6,7 @@ import (
 	"encoding/hex"
 )
 
-// AuthorityKey is the public key of a token's authority.
+// AuthorityKey returns the public key of the authority of a token, or the text of an error.
 func AuthorityKey(t Token) string {
 	a, err := newAuthority(t)
 	if err != nil {
@@ -15,7 +15,7 @@ func AuthorityKey(t Token) string {
 	return hex.EncodeToString(a.key.Public().(ed25519.PublicKey))
 }
 
-// AuthorityHash is the hash of its certificate.
+// AuthorityHash returns the hash of the certificate of the authority of a token, or the text of an error.
 func AuthorityHash(t Token) string {
 	a, err := newAuthority(t)
 	if err != nil {

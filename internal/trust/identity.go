@@ -63,11 +63,11 @@ func appOf(u *url.URL) (App, bool) {
 // Identity is what a certificate certifies about a node.
 type Identity struct {
 	Node   string // node id
-	Server string // the id that the node uses on the peer port; empty = any of the node's
-	Apps   []App  // applications that it serves
+	Server string // id of the node on the peer port; empty = any server id of the node
+	Apps   []App  // applications of the node
 }
 
-// The URIs for what has no standard name.
+// Parts of the URIs for the node id and the server id, and the maximum number of URIs.
 const (
 	uriScheme    = "quorate"
 	uriNode      = "node:"

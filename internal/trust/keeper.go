@@ -53,8 +53,8 @@ type Keeper struct {
 // credentials are the credentials in use. They do not change.
 type credentials struct {
 	own          bool
-	fingerprints []string // of the tokens
-	keys         [][]byte // for gossip
+	fingerprints []string // fingerprints of the tokens
+	keys         [][]byte // keys for gossip
 	issuer       *authority
 	roots        *x509.CertPool
 	leaf         *tls.Certificate // nil until there is an identity
@@ -184,12 +184,12 @@ func (c *credentials) checkOwn(id Identity, now time.Time) error {
 func (k *Keeper) Keys() [][]byte { return k.current.Load().keys }
 
 // Server returns the TLS configuration for accepted connections of a protocol, or nil if this node has no certificate
-// yet. The caller must send a certificate, which must be valid and issued by an accepted authority. The user of the
-// configuration must also call Verify, which checks to which server the certificate belongs.
+// yet. The dialing node must send a certificate, which must be valid and issued by an accepted authority. The user of
+// the configuration must also call Verify, which checks to which server the certificate belongs.
 func (k *Keeper) Server(protocol string) *tls.Config {
 	c := k.config(protocol)
 	if c != nil {
-		c.ClientAuth = tls.RequireAnyClientCert // and VerifyConnection
+		c.ClientAuth = tls.RequireAnyClientCert // VerifyConnection checks the certificate
 	}
 	return c
 }
@@ -223,7 +223,7 @@ func (k *Keeper) config(protocol string) *tls.Config {
 type Status struct {
 	Own      bool     // external certificates
 	Tokens   []string // fingerprints: the first is used, the second is accepted
-	Apps     []App    // in the certificate
+	Apps     []App    // applications that the certificate names
 	NotAfter time.Time
 }
 
@@ -235,7 +235,7 @@ func (k *Keeper) Status() Status {
 		return s
 	}
 	leaf := c.leaf.Leaf
-	if leaf == nil { // since Go 1.23 package tls keeps it
+	if leaf == nil { // package tls has filled in the field Leaf since Go 1.23
 		return s
 	}
 	s.Apps, s.NotAfter = identityOf(leaf).Apps, leaf.NotAfter

@@ -80,7 +80,7 @@ func meet(t testing.TB, dialler, acceptor *trust.Keeper) meeting {
 	return m
 }
 
-// wire is a connection over loopback.
+// wire returns the two ends of a connection over loopback.
 func wire(t testing.TB) (a, b net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed at once
@@ -202,7 +202,7 @@ func TestCertificate_IsValidForADay(t *testing.T) {
 		t.Errorf("it holds until %v, want %v", first, want)
 	}
 	m := meet(t, a, b)
-	c.add(-59 * time.Minute) // the clock of the other is behind
+	c.add(-59 * time.Minute) // the clock of the other node is behind
 	if _, err := b.Verify(m.server, "n1.d1"); err != nil {
 		t.Errorf("an hour earlier: %v", err)
 	}
@@ -306,7 +306,7 @@ func (e *elsewhere) sign(template, parent *x509.Certificate, by *ecdsa.PrivateKe
 	return cert, key
 }
 
-// pair returns a certificate that change has modified.
+// pair returns a certificate of e that change has modified. The pair accepts e and the authorities in roots.
 func (e *elsewhere) pair(change func(*x509.Certificate), roots ...*elsewhere) *trust.Pair {
 	e.t.Helper()
 	template := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "n1"},

@@ -33,7 +33,7 @@ type Token struct{ secret [secretLen]byte }
 // NewToken returns a new random token.
 func NewToken() Token {
 	var t Token
-	_, _ = rand.Read(t.secret[:]) // it never fails: it aborts the program instead
+	_, _ = rand.Read(t.secret[:]) // rand.Read never fails: it aborts the program instead
 	return t
 }
 
@@ -88,7 +88,8 @@ func ParseToken(text string) (Token, error) {
 	return t, nil
 }
 
-// noToken distinguishes other versions of the format from text that is no token.
+// noToken returns the error for a text that does not begin with tokenPrefix. The error tells another version of the
+// format from a text that is no token.
 func noToken(text string) error {
 	if rest, ok := strings.CutPrefix(text, tokenFamily); ok {
 		if version, _, found := strings.Cut(rest, "_"); found && version != "" && len(version) <= 3 &&
@@ -144,7 +145,7 @@ const (
 	labelFingerprint = "fingerprint"
 )
 
-// derive returns n bytes for a use, by HKDF with SHA-256.
+// derive returns n bytes for the use that label names, by HKDF with SHA-256.
 func (t Token) derive(label string, n int) []byte {
 	key, err := hkdf.Key(sha256.New, t.secret[:], []byte(deriveSalt), label, n)
 	if err != nil {

@@ -21,7 +21,7 @@ type Doubt string
 const (
 	Foreign Doubt = "authority"   // issued by an authority that this node does not accept
 	Untimed Doubt = "expired"     // expired or not valid yet, by this node's clock
-	Unfit   Doubt = "certificate" // of an accepted authority, but without what is needed
+	Unfit   Doubt = "certificate" // from an accepted authority but not usable, for example for another server
 )
 
 // Distrust is the error for a refused certificate. Errors of this package wrap it.

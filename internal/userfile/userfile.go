@@ -68,8 +68,8 @@ func ReadFrom(f *os.File) ([]byte, error) {
 	return Text(b), nil
 }
 
-// ReadOnce returns the text of any file, see Text. It is for commands, whose users may name a pipe. A node that follows
-// changes of a file must use Read.
+// ReadOnce returns the text of any file, see Text. It is for commands, whose users may name a pipe. A node that
+// follows changes of a file must use Read.
 func ReadOnce(path string) ([]byte, error) {
 	b, err := os.ReadFile(path)
 	return Text(b), err

@@ -37,7 +37,7 @@ func (p problem) String() string { return fmt.Sprintf("%s:%d: %s", p.file, p.lin
 func check(f tree.File, finders []finder) (out []problem, err error) {
 	switch {
 	case strings.HasPrefix(f.Name, "internal/archtest/language/"):
-		return nil, nil // these files have to name the words
+		return nil, nil // the files of this package name the words
 	case strings.HasSuffix(f.Name, ".go"):
 		out, err = checkGo(f, finders)
 	case isScript(f.Name):
@@ -155,7 +155,7 @@ func checkGo(f tree.File, finders []finder) (out []problem, err error) {
 	return append(out, checkColumns(f.Name, string(f.Text), raw)...), nil
 }
 
-// commentText is a group without its comment signs, line by line as in the file.
+// commentText returns the text of a comment group without the comment signs, line by line as in the file.
 func commentText(group *ast.CommentGroup) string {
 	lines := make([]string, len(group.List))
 	for i, c := range group.List {
@@ -164,12 +164,13 @@ func commentText(group *ast.CommentGroup) string {
 	return strings.Join(lines, "\n")
 }
 
-// unquoted is a literal without quotes; escapes stay, for they keep the words apart.
+// unquoted returns the content of a literal without its quotes. It replaces the escapes of a newline and of a tab with
+// two blanks, so that they separate words.
 func unquoted(literal string) string {
 	return strings.NewReplacer(`\n`, "  ", `\t`, "  ").Replace(literal[1 : len(literal)-1])
 }
 
-// columns is the width of a line.
+// columns returns the width of a line. A tab counts as tabWidth.
 func columns(line string) (n int) {
 	for _, r := range line {
 		if r == '\t' {

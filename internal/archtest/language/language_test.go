@@ -9,7 +9,7 @@ import (
 	"github.com/quorate/quorate/internal/archtest/tree"
 )
 
-// found are the words of the list that a text contains.
+// found returns the words of the list that a text contains.
 func found(text string) (out []string) {
 	for _, f := range finders() {
 		for range f.in(text) {
@@ -137,7 +137,8 @@ func TestCheck_FindsLongLines(t *testing.T) {
 	}
 }
 
-// No file of the repository uses a word of the list or has a longer line.
+// TestRepository_KeepsToWordsAndColumns checks that no file of the repository uses a word of the list or has a longer
+// line.
 func TestRepository_KeepsToWordsAndColumns(t *testing.T) {
 	files, err := tree.Files("../../..")
 	if err != nil || len(files) < 100 {

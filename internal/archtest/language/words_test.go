@@ -9,7 +9,7 @@ import (
 // regular expression that matches permitted uses of it. In both, a blank matches any white space, including a line
 // break. Case does not matter.
 type word struct {
-	not     string // as the style guide names it
+	not     string // the expression, as the style guide names it
 	but     string // what to write
 	pattern string
 	unless  string // a use that is right: matched against the surroundings; may be empty
@@ -23,7 +23,7 @@ func words() []word {
 	return []word{
 		{"mend", "fix; in logs: hint", `mend(?:s|ed|ing)?`, ``},
 		{"but for", "except", `but for`, `\bnot (?:for|only) .*but for`},
-		{"but that", "except that", `\w+ but that`, ``}, // after a comma it joins two sentences
+		{"but that", "except that", `\w+ but that`, ``}, // after a comma, "but that" joins two sentences
 		{"for good", "permanently", `for good`, `for good (?:reason|measure|performance)`},
 		{"of before, those of before", "previous, the earlier", `of before`, ``},
 		{"else (at the end of a sentence)", "otherwise (at the start)", `else(?:[.;:)]|$)`,
@@ -77,7 +77,7 @@ func finders() (out []finder) {
 	return out
 }
 
-// end closes a pattern at the end of a word, unless it says itself what follows.
+// end returns the pattern for the end of a word. It returns "" if pattern contains "$" and so defines its own end.
 func end(pattern string) string {
 	if strings.Contains(pattern, "$") {
 		return ""

@@ -1,5 +1,5 @@
-// Package tree finds the files of the repository. In a git checkout these are the files that git tracks, so files that
-// somebody made while following the documentation are not checked.
+// Package tree finds the files of the repository. In a git checkout these are the files that git tracks. So files that
+// a reader made while following the documentation are not checked.
 //
 // It owns the choice of these files for all checks. It has no goroutines.
 package tree
@@ -22,9 +22,9 @@ type File struct {
 }
 
 // Names returns the paths of the regular files of the repository, with slashes, in lexical order. The argument is the
-// root of the repository. In a git checkout, Names returns only tracked files: a new file is checked after git add.
-// In all other cases, it returns all files except those in bin. Examples are an unpacked archive, a machine without
-// git, and a checkout of another user, which git refuses to read.
+// root of the repository. In a git checkout, Names returns only tracked files: a new file is checked after git add. In
+// all other cases, it returns all files except those in bin and .git. Examples are an unpacked archive, a machine
+// without git, and a checkout of another user, which git refuses to read.
 func Names(root string) ([]string, error) {
 	if _, err := os.Lstat(filepath.Join(root, ".git")); err == nil {
 		if out, err := tracked(root); err == nil {
@@ -41,7 +41,7 @@ func tracked(root string) (out []string, err error) {
 	}
 	for name := range strings.SplitSeq(string(text), "\x00") {
 		info, err := os.Lstat(filepath.Join(root, filepath.FromSlash(name)))
-		if err == nil && info.Mode().IsRegular() { // it may be deleted, and not yet in git
+		if err == nil && info.Mode().IsRegular() { // a tracked file may be missing from the work tree
 			out = append(out, name)
 		}
 	}

@@ -22,7 +22,8 @@ func write(t *testing.T, root string, names ...string) {
 	}
 }
 
-// A reader of the tutorials makes programs inside the clone, such as sdk/stock/main.go.
+// TestNames_LeavesOutUntrackedFiles checks that files that a reader of the tutorials makes inside the clone, such as
+// sdk/stock/main.go, are left out.
 func TestNames_LeavesOutUntrackedFiles(t *testing.T) {
 	if _, err := exec.LookPath("git"); err != nil {
 		t.Skip("git is not installed")
