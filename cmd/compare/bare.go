@@ -37,7 +37,7 @@ func (b *bare) fetch(ctx context.Context, method, path string, body []byte) ([]b
 }
 
 func (b *bare) once(ctx context.Context, method, path string, body []byte) ([]byte, error) {
-	deadline, _ := ctx.Deadline() // without a deadline it is the zero time, which SetDeadline reads as none
+	deadline, _ := ctx.Deadline() // the zero time if ctx has no deadline; SetDeadline then sets none
 	if err := b.conn.SetDeadline(deadline); err != nil {
 		return nil, err
 	}
@@ -58,5 +58,5 @@ func (b *bare) once(ctx context.Context, method, path string, body []byte) ([]by
 	return success(answer, method, path)
 }
 
-// hostPort returns the address in the URL of a node.
+// hostPort returns the host and the port in the base URL of a node.
 func hostPort(url string) string { return strings.TrimPrefix(url, "http://") }

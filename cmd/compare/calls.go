@@ -27,9 +27,9 @@ const invokePath = "/v1.0/invoke/app/method/value"
 type forwarder struct {
 	*processes
 	title, text string
-	program     string // of Quorate
-	address     string // of the first server
-	path        string // of a call
+	program     string // path of the quorate program; empty for other systems
+	address     string // of the server that gets the calls
+	path        string // URL path of a call
 	app         *application
 	conns       []client
 }
@@ -51,7 +51,7 @@ func (f *forwarder) client() *caller {
 // end stops the servers with SIGTERM and waits for them. After 15 s it kills a server that still runs. An immediate
 // kill would leave child processes of nginx running.
 func (f *forwarder) end() {
-	_ = launcher.StopAll(f.all...) // its data is removed with the directory
+	_ = launcher.StopAll(f.all...) // errors do not matter, because the directory is removed next
 	f.close()
 }
 
@@ -120,7 +120,7 @@ func startApplication() (*application, error) {
 
 func (a *application) end() { _ = a.server.Close() }
 
-// callQuorate calls an application beside a node. The title is that of findQuorate.
+// callQuorate returns an opener that starts a node and calls the application beside it. For title, see findQuorate.
 func callQuorate(title string) opener {
 	return func(ctx context.Context, s *settings, dir string) (store, error) {
 		f, c, err := forwardingNode(ctx, title, s, dir)
@@ -132,8 +132,8 @@ func callQuorate(title string) opener {
 	}
 }
 
-// forwardingNode starts a node with the application of this process beside it. It returns nil if the program of the
-// title is not given.
+// forwardingNode starts a node with the application of this process beside it. It returns nil if the settings do not
+// name the program; see findQuorate.
 func forwardingNode(ctx context.Context, title string, s *settings, dir string) (*forwarder, *launcher.Cluster,
 	error) {
 	program, p, err := findQuorate(title, s, dir)
@@ -150,7 +150,7 @@ func forwardingNode(ctx context.Context, title string, s *settings, dir string) 
 }
 
 // callQuorateElsewhere starts two nodes and calls the application of one node through the other node. So each call
-// passes through both nodes. The title is that of findQuorate.
+// passes through both nodes. For title, see findQuorate.
 func callQuorateElsewhere(title string) opener {
 	return func(ctx context.Context, s *settings, dir string) (store, error) {
 		f, c, err := forwardingNode(ctx, title, s, dir)
@@ -198,7 +198,7 @@ func callNginx(ctx context.Context, s *settings, dir string) (store, error) {
 	return nginx(ctx, s, dir, 1)
 }
 
-// callNginxTwice calls the application through two nginx servers, one behind the other.
+// callNginxTwice calls the application through two nginx servers: the first server forwards to the second one.
 func callNginxTwice(ctx context.Context, s *settings, dir string) (store, error) {
 	return nginx(ctx, s, dir, 2)
 }

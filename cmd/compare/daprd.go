@@ -14,12 +14,13 @@ import (
 type daprd struct {
 	*processes
 	version string
-	address string // of the API
+	address string // of the HTTP API
 	bare    bool
 	conns   []client
 }
 
-// redisComponent makes a Redis server the state store of daprd.
+// redisComponent is a component file that makes a Redis server the state store of daprd. The values are the port of
+// Redis and further metadata.
 const redisComponent = `apiVersion: dapr.io/v1alpha1
 kind: Component
 metadata: {name: statestore}
@@ -90,7 +91,7 @@ func daprdWithRedis(s *settings, dir, component string, args ...string) (*daprd,
 	return d, nil
 }
 
-// openDaprd starts daprd with state in a Redis server that does not sync its writes.
+// openDaprd starts daprd with its state in a Redis server that does not sync its writes.
 func openDaprd(ctx context.Context, s *settings, dir string) (store, error) {
 	d, err := daprdWithRedis(s, dir, fmt.Sprintf(redisComponent, "%s", ""))
 	if err != nil {
@@ -124,8 +125,8 @@ type dapr struct {
 	http, grpc []string // addresses of the APIs of the sidecars
 }
 
-// startDapr starts a placement server, n schedulers, n sidecars with additional arguments, and one Redis server for
-// the state of actors, which does not sync its writes.
+// startDapr starts a placement server, n schedulers and n sidecars with additional arguments. It also starts one Redis
+// server, which has the state of actors and does not sync its writes.
 func startDapr(s *settings, dir string, n int, args ...string) (_ *dapr, err error) {
 	programs := make(map[string]string)
 	d := &dapr{}

@@ -11,12 +11,14 @@ import (
 	"time"
 )
 
-// The operations on jobs and actors. These notes apply to the operations that are not plain calls:
+// The operations on jobs and actors:
 //
-//   - An operation that creates a job or reminder makes it due an hour later.
-//   - An operation with "due at one moment" creates many jobs or reminders and measures their deliveries.
-//   - An operation with "at half the rate" does the same, but spaces the due times evenly. The jobs or reminders are
-//     due at half the rate at which the system delivered jobs or reminders that were due at one moment.
+//   - createJob and createReminder create a job or a reminder that is due an hour later.
+//   - fireJobs and fireReminders create many jobs or reminders that are due at the same moment, and measure their
+//     deliveries.
+//   - paceJobs and paceReminders also measure deliveries, but the due times are spaced evenly. The rate is half of the
+//     rate that the system has reached in fireJobs or fireReminders.
+//   - appCall and actorCall call the application or an actor.
 //
 // The latency of a delivery is the time from the due time to the call of the application.
 const (
@@ -43,21 +45,21 @@ func (o operation) reminds() bool {
 const (
 	workerType = "Worker"        // of all actors
 	workers    = 1000            // actors that have reminders
-	firstLead  = 3 * time.Second // between the creation of work and its due time; doubled if that was too short
-	readyTime  = 5 * time.Second // of a request until the system is ready
-	actorTries = 10              // of a call of an actor
-	lastFire   = 2 * time.Minute // after which the last delivery is missed
+	firstLead  = 3 * time.Second // from the start of the creation to the first due time; doubled if too short
+	readyTime  = 5 * time.Second // timeout of a request while the system starts
+	actorTries = 10              // attempts to call an actor
+	lastFire   = 2 * time.Minute // how long to wait for the last delivery
 )
 
 // runner is a system that runs jobs and hosts actors for an application of this process.
 type runner struct {
 	*forwarder
-	nodes []string // addresses of the API
+	nodes []string // addresses of the HTTP APIs
 	app   *dueApp
-	count int // of jobs and reminders that fire in one turn
+	count int // number of jobs or reminders in one turn that measures deliveries
 	lead  time.Duration
 	run   int                   // number of the last turn
-	rates map[operation]float64 // of fireJobs and fireReminders, over all turns
+	rates map[operation]float64 // deliveries per second of each operation, over all its turns
 	calls []*bare
 }
 
@@ -71,7 +73,7 @@ func (r *runner) end() {
 	r.app.end()
 }
 
-// connections returns n connections, spread over the nodes.
+// connections returns n HTTP clients with one connection each, spread over the nodes.
 func (r *runner) connections(n int) []*bare {
 	for i := len(r.calls); i < n; i++ {
 		r.calls = append(r.calls, &bare{address: r.nodes[i%len(r.nodes)]})
@@ -86,9 +88,9 @@ func (r *runner) running(ctx context.Context) (store, error) {
 		for _, op := range []operation{appCall, actorCall, createJob, createReminder} {
 			number := i - len(r.nodes)
 			if err := until(ctx, func() error {
-				// an attempt without an answer may have stored its job
+				// each attempt has a new number, because an attempt without an answer may have stored its job
 				number += len(r.nodes)
-				bounded, cancel := context.WithTimeout(ctx, readyTime) // a sidecar may hold a call until it has a host
+				bounded, cancel := context.WithTimeout(ctx, readyTime) // a sidecar may delay a call to an actor
 				defer cancel()
 				return r.once(bounded, c, op, i, number, time.Hour)
 			}); err != nil {
@@ -100,7 +102,8 @@ func (r *runner) running(ctx context.Context) (store, error) {
 	return r, nil
 }
 
-// once makes one request of an operation. client is the number of the client, and i is the number of the request.
+// once makes one request of an operation. client is the number of the client, i is the number of the request, and due
+// is the time from now to the due time.
 func (r *runner) once(ctx context.Context, c *bare, op operation, client, i int, due time.Duration) error {
 	body := fmt.Appendf(nil, `{"dueTime":%q}`, due)
 	return r.request(ctx, c, op, client, i, body)
@@ -112,7 +115,7 @@ func (r *runner) request(ctx context.Context, c *bare, op operation, client, i i
 	switch {
 	case op == appCall:
 		_, err = c.fetch(ctx, http.MethodGet, r.path, nil)
-	case op == actorCall: // fails if a busy machine delays the lease of its host or its ring of hosts
+	case op == actorCall: // may fail if a busy machine delays the system
 		for range actorTries {
 			if _, err = c.fetch(ctx, http.MethodPost, "/v1.0/actors/"+workerType+"/"+strconv.Itoa(client)+
 				"/method/value", []byte("{}")); err == nil || ctx.Err() != nil {
@@ -183,9 +186,10 @@ func (r *runner) createAll(ctx context.Context, op operation, calls []*bare, fir
 	return context.Cause(ctx)
 }
 
-// fire waits for the deliveries of a turn, and adds them to f.
+// fire waits for the deliveries of a turn, and adds them to f. first is the first due time, and gap is the time from
+// each due time to the next.
 func (r *runner) fire(ctx context.Context, f *figures, op operation, first time.Time, gap time.Duration) error {
-	time.Sleep(time.Until(first)) // the due time of the work, not a wait for another goroutine
+	time.Sleep(time.Until(first)) // the deliveries begin at this time
 	before, known := r.cpu()
 	if err := r.app.wait(ctx, lastFire+time.Duration(r.count)*gap); err != nil {
 		return err
@@ -216,8 +220,8 @@ type dueApp struct {
 
 	mu   sync.Mutex
 	run  string
-	at   []time.Time // zero = has not arrived
-	left int
+	at   []time.Time   // arrival of each job or reminder; zero = has not arrived
+	left int           // number of jobs or reminders that have not arrived
 	done chan struct{} // closed when all have arrived
 }
 
@@ -250,14 +254,14 @@ func splitPath(path string) (dir, name string) {
 	return path[:max(i, 0)], path[i+1:]
 }
 
-// expect begins a turn of n pieces of work.
+// expect begins a turn with n jobs or reminders. run is the number of the turn.
 func (a *dueApp) expect(run, n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.run, a.at, a.left, a.done = strconv.Itoa(run), make([]time.Time, n), n, make(chan struct{})
 }
 
-// arrive records the first delivery of work with a name.
+// arrive records the first delivery of the job or reminder with a name. Names are the run and a number: RUN-NUMBER.
 func (a *dueApp) arrive(name string, at time.Time) {
 	run, number, _ := strings.Cut(name, "-")
 	i, err := strconv.Atoi(number)
@@ -272,7 +276,7 @@ func (a *dueApp) arrive(name string, at time.Time) {
 	}
 }
 
-// wait waits until all work of the turn has arrived.
+// wait waits until all jobs or reminders of the turn have arrived, but at most for limit.
 func (a *dueApp) wait(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -289,14 +293,15 @@ func (a *dueApp) wait(ctx context.Context, limit time.Duration) error {
 	}
 }
 
-// arrivals returns when each piece of work of the turn has arrived.
+// arrivals returns the arrival time of each job or reminder of the turn. All of them must have arrived.
 func (a *dueApp) arrivals() []time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.at
 }
 
-// dueQuorate starts n nodes. An instance of the application is beside each. The title is that of findQuorate.
+// dueQuorate returns an opener that starts n nodes, each with an instance of the application. For title, see
+// findQuorate.
 func dueQuorate(title string, n int) opener {
 	return func(ctx context.Context, s *settings, dir string) (store, error) {
 		program, p, err := findQuorate(title, s, dir)
@@ -320,7 +325,7 @@ func dueQuorate(title string, n int) opener {
 	}
 }
 
-// dueDaprd starts Dapr with n sidecars, each with an instance of the application.
+// dueDaprd returns an opener that starts Dapr with n sidecars, each with an instance of the application.
 func dueDaprd(n int) opener {
 	return func(ctx context.Context, s *settings, dir string) (store, error) {
 		app, err := startDueApp()

@@ -27,7 +27,7 @@ func (f *fakeRuntime) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 	text, _ := io.ReadAll(r.Body)
 	due := time.Time{}
 	if json.Unmarshal(text, &body) == nil {
-		due, _ = time.Parse(time.RFC3339, body.DueTime) // a duration is an hour, which no test waits for
+		due, _ = time.Parse(time.RFC3339, body.DueTime) // zero for a duration, which no test waits for
 	}
 	_, name := splitPath(r.URL.Path)
 	f.mu.Lock()
@@ -45,7 +45,8 @@ func (f *fakeRuntime) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// newFake returns a runner of a fake runtime that delivers late.
+// newFake returns a runner of a fake runtime that delivers jobs and reminders by the duration late after their due
+// time.
 func newFake(t *testing.T, late time.Duration) (*runner, *fakeRuntime) {
 	t.Helper()
 	app, err := startDueApp()

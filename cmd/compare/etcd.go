@@ -24,7 +24,7 @@ type etcd struct {
 	gateway []client
 }
 
-// etcdConn is a connection, with one session for the locks of its clients.
+// etcdConn is a connection to etcd. session returns the session that all locks on this connection share.
 type etcdConn struct {
 	*clientv3.Client
 	session func() (*concurrency.Session, error)
@@ -90,7 +90,7 @@ func (e *etcd) about() string {
 
 func (e *etcd) end() {
 	for _, c := range e.conns {
-		_ = c.Close() // its members are killed next
+		_ = c.Close() // errors do not matter, because the members are killed next
 	}
 	e.processes.end()
 }
@@ -163,7 +163,7 @@ func (c *etcdClient) read(ctx context.Context, key string, strong bool) (string,
 // etcdGateway is a client of etcd's JSON gateway, which translates HTTP to gRPC.
 type etcdGateway struct{ bare bare }
 
-// lock is not measured.
+// lock returns errors.ErrUnsupported, because locks are not measured over the gateway.
 func (c *etcdGateway) lock(context.Context, string) error { return errors.ErrUnsupported }
 
 type etcdPair struct {

@@ -21,18 +21,18 @@ type failing interface {
 	// kill ends a process with SIGKILL. restart starts it again with its data.
 	kill(process int) error
 	restart(process int) error
-	// at returns a client of one process.
+	// at returns a client that sends its requests to one process.
 	at(process int) client
 }
 
 const (
-	retryPause  = 5 * time.Millisecond
-	retryBudget = time.Minute
-	tryTimeout  = 500 * time.Millisecond // of one save; a request to the old leader must not hide the new one
+	retryPause  = 5 * time.Millisecond   // pause between two saves
+	retryBudget = time.Minute            // how long saves are retried
+	tryTimeout  = 500 * time.Millisecond // of one save, so that a hanging save does not hide that saves work again
 )
 
-// printFailover kills the leader of each cluster several times, and prints how long no strong save succeeded. This
-// time begins with the kill and ends with the first save that succeeds at one of the two remaining processes.
+// printFailover kills the leader of each cluster several times, and prints the time without a successful save. This
+// time begins with the kill. It ends with the first save that succeeds at one of the two remaining processes.
 func printFailover(ctx context.Context, s *settings, out io.Writer, stores []store) error {
 	fmt.Fprintf(out, "\n%d kills of the leader with SIGKILL, each after all members have caught up\n\n", s.kills)
 	fmt.Fprintln(out, "| | kills | median until a save succeeds | slowest |\n| --- | --- | --- | --- |")
@@ -64,7 +64,7 @@ func printFailover(ctx context.Context, s *settings, out io.Writer, stores []sto
 	return nil
 }
 
-// failover kills the leader and starts it again. It returns how long no save succeeded.
+// failover kills the leader and starts it again. It returns the time from the kill to the first successful save.
 func failover(ctx context.Context, f failing) (time.Duration, error) {
 	var leader int
 	if err := until(ctx, func() (err error) {
@@ -74,7 +74,7 @@ func failover(ctx context.Context, f failing) (time.Duration, error) {
 		return 0, err
 	}
 	others := []client{f.at((leader + 1) % 3), f.at((leader + 2) % 3)}
-	for _, c := range others { // the connections exist before the kill
+	for _, c := range others { // open the connections before the kill
 		if err := c.save(ctx, "failover", "before"); err != nil {
 			return 0, err
 		}
@@ -116,8 +116,8 @@ func (p *processes) kill(process int) error {
 // restart starts a killed process with the same arguments. Its output is added to its log file.
 func (p *processes) restart(process int) error { return p.all[process].Start() }
 
-// leader implements failing. It asks the first node for the leader of the first group. It returns an error until every
-// voter has caught up, so that each kill finds a whole cluster.
+// leader implements failing. It queries the first node for the leader of the first group. It returns an error until
+// every voter has caught up, so that each kill hits a complete cluster.
 func (q *quorate) leader(ctx context.Context) (int, error) {
 	if err := q.cluster.Check(ctx); err != nil {
 		return 0, err
@@ -129,7 +129,8 @@ func (q *quorate) leader(ctx context.Context) (int, error) {
 	return quorateLeader(status)
 }
 
-// quorateLeader returns the number of the node that leads the first group.
+// quorateLeader returns the number of the node that leads the first group, from 0. It returns an error if no leader is
+// known or a server lags.
 func quorateLeader(s schema.NodeStatus) (int, error) {
 	if len(s.Groups) == 0 || s.Groups[0].Leader == "" || !s.Groups[0].Writes {
 		return 0, errors.New("quorate: no leader is known")
@@ -150,7 +151,7 @@ func (q *quorate) at(process int) client {
 	return quorateClientOf(q.cluster.Nodes[process].Base(), q.bare)
 }
 
-// leader implements failing. It asks every member, and returns an error until all of them have the same leader and
+// leader implements failing. It queries every member, and returns an error until all of them have the same leader and
 // have applied the same entries.
 func (e *etcd) leader(ctx context.Context) (int, error) {
 	var leader, applied uint64

@@ -13,7 +13,7 @@ import (
 	"github.com/quorate/quorate/api/admin/schema"
 )
 
-// cluster is a fake whose members refuse saves a few times after each kill.
+// cluster is a fake cluster whose members refuse three saves after each kill.
 type cluster struct {
 	memory
 	killed, restarted, refusals int

@@ -7,9 +7,8 @@ import (
 )
 
 // goals has the minimum acceptable values of a ratio: the request rate of Quorate, divided by the request rate of
-// another system. The keys are table/system, the operation, and the number of clients. The ratios apply to values of
-// 256 bytes. The ratios for the system etcd apply only with -client http. A ratio below its goal is marked in the
-// output.
+// another system. The keys are table/system, the operation, and the number of clients. The goals are meant for values
+// of 256 bytes. The goals for the system etcd apply only with -client http. The output marks a ratio below its goal.
 var goals = map[string]map[operation]map[int]float64{
 	clusterTable + "/etcd":      {strongSave: {1: 1.5, 64: 3, 512: 4}, strongRead: {64: 3.5}, eventualRead: {64: 5}},
 	clusterTable + "/etcd-tool": {strongSave: {64: 3}, strongRead: {64: 3.5}, eventualRead: {64: 5}},
@@ -32,7 +31,7 @@ var dueGoals = map[operation]map[int]float64{createJob: {64: 3}, createReminder:
 	fireReminders: {0: 1.5}}
 
 // cpuGoals has the minimum acceptable values of a ratio: the CPU time per request of another system, divided by that
-// of Quorate. The keys are those of goals.
+// of Quorate. The keys are the same as in goals.
 var cpuGoals = map[string]map[operation]map[int]float64{
 	nodeTable + "/handler": {eventualRead: {64: 0.9}},
 }
@@ -56,7 +55,7 @@ func goalOf(s *settings, table, other string, op operation, clients int) float64
 	return goals[table+"/"+other][op][clients]
 }
 
-// missed returns the mark of a ratio that is below its goal.
+// missed returns the text that marks a ratio as below its goal, or "" if the ratio reaches the goal.
 func missed(ratio, goal float64) string {
 	if ratio >= goal {
 		return ""
@@ -64,7 +63,8 @@ func missed(ratio, goal float64) string {
 	return ", below the goal of " + strconv.FormatFloat(goal, 'g', -1, 64)
 }
 
-// missedCost returns the mark of a ratio of CPU times that is below its goal.
+// missedCost returns the text that marks a ratio of CPU times as below its goal, or "". The ratio is the CPU time per
+// request of the other system, divided by that of Quorate.
 func missedCost(quorate, other *figures, goal float64) string {
 	if goal == 0 || quorate.cpu == 0 || float64(other.cost())/float64(quorate.cost()) >= goal {
 		return ""

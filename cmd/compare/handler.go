@@ -13,7 +13,7 @@ import (
 	"github.com/go-chi/chi/v5"
 )
 
-// handlerPath is the path of a read, as long as that of a read from Quorate.
+// handlerPath is the path of a read. It has the same length as the path of a read from Quorate.
 const handlerPath = quorateStore + "/k0?consistency=eventual"
 
 // openHandler starts a chi handler that answers with one value from memory, in a separate process. This is the
@@ -51,7 +51,7 @@ func (h *handler) clients(n int) ([]client, error) {
 
 func (h *handler) client() *handlerClient { return &handlerClient{bare{address: h.address}} }
 
-// handlerClient ignores keys.
+// handlerClient is a client of the handler. It ignores keys, because the handler has only one value.
 type handlerClient struct{ bare bare }
 
 func (c *handlerClient) save(ctx context.Context, _, value string) error {

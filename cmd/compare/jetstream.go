@@ -33,8 +33,8 @@ type jetStream struct {
 	conns []*nats.Conn
 }
 
-// openJetStream starts n servers. With always, they sync every message to disk before they acknowledge it. Otherwise
-// they sync every two minutes, their default.
+// openJetStream returns an opener that starts n servers. If always is true, the servers sync every message to disk
+// before they acknowledge it. Otherwise they sync at their default interval of two minutes.
 func openJetStream(title string, n int, always bool) opener {
 	return func(ctx context.Context, _ *settings, dir string) (store, error) {
 		self, err := os.Executable()
@@ -77,8 +77,8 @@ func openJetStream(title string, n int, always bool) opener {
 	}
 }
 
-// writeNATSConfigs writes a configuration file for each server into dir. The parameters are the ports for clients and
-// for the other servers.
+// writeNATSConfigs writes a configuration file for each server into dir. clients and peers have the ports of each
+// server for clients and for the other servers.
 func writeNATSConfigs(dir string, clients, peers []string, always bool) (files []string, err error) {
 	sync := ""
 	if always {
@@ -139,8 +139,8 @@ func (j *jetStream) dial(n int) ([]*nats.Conn, error) {
 	return j.conns[:n], nil
 }
 
-// subscribe creates a stream for each topic, and a durable consumer of the handled one that is used at every server.
-// It can be repeated until it succeeds.
+// subscribe creates a stream for each topic. It also creates a durable consumer of handledTopic, and receives its
+// messages over every server. After an error, it can be called again.
 func (j *jetStream) subscribe(ctx context.Context, box *inbox, replicas int) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTime)
 	defer cancel()
@@ -170,7 +170,7 @@ func (j *jetStream) subscribe(ctx context.Context, box *inbox, replicas int) err
 	for _, consumer := range consumers {
 		if _, err := consumer.Consume(func(m jetstream.Msg) {
 			box.arrive(m.Data())
-			_ = m.Ack() // otherwise the message comes again, which changes nothing
+			_ = m.Ack() // after an error the message comes again, and arrive ignores it
 		}); err != nil {
 			return err
 		}
@@ -178,7 +178,7 @@ func (j *jetStream) subscribe(ctx context.Context, box *inbox, replicas int) err
 	return nil
 }
 
-// connect returns n publishers. Several share a connection, for which the client is made.
+// connect returns n publishers. Up to sharers of them share a connection, because the client is designed for that.
 func (j *jetStream) connect(n int) ([]publisher, error) {
 	conns, err := j.dial(max(min(n, len(j.urls)), (n+sharers-1)/sharers))
 	if err != nil {

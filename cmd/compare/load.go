@@ -14,18 +14,18 @@ import (
 // operation is the request that a client repeats.
 type operation string
 
-// The measured operations. Strong reads and writes are linearizable. An eventual read is answered by one node alone.
-// etcd calls such a read serializable. A single Redis has only eventual reads. Each client has its own lock, which is
-// free when it is acquired.
+// The measured operations. Strong reads and writes are linearizable. One node answers an eventual read without the
+// others. etcd calls such a read serializable. A single Redis has only eventual reads. Each client has its own lock,
+// which is free when it is acquired.
 const (
 	strongSave   operation = "strong save"
 	strongRead   operation = "strong read"
 	eventualRead operation = "eventual read"
 	lockUnlock   operation = "lock and unlock"
-	call         operation = "call" // of an application, which returns the value
+	call         operation = "call" // call of an application, which returns the value
 )
 
-// reads reports whether an operation reads values, which must be written before.
+// reads reports whether an operation reads values. Such values must be written before the measurement.
 func (o operation) reads() bool { return o == strongRead || o == eventualRead || o == call }
 
 // client makes one request after another. It is not safe for concurrent use.
@@ -68,12 +68,12 @@ func clientsOf(st store, n int) ([]client, error) {
 	return k.clients(n)
 }
 
-// figures are the results of several turns.
+// figures are the results of one operation in several turns.
 type figures struct {
 	count   int
 	elapsed time.Duration
 	cpu     time.Duration // CPU time of the processes of the store; 0 = unknown
-	worker  time.Duration // CPU time of this process, for operations that do most of their work in it; 0 = not measured
+	worker  time.Duration // CPU time of this process if it runs the workers; 0 = not measured
 	turns   []float64     // requests per second of each turn
 	buckets [400]int      // latency histogram from 1 microsecond; each bucket is 5 % wider than the previous one
 }
@@ -135,7 +135,7 @@ func (f *figures) beside(other *figures) string {
 	return s
 }
 
-// ratioText returns a ratio with two significant digits, and at least one after the point.
+// ratioText returns a ratio with one digit after the point, or with two digits if it is below 1.
 func ratioText(ratio float64) string {
 	if ratio < 1 {
 		return strconv.FormatFloat(ratio, 'f', 2, 64)
@@ -143,8 +143,8 @@ func ratioText(ratio float64) string {
 	return strconv.FormatFloat(ratio, 'f', 1, 64)
 }
 
-// spread computes the ratio of the request rates of f and the other store for each turn, and returns the lowest and the
-// highest of these ratios. It returns zeros for fewer than two turns.
+// spread returns the lowest and the highest ratio of the request rates of f and other in one turn. It returns zeros
+// for fewer than two turns.
 func (f *figures) spread(other *figures) (low, high float64) {
 	if n := len(f.turns); n < 2 || n != len(other.turns) {
 		return 0, 0
@@ -171,7 +171,7 @@ func (f *figures) quantile(part float64) time.Duration {
 
 // meter is a store that brings its own load program.
 type meter interface {
-	// measure adds the results of about the time during to f.
+	// measure makes requests for about the time during, and adds the results to f.
 	measure(ctx context.Context, f *figures, op operation, clients int, value string, during time.Duration) error
 }
 
@@ -279,7 +279,7 @@ func fill(ctx context.Context, st store, keys int, value string) error {
 	return nil
 }
 
-// until retries for a minute, ten times per second.
+// until calls try every 100 ms until it succeeds. After a minute, it returns the last error.
 func until(ctx context.Context, try func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()

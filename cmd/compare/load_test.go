@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// memory keeps values in memory. It can return wrong values.
+// memory is a store with values in memory. spoil is appended to the values that it returns.
 type memory struct {
 	mu     sync.Mutex
 	values map[string]string
@@ -128,7 +128,7 @@ func TestFigures_NameTheSpreadOfTurns(t *testing.T) {
 	}
 }
 
-// A slow machine must not make a turn without a call.
+// Even on a slow machine, each client makes at least one call in a turn.
 func TestLoad_CallsOnceWithEachClient(t *testing.T) {
 	var f figures
 	if err := load(t.Context(), &f, &memory{values: map[string]string{"k0": "v"}}, eventualRead, 7, 1, "v",

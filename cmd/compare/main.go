@@ -1,12 +1,12 @@
 // Command compare measures Quorate and other systems under the same load, in one run on one machine. It has these
-// tables, in which Quorate is compared with the systems after the colon:
+// tables, which compare Quorate with the systems after the colon:
 //
 //	cluster      state of three nodes: etcd, and one Redis that syncs every write to disk
 //	failover     the time without successful writes after the leader was killed: etcd
 //	lock         locks of three nodes: the mutex of etcd's package concurrency, and SET NX in Redis
 //	node         state of one node: daprd with Redis, and a bare HTTP handler in Go
-//	call         calls of an application beside the node: nginx, a reverse proxy in Go, daprd
-//	hops         calls of an application beside another node: two nginx
+//	call         calls to an application beside the node: nginx, a reverse proxy in Go, daprd
+//	hops         calls to an application beside another node: two nginx servers
 //	jobs, jobs3  actors, reminders and jobs of one node and of three nodes: daprd
 //	pubsub       topics of one node: daprd with Redis Streams, and one server of NATS JetStream
 //	pubsub3      topics of three nodes: three servers of NATS JetStream
@@ -15,11 +15,12 @@
 // The tables have the ratios of the request rates and, on Linux, of the CPU time per request. A ratio below its goal
 // is marked.
 //
-// Quorate, daprd and etcd are used through the same minimal HTTP client. With -client own, the tables cluster and node
-// use their usual Go clients instead: net/http for Quorate and daprd, go.etcd.io/etcd/client/v3 for etcd. The table
-// lock always uses these clients. Redis is always used through go-redis. If etcd's own load program is given, etcd is
-// also measured with that program. The clients run on the same machine, so their CPU time affects the result. Clients
-// are spread evenly over the nodes of a cluster. The systems take turns: while one is measured, the others are idle.
+// The clients of Quorate, daprd and etcd are the same minimal HTTP client. With -client own, the tables cluster and
+// node use the usual Go clients of these systems instead: net/http for Quorate and daprd, go.etcd.io/etcd/client/v3
+// for etcd. The table lock always uses these clients. Redis is always used through go-redis. If etcd's own load
+// program is given, etcd is also measured with that program. The clients run on the same machine, so their CPU time
+// affects the result. Clients are spread evenly over the nodes of a cluster. The systems take turns: while one is
+// measured, the others are idle.
 //
 // The command owns the processes that it starts and their directories. It ends the processes and removes the
 // directories. If the program of a system is not found, the output says so and omits the system.
@@ -40,7 +41,7 @@ import (
 	"time"
 )
 
-// settings are the flags.
+// settings are the values of the flags.
 type settings struct {
 	quorate, beside string
 	etcd, redis     string
@@ -164,7 +165,7 @@ func numbers(name, text string) ([]int, error) {
 // system. The error is a *missingError if the program of the system is not found.
 type opener func(ctx context.Context, s *settings, dir string) (store, error)
 
-// tables are the names of the tables, as -tables takes them.
+// The names of the tables, for the flag -tables.
 const (
 	clusterTable  = "cluster"
 	failoverTable = "failover"
@@ -179,12 +180,12 @@ const (
 	workflowTable = "workflow"
 )
 
-// table is one comparison. The first system is Quorate; the others are compared with it.
+// table is one comparison. It compares the first system, which is Quorate, with each of the others.
 type table struct {
 	name, title string
 	operations  []operation
 	systems     []opener
-	own         bool // always with the usual client of each system: etcd's mutex is a part of its Go client
+	own         bool // always use the usual client of each system, as if -client were own
 	// print measures and prints the table. It is nil for a table with one row per operation and number of clients.
 	print func(ctx context.Context, s *settings, out io.Writer, stores []store) error
 }
@@ -221,7 +222,7 @@ func tables() []table {
 	}
 }
 
-// tableNames returns the names of all tables, and a line for each that says what it is about.
+// tableNames returns the names of all tables, and a text with one line for each table: its name and its title.
 func tableNames() (names []string, about string) {
 	for _, t := range tables() {
 		names = append(names, t.name)

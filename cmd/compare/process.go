@@ -29,14 +29,14 @@ type processes struct {
 	logs []*os.File
 }
 
-// start runs a program until end.
+// start starts a program, which runs until end is called. The name is that of its log file.
 func (p *processes) start(name, program string, args ...string) error {
 	c := &launcher.Process{}
 	c.Options.Command = append([]string{program}, args...)
 	return p.add(name, c, c.Start)
 }
 
-// startNode runs a node of Quorate until end.
+// startNode starts a node of Quorate, which runs until end is called. more are additional arguments.
 func (p *processes) startNode(n *launcher.Node, more ...string) error {
 	return p.add(n.ID, &n.Process, func() error { return n.Start(more...) })
 }
@@ -106,11 +106,11 @@ func (p *processes) end() {
 // close closes the log files.
 func (p *processes) close() {
 	for _, log := range p.logs {
-		_ = log.Close() // people read it only after a failure
+		_ = log.Close() // errors do not matter, because the log is read only after a failure
 	}
 }
 
-// failed adds the end of the logs to an error.
+// failed adds the last 2000 bytes of each log to an error.
 func (p *processes) failed(err error) error {
 	logs, _ := filepath.Glob(filepath.Join(p.dir, "*.log")) // the pattern is well formed
 	for _, name := range logs {
@@ -131,7 +131,8 @@ func freePorts(n int) ([]string, error) {
 	return out, err
 }
 
-// find returns the path of a program, and a directory for its processes.
+// find returns the absolute path of a program. It also returns the processes of the system name, whose new directory
+// is below dir. It returns a *missingError if the program is not found.
 func find(name, program, dir string) (path string, p *processes, err error) {
 	path, err = exec.LookPath(program)
 	if err != nil {

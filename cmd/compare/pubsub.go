@@ -12,8 +12,9 @@ import (
 	"time"
 )
 
-// The operations on topics. The latency of publishDeliver ends when the message has arrived in its handler and the
-// publish is answered. A client sends its next message after that, so every message of a measurement arrives.
+// The operations on topics. The latency of publishDeliver ends when the message has arrived at its handler and the
+// publish request is answered. Only then does a client send its next message, so every message of a measurement
+// arrives.
 const (
 	publish        operation = "publish"
 	publishDeliver operation = "publish to handler"
@@ -22,8 +23,8 @@ const (
 const (
 	brokerName   = "pubsub"
 	storedTopic  = "stored"    // has no subscriber
-	handledTopic = "handled"   // of the handler in this process
-	arrivalTime  = time.Minute // after which a message is missed
+	handledTopic = "handled"   // has the handler in this process as its subscriber
+	arrivalTime  = time.Minute // how long deliver waits for a message
 )
 
 // publisher publishes one message after another. It is not safe for concurrent use.
@@ -49,7 +50,7 @@ func (b *broker) end() {
 	b.processes.end()
 }
 
-// delivering waits until a message that is published at any of the nodes arrives.
+// delivering waits until each node can publish a message that then arrives.
 func (b *broker) delivering(ctx context.Context, nodes int) (store, error) {
 	publishers, err := b.connect(nodes)
 	for i := 0; i < nodes && err == nil; i++ {
@@ -108,7 +109,8 @@ func (b *broker) deliver(ctx context.Context, p publisher, size int) error {
 
 const messageMark = "message:"
 
-// message returns a JSON string with a number, of the given size in bytes unless the number needs more.
+// message returns a message: a JSON string that contains its number. It has the given size in bytes, or more if the
+// number needs more.
 func message(number, size int) []byte {
 	m := []byte(`"` + messageMark + strconv.Itoa(number) + ":")
 	for len(m) < size-1 {
@@ -125,7 +127,7 @@ func messageNumber(body []byte) (int, bool) {
 	return number, found && err == nil
 }
 
-// inbox tells publishers when their messages have arrived.
+// inbox is the handler of messages. It notifies publishers when their messages have arrived.
 type inbox struct {
 	mu      sync.Mutex
 	last    int
@@ -134,7 +136,7 @@ type inbox struct {
 
 func newInbox() *inbox { return &inbox{waiting: map[int]chan struct{}{}} }
 
-// expect returns the number of the next message, and a channel that is closed when it arrives.
+// expect returns the number of the next message, and a channel that is closed when this message arrives.
 func (b *inbox) expect() (number int, arrived <-chan struct{}) {
 	done := make(chan struct{})
 	b.mu.Lock()
@@ -150,7 +152,7 @@ func (b *inbox) forget(number int) {
 	delete(b.waiting, number)
 }
 
-// arrive handles a message. One that comes again changes nothing.
+// arrive handles a message. It ignores a message that has arrived before.
 func (b *inbox) arrive(body []byte) {
 	number, ok := messageNumber(body)
 	if !ok {
@@ -190,7 +192,8 @@ func (p *sidecarPublisher) publish(ctx context.Context, topic string, message []
 	return err
 }
 
-// newSidecars returns the broker of sidecars whose application is the inbox. Its nodes are addresses of the HTTP API.
+// newSidecars returns the broker of sidecars whose application is the inbox. nodes are the addresses of their HTTP
+// APIs.
 func newSidecars(p *processes, title, text string, box *inbox, app *http.Server, nodes []string) *broker {
 	var conns []publisher
 	return &broker{processes: p, title: title, text: text, inbox: box,
@@ -203,7 +206,8 @@ func newSidecars(p *processes, title, text string, box *inbox, app *http.Server,
 		}}
 }
 
-// topicsQuorate starts n nodes. An instance of the application is beside each. The title is that of findQuorate.
+// topicsQuorate returns an opener that starts n nodes, each with an instance of the application. For title, see
+// findQuorate.
 func topicsQuorate(title string, n int) opener {
 	return func(ctx context.Context, s *settings, dir string) (store, error) {
 		program, p, err := findQuorate(title, s, dir)
@@ -226,7 +230,7 @@ func topicsQuorate(title string, n int) opener {
 	}
 }
 
-// redisTopics makes a Redis server the broker of daprd.
+// redisTopics is a component file that makes a Redis server the broker of daprd. The value is the port of Redis.
 const redisTopics = `apiVersion: dapr.io/v1alpha1
 kind: Component
 metadata: {name: ` + brokerName + `}

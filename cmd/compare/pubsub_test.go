@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// fakeBroker hands each message to an inbox, in a CloudEvent, after it has answered.
+// fakeBroker passes each message to an inbox, in a CloudEvent, after the answer to the publisher.
 type fakeBroker struct {
 	inbox  *inbox
 	refuse bool
@@ -81,7 +81,7 @@ func TestBroker_ReportsARefusedMessage(t *testing.T) {
 func TestBroker_NoticesAMessageThatDoesNotArrive(t *testing.T) {
 	elsewhere := func(ctx context.Context) error {
 		b, f := newFakeBroker()
-		f.inbox = newInbox() // the messages arrive elsewhere
+		f.inbox = newInbox() // another inbox gets the messages, so the inbox of b waits in vain
 		err := b.deliver(ctx, f, 16)
 		if n := len(b.inbox.waiting); n != 0 {
 			t.Errorf("%d messages are still expected", n)

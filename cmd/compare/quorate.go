@@ -26,8 +26,9 @@ type quorate struct {
 	conns   []client
 }
 
-// findQuorate finds the Quorate program of a system: the one to measure, or the other one if the title is "beside". It
-// returns no processes if the other one is not given.
+// findQuorate finds the program of the system with the given title, and calls find for it. The program is that of the
+// flag -beside if the title is "beside", and otherwise that of the flag -quorate. Without -beside, findQuorate returns
+// nil for the title "beside".
 func findQuorate(title string, s *settings, dir string) (program string, p *processes, err error) {
 	name := s.quorate
 	if title == "beside" {
@@ -38,7 +39,8 @@ func findQuorate(title string, s *settings, dir string) (program string, p *proc
 	return find(title, name, dir)
 }
 
-// openQuorate starts a cluster of n nodes and waits until all of them vote. The title is that of findQuorate.
+// openQuorate returns an opener that starts a cluster of n nodes and waits until all nodes vote. For title, see
+// findQuorate.
 func openQuorate(title string, n int) opener {
 	return func(ctx context.Context, s *settings, dir string) (store, error) {
 		program, p, err := findQuorate(title, s, dir)
@@ -183,7 +185,7 @@ func (q *quorate) printSizes(out io.Writer) error {
 	return nil
 }
 
-// resident returns the resident memory of a process.
+// resident returns the resident memory of a process, and false if it cannot be read.
 func resident(pid int) (megabytes, bool) {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// redisStore is one server that forces every write to disk before it answers.
+// redisStore is one Redis server that syncs every write to disk before it answers.
 type redisStore struct {
 	*processes
 	version string
@@ -51,7 +51,7 @@ func (r *redisStore) about() string {
 
 func (r *redisStore) end() {
 	for _, c := range r.conns {
-		_ = c.Close() // its server is killed next
+		_ = c.Close() // errors do not matter, because the server is killed next
 	}
 	r.processes.end()
 }
@@ -73,7 +73,7 @@ func (c *redisClient) save(ctx context.Context, key, value string) error {
 	return c.c.Set(ctx, key, value, 0).Err()
 }
 
-// release deletes a lock if the owner has it.
+// release deletes a lock if its value is the given owner. It returns the number of deleted locks.
 var release = redis.NewScript(
 	`if redis.call("get", KEYS[1]) == ARGV[1] then return redis.call("del", KEYS[1]) else return 0 end`)
 

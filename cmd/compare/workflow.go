@@ -26,10 +26,10 @@ const (
 	fanWidth     = 100
 	timersAtOnce = 500
 	timerTime    = time.Second
-	instanceTime = 5 * time.Minute // after which an instance hangs
+	instanceTime = 5 * time.Minute // timeout of one instance
 )
 
-// outputs are the outputs of the workflows, in JSON.
+// outputs has the expected output of each workflow, as JSON.
 var outputs = map[operation]string{runChain: "32", runFanOut: "9900", runTimer: "1"}
 
 // clients returns the numbers of clients with which an operation is measured.
@@ -104,7 +104,7 @@ type engine struct {
 	stop        context.CancelFunc // of the worker
 }
 
-// startEngine connects a worker to the gRPC API of a running system, and waits until a workflow completes.
+// startEngine connects a worker to the gRPC API of a running system, and waits until each workflow has completed once.
 func startEngine(ctx context.Context, p *processes, title, text, address string) (_ store, err error) {
 	e := &engine{processes: p, title: title, text: text, stop: func() {}}
 	defer func() {
@@ -145,12 +145,12 @@ func (e *engine) about() string { return e.text + ", worker and client durableta
 func (e *engine) end() {
 	e.stop()
 	if e.conn != nil {
-		_ = e.conn.Close() // its server is killed next
+		_ = e.conn.Close() // errors do not matter, because the server is killed next
 	}
 	e.processes.end()
 }
 
-// run starts an instance and waits until it is completed.
+// run starts an instance, waits until it is completed, and checks its output.
 func (e *engine) run(ctx context.Context, op operation) error {
 	ctx, cancel := context.WithTimeout(ctx, instanceTime)
 	defer cancel()
@@ -168,7 +168,7 @@ func (e *engine) run(ctx context.Context, op operation) error {
 	return nil
 }
 
-// measure implements meter. It warms up with a quarter of the duration.
+// measure implements meter. It warms up for a quarter of the duration.
 func (e *engine) measure(ctx context.Context, f *figures, op operation, clients int, _ string,
 	duration time.Duration) error {
 	call := func(ctx context.Context, _, _ int) error { return e.run(ctx, op) }
@@ -184,7 +184,7 @@ func (e *engine) measure(ctx context.Context, f *figures, op operation, clients 
 	return err
 }
 
-// silent is a logger of durabletask-go that writes nothing: failed instances are reported as such.
+// silent is a logger of durabletask-go that writes nothing, because run reports failed instances.
 type silent struct{}
 
 func (silent) Debug(...any)          {}
@@ -196,7 +196,7 @@ func (silent) Warnf(string, ...any)  {}
 func (silent) Error(...any)          {}
 func (silent) Errorf(string, ...any) {}
 
-// workflowsQuorate starts a node.
+// workflowsQuorate returns an opener that starts one node and a worker. For title, see findQuorate.
 func workflowsQuorate(title string) opener {
 	return func(ctx context.Context, s *settings, dir string) (store, error) {
 		program, p, err := findQuorate(title, s, dir)
@@ -217,7 +217,8 @@ func workflowsQuorate(title string) opener {
 	}
 }
 
-// workflowsDaprd starts a sidecar, a placement server, a scheduler and a Redis server that does not sync its writes.
+// workflowsDaprd starts Dapr and a worker. Dapr is a sidecar, a placement server, a scheduler and a Redis server that
+// does not sync its writes.
 func workflowsDaprd(ctx context.Context, s *settings, dir string) (store, error) {
 	d, err := startDapr(s, dir, 1)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// fakeEngine completes every workflow with its expected output, or with another one.
+// fakeEngine completes every workflow with the output in the field output, or with the expected output if it is nil.
 type fakeEngine struct {
 	protos.UnimplementedTaskHubSidecarServiceServer
 	output  atomic.Pointer[string]

@@ -1,5 +1,5 @@
 // Command lab tests and demonstrates Quorate: demos, a cluster in one terminal, and a campaign of fault tests. If the
-// environment has settings for fault tests, it runs as the quorate command with those settings.
+// environment has settings for fault tests, lab runs as the quorate command with these settings.
 //
 // It owns only the table of its subcommands. The packages below cmd/lab/internal do the work.
 package main
@@ -28,7 +28,7 @@ import (
 var version = "devel"
 
 // subcommand is one command of the program. The function make declares its flags and returns the function that runs
-// the command. That function returns when the command is finished or ctx ends.
+// the command. The returned function ends when the command is finished or ctx ends.
 type subcommand struct {
 	name, about string
 	args        int // number of arguments

@@ -35,7 +35,8 @@ func TestRun_PrintsTheErrorOfACommand(t *testing.T) {
 	}
 }
 
-// Each call of lab in the Makefile and in .ci/run uses a subcommand and flags that exist.
+// TestMakefileCallsExistingCommands checks each call of lab in the Makefile and in .ci/run: the subcommand and its
+// flags exist.
 func TestMakefileCallsExistingCommands(t *testing.T) {
 	known := map[string]*flag.FlagSet{}
 	for _, c := range subcommands() {

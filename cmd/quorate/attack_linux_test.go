@@ -26,7 +26,7 @@ import (
 // attackToken is the API token of the attacked nodes.
 const attackToken = "the-token-of-the-api"
 
-// thorough reports whether attacks run at full size and length: QUORATE_ATTACKS=all.
+// thorough reports whether attacks run at full size and length. They do with QUORATE_ATTACKS=all.
 func thorough() bool { return os.Getenv("QUORATE_ATTACKS") == "all" }
 
 // victim is one server of the attacked cluster, in its own process.
@@ -42,7 +42,7 @@ type siege struct {
 	nodes   []*victim
 	app     *target
 	joins   string
-	cleared []string // the environment without settings of the user who runs the test
+	cleared []string // the environment of the test, without settings of Quorate
 }
 
 // target is the application. It records the requests that reach it.
@@ -54,8 +54,8 @@ type target struct {
 	heads  []http.Header
 }
 
-// asksForActors reports whether a request is the node's own question for the actors of the application. Calls of
-// other applications have the header with the caller.
+// asksForActors reports whether a request is the request of the node for the actor types of the application. Calls of
+// other applications have a header with the caller.
 func asksForActors(r *http.Request) bool {
 	return r.Method == http.MethodGet && r.RequestURI == "/dapr/config" && r.Header.Get("Dapr-Caller-App-Id") == ""
 }
@@ -171,7 +171,7 @@ func (s *siege) write(t *testing.T, name, text string) {
 	}
 }
 
-// victim assigns a directory and ports to a server. It does not start it.
+// victim returns a server with a directory and ports. It does not start the server.
 func (s *siege) victim(t *testing.T, id string) *victim {
 	t.Helper()
 	v := &victim{log: &testutil.Output{}}
@@ -187,7 +187,7 @@ func (s *siege) victim(t *testing.T, id string) *victim {
 	return v
 }
 
-// env returns the environment of the servers, which has no settings of the user who runs the test.
+// env returns the environment of the servers: cleared, with directories of the test.
 func (s *siege) env() []string {
 	return append(slices.Clone(s.cleared), "HOME="+s.dir, "XDG_RUNTIME_DIR="+s.dir)
 }
@@ -250,14 +250,14 @@ func (v *victim) status(method, path string, headers ...string) int {
 	return resp.StatusCode
 }
 
-// raw sends bytes and returns the response until the connection is closed or silent for half a
-// second.
+// raw sends text on a new connection. It returns the response until the connection is closed, or until nothing arrives
+// for half a second.
 func raw(t *testing.T, address, text string) string {
 	t.Helper()
 	c := sure(net.Dial("tcp", address))(t)
 	defer func() { _ = c.Close() }()
 	_ = c.SetDeadline(time.Now().Add(time.Minute))
-	go func() { _, _ = io.WriteString(c, text) }() // the server may refuse it before all of it is sent
+	go func() { _, _ = io.WriteString(c, text) }() // the server may close the connection earlier
 	var out bytes.Buffer
 	buf := make([]byte, 4096)
 	for {
@@ -283,7 +283,7 @@ func answers(text string) (out []int) {
 	}
 }
 
-// usage is the resources of a node that an attack must not leak.
+// usage has the resources of a node that an attack must not leak. heap is in bytes.
 type usage struct{ goroutines, files, heap float64 }
 
 func (v *victim) usage(t *testing.T) usage {

@@ -59,9 +59,8 @@ func attackSmuggling(t *testing.T, s *siege) {
 			t.Errorf("%s reached the application: %v", name, seen)
 		}
 	}
-	// With both a length and an encoding, the encoding counts, and the request that is forwarded to
-	// the application is unambiguous. The bytes after it are a separate request for both readers,
-	// or the connection ends.
+	// If a request has both a length and an encoding, the encoding counts. The forwarded request is unambiguous. The
+	// bytes after the body are then a separate request, or the connection is closed.
 	both := strings.Replace(head, "/front", "/both", 1) + length(len(chunked)+len(hidden)) +
 		"Transfer-Encoding: chunked\r\n\r\n" + chunked + strings.ReplaceAll(hidden,
 		"dapr-api-token: "+attackToken+"\r\n", "")
@@ -130,7 +129,7 @@ func attackClusterPorts(t *testing.T, s *siege) {
 	for _, v := range s.nodes {
 		for _, port := range []string{v.peer, v.gossip} {
 			for name, text := range strangers() {
-				wg.Go(func() { // concurrently: each may last as long as a handshake may
+				wg.Go(func() { // concurrently, because each may take as long as the timeout of a handshake
 					if out := raw(t, port, text); leaks(out) {
 						t.Errorf("%s on %s of %s returns %.100q", name, port, v.ID, out)
 					}
@@ -152,7 +151,7 @@ func attackClusterPorts(t *testing.T, s *siege) {
 	}
 }
 
-// leaks reports whether a response has more than a TLS alert.
+// leaks reports whether a response is more than a TLS alert, which begins with 0x15.
 func leaks(out string) bool { return out != "" && (out[0] != 0x15 || len(out) > 64) }
 
 // handshakes tries TLS handshakes with a self-signed certificate and without one.
@@ -166,7 +165,7 @@ func handshakes(t *testing.T, port string) {
 		c, err := d.DialContext(ctx, "tcp", port)
 		cancel()
 		if err != nil {
-			continue // refused immediately
+			continue // the handshake was refused
 		}
 		_ = c.SetDeadline(time.Now().Add(time.Minute))
 		_, _ = io.WriteString(c, noise(256))
@@ -177,7 +176,7 @@ func handshakes(t *testing.T, port string) {
 	}
 }
 
-// forged returns a certificate that claims to be of the first node.
+// forged returns a self-signed certificate with the name of the first node.
 func forged(t *testing.T) tls.Certificate {
 	key := sure(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "quorate:node:n1"},
@@ -188,7 +187,7 @@ func forged(t *testing.T) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// datagrams floods the gossip port with packets of every size.
+// datagrams sends packets of many sizes and with every message type to the gossip port.
 func datagrams(t *testing.T, port string) {
 	c := sure(net.Dial("udp", port))(t)
 	defer func() { _ = c.Close() }()
@@ -251,8 +250,8 @@ func attackMembership(t *testing.T, s *siege) {
 	}
 }
 
-// attackHandshakes keeps 400 silent connections on the gossip and peer ports of every node, and replaces each that
-// is closed. A legitimate node must still be able to join.
+// attackHandshakes keeps 400 silent connections on the gossip port and 400 on the peer port of every node. It replaces
+// each connection that is closed. A legitimate node must still be able to join.
 func attackHandshakes(t *testing.T, s *siege) {
 	const attackers, pause = 800, 250 * time.Millisecond
 	ctx, stop := context.WithCancel(t.Context())
@@ -267,7 +266,7 @@ func attackHandshakes(t *testing.T, s *siege) {
 				for ctx.Err() == nil {
 					if c, err := d.DialContext(ctx, "tcp", port); err == nil {
 						closed := context.AfterFunc(ctx, func() { _ = c.Close() })
-						_, _ = c.Read(make([]byte, 1)) // blocks until it is closed
+						_, _ = c.Read(make([]byte, 1)) // blocks until the connection is closed
 						closed()
 						_ = c.Close()
 					}
@@ -343,7 +342,7 @@ func attackIdle(t *testing.T, s *siege) {
 		}
 	}
 	t.Logf("meanwhile: %+v", v.usage(t))
-	for _, c := range open[bodies:] { // 3 s for a body, then the response
+	for _, c := range open[bodies:] { // the response comes after 3 s, the timeout of a request
 		_ = c.SetReadDeadline(time.Now().Add(time.Minute))
 		text, err := io.ReadAll(c)
 		if got := answers(string(text)); err != nil || !slices.Equal(got, []int{http.StatusBadRequest}) {
@@ -355,7 +354,7 @@ func attackIdle(t *testing.T, s *siege) {
 	}
 }
 
-// unread requests large responses and does not read them. Each is closed after a minute.
+// unread requests large responses on many connections and does not read them. The node must close these connections.
 func unread(t *testing.T, s *siege, v *victim) {
 	big := `[{"key":"large","value":"` + strings.Repeat("x", 3<<20) + `"}]`
 	if resp, text, err := v.ask("POST", "/v1.0/state/statestore", big, "dapr-api-token", attackToken); err != nil ||
@@ -367,7 +366,7 @@ func unread(t *testing.T, s *siege, v *victim) {
 		c := sure(net.Dial("tcp", v.api))(t)
 		_ = c.(*net.TCPConn).SetReadBuffer(4096)
 		defer func() { _ = c.Close() }()
-		for range 8 { // together more than the buffers in between hold
+		for range 8 { // together larger than the buffers of the connection
 			_, _ = io.WriteString(c, "GET /v1.0/state/statestore/large HTTP/1.1\r\nHost: localhost\r\n"+
 				"dapr-api-token: "+attackToken+"\r\n\r\n")
 		}

@@ -55,7 +55,7 @@ func newLone(t *testing.T, flags ...string) lone {
 	return v
 }
 
-// resident returns the resident memory of the process, and its peak since restart.
+// resident returns the resident memory of the process in MiB, and its peak since the peak was reset.
 func (v lone) resident(t *testing.T) (now, peak int) {
 	t.Helper()
 	text := string(sure(os.ReadFile(fmt.Sprintf("/proc/%d/status", v.Pid())))(t))
@@ -130,8 +130,7 @@ func hostile() *emptypb.Empty {
 	return m
 }
 
-// withheld is the body of a call. It withholds the last byte of its message until release is
-// closed.
+// withheld is the body of a call. It withholds the last byte of its message until release is closed.
 type withheld struct {
 	io.Reader
 	release <-chan struct{}
@@ -147,8 +146,8 @@ func (w *withheld) Read(b []byte) (int, error) {
 
 func (w *withheld) Close() error { return nil }
 
-// unfinished starts calls on one connection that never complete their messages of 4 MiB. It waits
-// until the server has them, and returns when the calls have ended.
+// unfinished makes calls on one connection that withhold the end of their messages of 4 MiB. It returns when the
+// server has ended all calls.
 func (v lone) unfinished(t *testing.T, calls int, token string) {
 	t.Helper()
 	release := make(chan struct{})
@@ -239,7 +238,7 @@ func probe() {
 	os.Exit(1)
 }
 
-// latencies runs a probe until stop is called, which returns the 99th percentile.
+// latencies runs a probe until stop is called. stop returns the 99th percentile of the durations of the calls.
 func (v lone) latencies(t *testing.T) (stop func() time.Duration) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], v.grpc) //nolint:gosec // it is this program

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// endpoint is one route.
+// endpoint is one route of the HTTP API. open is true if the route needs no token.
 type endpoint struct {
 	verbs []string
 	path  string
@@ -91,7 +91,7 @@ func attackWithoutToken(t *testing.T, s *siege) {
 		}
 	}
 	seen, _ := s.app.take()
-	seen = slices.DeleteFunc(seen, func(call string) bool { // a node asks for it by itself
+	seen = slices.DeleteFunc(seen, func(call string) bool { // a request of the node itself
 		return strings.HasPrefix(call, "GET /dapr/subscribe ")
 	})
 	if len(seen) != 0 {
@@ -136,7 +136,7 @@ func attackMalformed(t *testing.T, s *siege) {
 		"absolute form": "GET http://169.254.169.254/latest HTTP/1.1\r\n" +
 			"Host: 169.254.169.254\r\n" + token + "\r\n",
 	} {
-		wg.Go(func() { // concurrently: some are silent until a timeout
+		wg.Go(func() { // concurrently, because some requests get no response until a timeout
 			out := raw(t, v.api, text)
 			for _, status := range answers(out) {
 				if status < 400 || status >= 500 && status != http.StatusHTTPVersionNotSupported &&
@@ -149,9 +149,9 @@ func attackMalformed(t *testing.T, s *siege) {
 	wg.Wait()
 }
 
-// attackBodies sends bodies that an endpoint does not expect, with the right token. Some endpoints answer 500, as
-// Dapr clients expect. It does not test bytes after the first JSON value, which are ignored, or null, which is an
-// empty list.
+// attackBodies sends bodies that an endpoint does not expect, with the right token. Some endpoints answer 500, as Dapr
+// clients expect. Two kinds of bodies are left out: bytes after the first JSON value, because the API ignores them,
+// and null, because it is an empty list.
 func attackBodies(t *testing.T, s *siege) {
 	v := s.nodes[0]
 	bodies := map[string]string{
@@ -167,7 +167,7 @@ func attackBodies(t *testing.T, s *siege) {
 		if e.open || strings.HasPrefix(e.path, "/v1.0/invoke") || e.path == "/v1.0/shutdown" ||
 			strings.HasPrefix(e.path, "/v1.0/metadata") || !slices.Contains(e.verbs, "POST") ||
 			strings.Contains(e.path, "/workflows/") && !strings.Contains(e.path, "/raiseEvent/") {
-			continue // a start takes any text, the others take no body
+			continue // starting a workflow accepts any text, and the other routes accept no body
 		}
 		for name, body := range bodies {
 			resp, text, err := v.ask("POST", e.path, body, "dapr-api-token", attackToken)
@@ -189,7 +189,7 @@ func attackBodies(t *testing.T, s *siege) {
 	}
 }
 
-// attackOversize sends more than the limits.
+// attackOversize sends requests that exceed the limits.
 func attackOversize(t *testing.T, s *siege) {
 	v := s.nodes[0]
 	const head = "POST /v1.0/state/statestore HTTP/1.1\r\nHost: localhost\r\ndapr-api-token: " + attackToken + "\r\n"

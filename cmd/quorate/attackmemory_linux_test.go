@@ -29,7 +29,7 @@ func (v *victim) resident(t *testing.T) int64 {
 	return 0
 }
 
-// peak calls attack and returns the largest resident memory during it.
+// peak calls attack, and returns the largest resident memory in bytes during the attack.
 func (v *victim) peak(t *testing.T, attack func()) (most int64) {
 	t.Helper()
 	done := make(chan struct{})
@@ -49,7 +49,7 @@ func (v *victim) peak(t *testing.T, attack func()) (most int64) {
 	}
 }
 
-// p99 returns the 99th percentile.
+// p99 returns the 99th percentile of took. It sorts took.
 func p99(took []time.Duration) time.Duration {
 	slices.Sort(took)
 	return took[(len(took)-1)*99/100]
@@ -100,8 +100,7 @@ func attackDecoding(t *testing.T, s *siege, v *victim, path, body string) {
 	most := v.peak(t, func() {
 		for range 200 {
 			hostile.Go(func() {
-				// A refusal may arrive before all of the body is sent; then the connection is
-				// closed.
+				// A refusal may arrive before all of the body is sent. The connection is then closed.
 				if resp, _, err := v.ask("POST", path, body, "dapr-api-token", attackToken); err == nil &&
 					resp.StatusCode < 400 {
 					t.Errorf("answered with %d", resp.StatusCode)
@@ -118,7 +117,7 @@ func attackDecoding(t *testing.T, s *siege, v *victim, path, body string) {
 	if len(took) == 0 {
 		t.Fatal("no other request was answered")
 	}
-	if slow := p99(took); slow > 10*time.Second { // on a busy machine; see the log for the figure
+	if slow := p99(took); slow > 10*time.Second { // a high limit, because the machine may be busy
 		t.Errorf("other requests took %s", slow)
 	}
 	s.eventually(t, "memory is given back", 2*time.Minute, func() bool { return v.resident(t) < before+64<<20 })
@@ -126,8 +125,8 @@ func attackDecoding(t *testing.T, s *siege, v *victim, path, body string) {
 		before>>20, most>>20, v.resident(t)>>20, len(took), p99(took))
 }
 
-// attackSlowReaders requests a large value 300 times and reads nothing. Another client must still
-// get it.
+// attackSlowReaders requests a large value on 300 connections, and does not read the answers at first. Another client
+// must still get the value.
 func attackSlowReaders(t *testing.T, s *siege, v *victim) {
 	const size = 3_500_000
 	if resp, text, err := v.ask("POST", "/v1.0/state/statestore",

@@ -26,7 +26,7 @@ import (
 	"github.com/quorate/quorate/api/apitest"
 )
 
-// accessRules let app2 read, and nothing else.
+// accessRules is a Configuration whose access rules permit app2 to read, and nothing else.
 const accessRules = `apiVersion: quorate.dev/v1alpha1
 kind: Configuration
 metadata:
@@ -80,8 +80,8 @@ func (w *witness) untouched(t *testing.T, what string) {
 	}
 }
 
-// TestAttackPaths attacks the access rules with paths, verbs, headers and hosts that a node, an application and a
-// browser could interpret differently. app1 has rules and runs at a server. app2 calls app1 from a sidecar.
+// TestAttackPaths attacks the access rules with paths, verbs, headers and hosts. A node, an application and a browser
+// could interpret these differently. app1 has rules and runs at a server. app2 calls app1 from a sidecar.
 func TestAttackPaths(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts real processes")
@@ -182,7 +182,7 @@ func attackExemptPaths(t *testing.T, callee, _ *victim, app *witness) {
 	}
 	for _, l := range listeners {
 		for _, path := range l.exempt {
-			// dapr-app-id:app1
+			// the Basic credentials are dapr-app-id:app1
 			for _, headers := range []string{"", "dapr-app-id: app1\r\n",
 				"Authorization: Basic ZGFwci1hcHAtaWQ6YXBwMQ==\r\n"} {
 				if got := l.c.status("GET", path, headers); got < 200 || got > 299 {

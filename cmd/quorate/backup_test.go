@@ -27,12 +27,12 @@ type server struct {
 	log testutil.Output
 }
 
-// machine is a host that servers are started on.
+// machine is a host on which a test starts servers.
 type machine struct {
 	t     *testing.T
 	dir   string
 	http  http.Client
-	ports []int // free when the test began
+	ports []int // reserved ports that no server uses yet
 }
 
 func newMachine(t *testing.T) *machine {
@@ -53,7 +53,7 @@ func newMachine(t *testing.T) *machine {
 
 func must(t testing.TB, err error) { t.Helper(); testutil.Must(t, err) }
 
-// server assigns a directory and ports to a node. It does not start it.
+// server returns a node with a directory and ports. It does not start the node.
 func (m *machine) server(id string) *server {
 	s := &server{Node: launcher.Loopback(id, "quorate", filepath.Join(m.dir, id), m.ports[0], m.ports[1])}
 	s.Options.Env = append(os.Environ(), "HOME="+m.dir)
@@ -103,7 +103,7 @@ func (m *machine) until(f func() error) {
 	}
 }
 
-// voters waits until s has this many voters, all of them up to date.
+// voters waits until s reports the wanted number of voters, and all of them are up to date.
 func (m *machine) voters(s *server, want int) {
 	m.t.Helper()
 	m.until(func() error {
@@ -159,7 +159,7 @@ func (m *machine) save(s *server, values map[string]string) {
 	}
 }
 
-// read reads all keys that may exist, with strong consistency, and their ETags.
+// read reads all keys that may exist, with strong consistency. It returns their values and ETags.
 func (m *machine) read(s *server) (values, etags map[string]string) {
 	m.t.Helper()
 	values, etags = map[string]string{}, map[string]string{}
@@ -203,7 +203,8 @@ func same(t *testing.T, what string, want, got map[string]string) {
 	}
 }
 
-// feed sends a part of a backup to the admin API of s. close ends the request, and done receives its result.
+// feed starts a restore at the admin API of s, and sends file as a part of the backup. close ends the body of the
+// request. done receives the result of the request.
 func (m *machine) feed(s *server, file []byte) (close func(), done chan error) {
 	m.t.Helper()
 	body, feed := io.Pipe()
@@ -226,7 +227,7 @@ func (m *machine) feed(s *server, file []byte) (close func(), done chan error) {
 	return func() { _ = feed.Close() }, done
 }
 
-// half kills s in the middle of a restore.
+// half sends half of a backup to s, and kills s in the middle of the restore.
 func (m *machine) half(s *server, file []byte) {
 	m.t.Helper()
 	closeFeed, done := m.feed(s, file[:len(file)/2])
@@ -240,7 +241,7 @@ func (m *machine) half(s *server, file []byte) {
 	<-done
 }
 
-// whole kills s at about the time when a restore is applied.
+// whole sends a whole backup to s, and kills s at about the time when the restore is applied.
 func (m *machine) whole(s *server, file []byte, after time.Duration) {
 	m.t.Helper()
 	closeFeed, done := m.feed(s, file)
@@ -375,7 +376,7 @@ func TestBackup_SaveRestoreAndRescue(t *testing.T) {
 	for _, s := range all {
 		s.Kill()
 	}
-	must(t, os.RemoveAll(all[1].DataDir)) // the one of n3 is used again below
+	must(t, os.RemoveAll(all[1].DataDir)) // the directory of n3 is used again below
 	before, _ := os.ReadFile(filepath.Join(left.DataDir, "node.json"))
 	if out := m.must(left, "rescue", "--dry-run"); !strings.Contains(out, "n2.") || !strings.Contains(out, "n3.") {
 		t.Errorf("dry run: %s", out)
@@ -420,7 +421,7 @@ func TestBackup_SaveRestoreAndRescue(t *testing.T) {
 		}
 		return nil
 	})
-	// It remembers while the rescued servers are down, and nothing suggests a second rescue.
+	// The old member keeps this state while the rescued servers are down. No hint suggests a second rescue.
 	m.until(func() error {
 		if !strings.Contains(old.log.String(), "this server was left behind by a rescue of the cluster") {
 			return errors.New("n3 has not noted the newer epoch")

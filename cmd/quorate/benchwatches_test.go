@@ -22,9 +22,10 @@ const (
 	idleGoal      = 40e6 // bytes
 )
 
-// BenchmarkIdleWatches measures what watches that receive nothing cost a node in its own process: by how much its
-// resident memory and its heap grow until every watch has got two bookmarks. It fails if the memory grows by more than
-// 40 MB, or if the node has more goroutines after the last watch than before the first one.
+// BenchmarkIdleWatches measures the memory that a node needs for watches without changes. The node runs in its own
+// process. The result is the growth of its resident memory and of its heap until every watch has got two bookmarks.
+// The benchmark fails if the resident memory grows by more than 40 MB. It also fails if the node has more goroutines
+// after the last watch than before the first one.
 func BenchmarkIdleWatches(b *testing.B) {
 	for range b.N {
 		n := startWatchedNode(b)
@@ -58,7 +59,8 @@ func BenchmarkIdleWatches(b *testing.B) {
 	}
 }
 
-// watchedNode is a node in its own process, with several applications: a listener has a limited number of watches.
+// watchedNode is a node in its own process. It has several applications, because the number of watches of one listener
+// is limited.
 type watchedNode struct {
 	ports   []string
 	metrics string
@@ -113,7 +115,7 @@ func (n *watchedNode) watch(b *testing.B, listener int) net.Conn {
 	return c
 }
 
-// bookmark reads up to a bookmark.
+// bookmark reads from a watch until a bookmark arrives.
 func bookmark(b *testing.B, c net.Conn) {
 	b.Helper()
 	for r := bufio.NewReaderSize(c, 512); ; {
@@ -127,7 +129,7 @@ func bookmark(b *testing.B, c net.Conn) {
 	}
 }
 
-// nodeFigures are figures of a node from its metrics. Memory is in bytes.
+// nodeFigures has figures from the metrics of a node. Memory is in bytes.
 type nodeFigures struct{ resident, heap, goroutines, watches float64 }
 
 func (n *watchedNode) figures(b *testing.B) (f nodeFigures) {

@@ -41,7 +41,7 @@ spec:
   - {name: azureResourceManagerEndpoint, value: %q}
 `
 
-// application receives events, unless it fails.
+// application receives the events of a binding. It fails as often as fail says.
 type application struct {
 	mu     sync.Mutex
 	taken  []string
@@ -115,7 +115,7 @@ func TestEventGrid_EventsRoundTrip(t *testing.T) {
 		m.start(s, runs[s]...)
 	}
 	grid.Lead(nodes...)
-	m.until(func() error { // events are delivered when there is a subscription and every node has its listener
+	m.until(func() error { // until every node has opened its listener for events
 		for _, node := range nodes {
 			c, err := net.Dial("tcp", node)
 			if err != nil {
@@ -136,7 +136,7 @@ func TestEventGrid_EventsRoundTrip(t *testing.T) {
 		for _, id := range ids {
 			events = append(events, json.RawMessage(cloudEvent(id)))
 		}
-		m.until(func() error { // a node that has just started may not know its application yet
+		m.until(func() error { // repeated, because a starting node may not know its application yet
 			o, err := grid.Deliver(t.Context(), endpoint, events, attempts, 0)
 			if err != nil || !o.Handled {
 				return fmt.Errorf("%+v %v", o, err)
@@ -175,7 +175,7 @@ func TestEventGrid_EventsRoundTrip(t *testing.T) {
 		t.Errorf("a forged token: %+v %v", refused, err)
 	}
 
-	servers[2].Kill() // it starts again and finds the subscription
+	servers[2].Kill() // the node restarts and finds the existing subscription
 	m.start(servers[2], runs[servers[2]]...)
 	grid.Lead(nodes[2])
 	deliver(1, "7")

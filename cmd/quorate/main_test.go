@@ -109,8 +109,8 @@ func ready(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Fatalf("no node is ready on port %s", args[0])
 }
 
-// request sends a request and prints status and body: http POST $PORT/v1.0/shutdown. Instead of a port it takes
-// unix: and the path of a socket, which ends with .socket.
+// request sends a request and prints status and body: http POST $PORT/v1.0/shutdown. Instead of a port, the address
+// may begin with unix: and the path of a socket, which ends with .socket.
 func request(ts *testscript.TestScript, _ bool, args []string) {
 	body := strings.NewReader(strings.Join(args[2:], " "))
 	address, transport := "http://127.0.0.1:"+args[1], &http.Transport{DisableKeepAlives: true}
@@ -146,7 +146,7 @@ func TestReadme_CommandsWork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	one, _, _ := strings.Cut(string(page), "\n## Three nodes") // cmd/lab/internal/cluster tests those
+	one, _, _ := strings.Cut(string(page), "\n## Three nodes") // cmd/lab/internal/cluster tests the rest
 	lines := regexp.MustCompile(`(?m)^curl .*$`).FindAllString(one, -1)
 	address := runNode(t)
 	var got []string

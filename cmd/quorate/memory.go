@@ -18,9 +18,9 @@ const (
 )
 
 // limitMemory sets the soft memory limit of the Go runtime and returns it in bytes, or 0 if there is no limit. The
-// parameter setting is the limit in the settings. If it is 0, the default limit applies. If the environment variable
-// GOMEMLIMIT is set, the Go runtime has already applied it, and limitMemory does not change the limit. It then
-// returns the limit in GOMEMLIMIT, or setting if the value of GOMEMLIMIT is "off".
+// parameter setting is the limit in the settings. If setting is 0, the default limit applies. If the environment
+// variable GOMEMLIMIT is set, the Go runtime has already applied it, and limitMemory does not change the limit. It
+// then returns the limit in GOMEMLIMIT, or setting if the value of GOMEMLIMIT is "off".
 func limitMemory(setting int64, log *slog.Logger) int64 {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		if limit := debug.SetMemoryLimit(-1); limit < math.MaxInt64 {
@@ -42,7 +42,7 @@ func limitMemory(setting int64, log *slog.Logger) int64 {
 	return limit
 }
 
-// defaultMemory returns the limit of a process without --memory-limit.
+// defaultMemory returns the default memory limit in bytes, or 0 if the memory of the machine is unknown.
 func defaultMemory(cgroup, machine memlimit.Provider) int64 {
 	limit, err := memlimit.ApplyRatio(machine, shareOfMachine)()
 	if err != nil {

@@ -31,8 +31,8 @@ func TestDefaultMemory_IsAShareOfCgroupOrMachine(t *testing.T) {
 	}
 }
 
-// The memory for requests is a share of the limit that is in effect. So GOMEMLIMIT must have precedence over the
-// flag.
+// The memory for requests is a share of the returned limit. So limitMemory must return the limit in GOMEMLIMIT, if it
+// is set, and not the limit of the flag.
 func TestLimitMemory_ReturnsTheLimitInForce(t *testing.T) {
 	before := debug.SetMemoryLimit(-1)
 	t.Cleanup(func() { debug.SetMemoryLimit(before) })

@@ -17,12 +17,12 @@ import (
 	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
 )
 
-// load is the result of clients that each save values one after the other.
+// load has the results of several clients. Each client saves values one after the other.
 type load struct {
 	mu       sync.Mutex
 	accepted []time.Duration // duration of each successful save
 	refused  int
-	broken   int // connections that ended
+	broken   int // number of connections that the server ended
 	length   time.Duration
 }
 
@@ -149,7 +149,7 @@ func TestOverload_LargeSavesSucceed(t *testing.T) {
 	for _, row := range []struct {
 		name    string
 		clients int
-		least   int // that succeed
+		least   int // minimum number of successful saves
 		flags   []string
 	}{
 		{"16 with the default settings", 16, 16, nil},
@@ -177,7 +177,7 @@ func TestOverload_LargeSavesSucceed(t *testing.T) {
 				if saved < row.least {
 					t.Errorf("%s: %d of %d saved: %v", name, saved, row.clients, err)
 				}
-				if slowest > 12*time.Second { // the request time-out and some
+				if slowest > 12*time.Second { // the timeout of a request is shorter
 					t.Errorf("%s: the slowest took %s", name, slowest)
 				}
 			}

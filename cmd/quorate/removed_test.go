@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestRemove_KilledServerIsNotListedAsFailed checks that gossip and Prometheus forget that a server has failed as soon
-// as an operator removes it.
+// TestRemove_KilledServerIsNotListedAsFailed kills a server. As soon as an operator removes this server, gossip must
+// list it as left, and it must not be a scrape target any more.
 func TestRemove_KilledServerIsNotListedAsFailed(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

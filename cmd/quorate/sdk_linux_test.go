@@ -88,7 +88,7 @@ func grpcOf(t *testing.T, v *victim) string {
 // sdkClient returns a client of the public SDK, opened as applications do.
 func sdkClient(t *testing.T, address, token string) sdk.Client {
 	t.Helper()
-	t.Setenv("DAPR_CLIENT_TIMEOUT_SECONDS", "60") // how long it waits for the connection
+	t.Setenv("DAPR_CLIENT_TIMEOUT_SECONDS", "60") // how long the SDK waits for the connection
 	c := sure(sdk.NewClientWithAddress(address))(t)
 	t.Cleanup(c.Close)
 	c.WithAuthToken(token)
@@ -119,14 +119,15 @@ func connect(t *testing.T, target string, opts ...grpc.DialOption) *grpc.ClientC
 	return conn
 }
 
-// register is a key to which one writer saves growing numbers.
+// register describes a key to which one writer saves growing numbers. It has the last acknowledged and the last sent
+// one.
 type register struct{ acknowledged, asked int }
 
-// pen writes its own registers with one client.
+// pen is a writer, which writes its own registers with one client.
 type pen struct {
 	id     int
 	client sdk.Client
-	keys   [20]register // used only by the writing goroutine until it has ended
+	keys   [20]register // used only by the writing goroutine, until this goroutine has ended
 	acks   atomic.Int64
 	failed atomic.Int64
 }
@@ -153,7 +154,7 @@ func (p *pen) save(ctx context.Context, k, value int) error {
 		sdk.WithConsistency(sdk.StateConsistencyStrong))
 }
 
-// check reads every register of a writer through another client.
+// check reads every register of a writer through the client with. No acknowledged number may be lost.
 func (p *pen) check(t *testing.T, with sdk.Client, where string) {
 	t.Helper()
 	for k, r := range p.keys {
@@ -171,7 +172,7 @@ func (p *pen) check(t *testing.T, with sdk.Client, where string) {
 	}
 }
 
-// leader returns the index of the server that leads the three voters.
+// leader waits until one of the servers in among leads three voters, and returns its index.
 func (s *siege) leader(t *testing.T, among []*victim) int {
 	t.Helper()
 	at := -1
@@ -186,9 +187,9 @@ func (s *siege) leader(t *testing.T, among []*victim) int {
 	return at
 }
 
-// TestSDK_SurvivesLeaderFailure runs three real processes, each with an application that uses the public SDK. It also
-// runs SDK clients: one on each node that stays up, and one that is connected to the leader and knows the other
-// addresses. The leader is killed while they write and call.
+// TestSDK_SurvivesLeaderFailure runs three real processes, each with an application that uses the public SDK. One SDK
+// client is connected to each node that stays up. Another one is connected to the leader and knows the other
+// addresses. The test kills the leader while the clients write and call.
 func TestSDK_SurvivesLeaderFailure(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts clusters of processes")
@@ -274,7 +275,7 @@ spec:
 			}
 			return n
 		}
-		if when == "before" { // any node may deliver them
+		if when == "before" { // before the kill, any node may deliver the events
 			events = func() int64 { return apps[0].events.Load() + apps[1].events.Load() + apps[2].events.Load() }
 		}
 		from := events()

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// linked builds the binary for linux/amd64 as make build does, with further flags, and returns its size.
+// linked builds the binary for linux/amd64 as make build does, with further flags, and returns its size in bytes.
 func linked(t *testing.T, flags ...string) int64 {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "quorate")
@@ -29,7 +29,7 @@ func linked(t *testing.T, flags ...string) int64 {
 	return info.Size()
 }
 
-// A binary above the bound is an alarm: the last dependency needs a reason for its size.
+// If the binary is above the bound, a new dependency is probably too large.
 func TestBinary_SizeIsBounded(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it links the binary")

@@ -36,7 +36,7 @@ func (f *daprFlags) bind(c *cobra.Command) {
 	}
 }
 
-// check refuses the flags, with what to do instead.
+// check returns an error if one of the flags is set. The parameter instead is the hint of the error.
 func (f *daprFlags) check(instead string) error {
 	if !f.kubernetes && f.namespace == "" {
 		return nil

@@ -91,7 +91,7 @@ func (m *commands) invokeCommand() *cobra.Command {
 	return c
 }
 
-// body returns what is sent; nil = nothing.
+// body returns the body of the request, or nil if there is none.
 func (in call) body(stdin io.Reader) ([]byte, error) {
 	switch {
 	case in.file == "-":
@@ -111,7 +111,7 @@ func (in call) body(stdin io.Reader) ([]byte, error) {
 
 // parse returns the headers of the call and its path at the API. It returns an error for a call that cannot be sent.
 func (in call) parse() (header http.Header, address string, err error) {
-	if !httpguts.ValidHeaderFieldName(in.verb) { // both are tokens of HTTP
+	if !httpguts.ValidHeaderFieldName(in.verb) { // verbs and header names are both tokens of HTTP
 		return nil, "", command.Usagef("the verb %q is not valid", in.verb)
 	}
 	header = http.Header{}

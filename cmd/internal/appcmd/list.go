@@ -92,7 +92,7 @@ func (m *commands) table(apps []listed) error {
 	return command.Table(m.Stdout, rows)
 }
 
-// runs returns the records of the processes that run.
+// runs returns the records of the running quorate run processes of this user.
 func (m *commands) runs(c *cobra.Command, set *settings.Set) ([]hostshare.Note, error) {
 	config, err := m.Resolve(set, c.Flags(), nil)
 	if err != nil {
@@ -101,7 +101,7 @@ func (m *commands) runs(c *cobra.Command, set *settings.Set) ([]hostshare.Note, 
 	return list(config.Data.RuntimeDir)
 }
 
-// portOf returns the port of an address; 0 if it has none.
+// portOf returns the port of an address, or 0 if the address has none.
 func portOf(address string) int {
 	_, text, err := net.SplitHostPort(address)
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 type Output struct {
 	path string
 	file atomic.Pointer[os.File] // appends; nil = the last file could not be opened
-	size atomic.Int64            // of file; also counts bytes that are being written
-	turn atomic.Bool             // a goroutine replaces file
+	size atomic.Int64            // size of file, including bytes that are being written
+	turn atomic.Bool             // a goroutine is replacing file
 }
 
 // KeepOutput creates the file for the output of the application app. The file is below stateDir, the directory for
@@ -68,7 +68,7 @@ func (o *Output) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// replace makes the file the older part and begins a new one.
+// replace renames the file, which becomes the older part of the output, and begins a new file.
 func (o *Output) replace() {
 	old := o.file.Load()
 	if old == nil || os.Rename(o.path, o.path+oldSuffix) != nil {
@@ -93,7 +93,7 @@ func (o *Output) Close() error {
 func dropEarlier(runtimeDir, dir, app string) {
 	notes, err := list(runtimeDir)
 	if err != nil {
-		return // better keep too many
+		return // without the records, every output may belong to a running process
 	}
 	ended := slices.DeleteFunc(outputs(dir, app), func(path string) bool { return writes(notes, path) })
 	for _, path := range ended[:max(0, len(ended)-1)] {

@@ -116,7 +116,7 @@ func printOutput(w io.Writer, f *os.File, tail int) error {
 	switch {
 	case err == nil:
 		defer func() { _ = old.Close() }()
-		if mine, err := f.Stat(); err != nil || !os.SameFile(mine, info) { // otherwise f was replaced just now
+		if mine, err := f.Stat(); err != nil || !os.SameFile(mine, info) { // otherwise f was renamed just now
 			parts = []io.Reader{old, f}
 		}
 	case !errors.Is(err, fs.ErrNotExist):
@@ -165,7 +165,7 @@ func followOutput(ctx context.Context, w io.Writer, f *os.File, running func() b
 		next := reopened(f, path)
 		if next != f {
 			f = next
-			continue // the replacement may have output already, also the last one
+			continue // the replacement may have output already, even the last output
 		}
 		if !live {
 			return nil

@@ -19,8 +19,8 @@ import (
 const (
 	runsDir    = "runs"    // below the user's directory for sockets
 	logsDir    = "logs"    // below the directory of the user's state
-	logSuffix  = ".log"    // of the output of an application
-	oldSuffix  = ".1"      // of its older part
+	logSuffix  = ".log"    // suffix of the file with the output of an application
+	oldSuffix  = ".1"      // further suffix of the file with the older part of an output
 	maxLog     = 8 << 20   // bytes of each part
 	maxCommand = 4 << 10   // bytes of the shown command
 	opRuns     = "cli.run" // operation of errors
@@ -58,7 +58,7 @@ func Announce(runtimeDir string, n hostshare.Note) (*hostshare.Presence, error) 
 	return hostshare.Announce(filepath.Join(runtimeDir, runsDir), n)
 }
 
-// list returns the records of the running processes of this user, by application.
+// list returns the records of the running processes of this user, sorted by application.
 func list(runtimeDir string) ([]hostshare.Note, error) {
 	notes, err := hostshare.List(filepath.Join(runtimeDir, runsDir))
 	if err != nil {
@@ -69,7 +69,7 @@ func list(runtimeDir string) ([]hostshare.Note, error) {
 	return notes, nil
 }
 
-// name is the application of a record, or its run file.
+// name returns the application of a record, or the run file if the record has no application.
 func name(n hostshare.Note) string {
 	if len(n.Apps) > 0 {
 		return n.Apps[0]
@@ -129,13 +129,13 @@ func hintFor(app string, apps []string) string {
 	return "on this machine run: " + strings.Join(apps, ", ") + "; quorate apps lists those of the cluster"
 }
 
-// logPath is the path of the output of an application. It escapes the application id, which may contain characters
-// that are not allowed in file names.
+// logPath returns the path of the output of an application. It escapes the application id, which may contain
+// characters that are not allowed in file names.
 func logPath(stateDir, app string, pid int) string {
 	return filepath.Join(stateDir, "quorate", logsDir, logName(app)+strconv.Itoa(pid)+logSuffix)
 }
 
-// logName is the first part of the names of the files of an application.
+// logName returns the first part of the names of the output files of an application.
 func logName(app string) string {
 	const most = 200 // bytes; names of files are limited to 255
 	escaped := strings.ReplaceAll(url.QueryEscape(app), ".", "%2E")

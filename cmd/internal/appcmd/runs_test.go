@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// announced records a process with one application in a new directory, which it returns.
+// announced records a process for each of the applications in a new directory, and returns the directory.
 func announced(t *testing.T, apps ...string) (runtimeDir string) {
 	t.Helper()
 	runtimeDir = filepath.Join(t.TempDir(), "run")
@@ -53,7 +53,8 @@ func TestFind_SuggestsOrLists(t *testing.T) {
 	}
 }
 
-// Two goroutines write, as for the two outputs of an application, and no line is lost while the file is replaced.
+// TestOutput_KeepsTheLastLines writes from two goroutines, as for the two outputs of an application. No line must be
+// lost while the file is replaced.
 func TestOutput_KeepsTheLastLines(t *testing.T) {
 	t.Parallel()
 	state := t.TempDir()
@@ -124,7 +125,8 @@ func TestOutput_EndedRunsAreRemovedExceptTheNewest(t *testing.T) {
 	}
 }
 
-// The file may be replaced after quorate logs has opened it. No line is printed twice then.
+// TestPrintOutput_WhileTheFileIsReplaced replaces the file after quorate logs has opened it. No line must be printed
+// twice.
 func TestPrintOutput_WhileTheFileIsReplaced(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "x.log")

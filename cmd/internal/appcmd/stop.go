@@ -18,7 +18,7 @@ import (
 	"github.com/quorate/quorate/internal/hostshare"
 )
 
-// stopPause is the time between two looks at the processes that end.
+// stopPause is the time between two checks whether the processes have ended.
 const stopPause = 50 * time.Millisecond
 
 func (m *commands) stopCommand() *cobra.Command {

@@ -103,7 +103,7 @@ func (m *commands) saveTo(ctx context.Context, a *command.AdminClient, path stri
 	if err != nil {
 		return sum, fileError("the backup cannot be written", path, err)
 	}
-	defer func() { _ = os.Remove(f.Name()) }() // after a success, a second name
+	defer func() { _ = os.Remove(f.Name()) }() // after a success, this is at most a second name
 	defer func() { _ = f.Close() }()
 	var w io.Writer = f
 	seal := func() error { return nil }
@@ -287,7 +287,7 @@ func (m *commands) backupRestoreCommand() *cobra.Command {
 // restoreFlags are flags of backup restore.
 type restoreFlags struct {
 	plain    bool // a backup that is not encrypted is accepted although there is a key
-	yes      bool // do not ask
+	yes      bool // do not ask for confirmation
 	interval time.Duration
 }
 
@@ -315,7 +315,7 @@ func (m *commands) restoreFrom(ctx context.Context, a *command.AdminClient, path
 		return r, fileError("the backup cannot be read", path, command.RootPath(err))
 	}
 	defer func() { _ = f.Close() }()
-	// again: the file may have been replaced since it was verified
+	// The key is checked again, because the file may have been replaced after its verification.
 	source, err := backup.Decrypt(f, keys, o.plain)
 	if err != nil {
 		return r, fault.Wrap(err, "cli.backup", path)
@@ -330,7 +330,7 @@ func (m *commands) restoreFrom(ctx context.Context, a *command.AdminClient, path
 	return r, err
 }
 
-// faultOf decodes an error that was sent at the end of a stream.
+// faultOf decodes the text of an error that the node sent at the end of a stream.
 func faultOf(text string) error {
 	if !json.Valid([]byte(text)) {
 		return fault.New(fault.Internal, "cli.backup", "the backup ended early")

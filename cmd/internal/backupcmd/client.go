@@ -37,7 +37,7 @@ func save(ctx context.Context, a *command.AdminClient, w io.Writer) (sum backup.
 	return sum, err
 }
 
-// checked remembers why writing failed.
+// checked is a writer that remembers why writing failed.
 type checked struct {
 	w   io.Writer
 	err error
@@ -51,7 +51,7 @@ func (c *checked) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// restore sends a backup. The response arrives when the restore is complete.
+// restore sends the backup r to the node. The response arrives when the restore is complete, and is decoded into v.
 func restore(ctx context.Context, a *command.AdminClient, r io.Reader, v any) error {
 	return a.Stream(ctx, http.MethodPost, adminapi.BackupPath, io.NopCloser(r), func(resp *http.Response) error {
 		return json.NewDecoder(resp.Body).Decode(v)

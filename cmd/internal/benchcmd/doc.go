@@ -1,7 +1,8 @@
 // Package benchcmd owns quorate bench, which measures a running node through its HTTP API, as an application uses it.
 //
 // Each client is a goroutine that sends one request after another. All goroutines end before a command returns. The
-// package owns only the keys that begin with quorate-bench-, and deletes them afterwards.
+// package owns only the keys that begin with quorate-bench-. It deletes them afterwards, unless the flag --keep is
+// given.
 package benchcmd
 
 import (

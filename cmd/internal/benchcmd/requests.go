@@ -39,8 +39,8 @@ type plan struct {
 	force, keep bool
 
 	client *command.APIClient
-	target string // the store, the component, or the application
-	value  string // JSON
+	target string // name of the store, the component or the application
+	value  string // the value to save, as JSON
 	after  func() // called when the clients have ended
 }
 
@@ -330,7 +330,7 @@ func (p *plan) fill(ctx context.Context) error {
 	return p.eachPart(func(keys []string) error { return p.post(ctx, keys) })
 }
 
-// eachPart calls f with the keys of the benchmark, perSave at a time.
+// eachPart calls f with the keys of the benchmark, at most perSave at a time. Large values make the parts smaller.
 func (p *plan) eachPart(f func(keys []string) error) error {
 	size := min(perSave, max(1, maxSize/max(p.size, 1)))
 	for first := 0; first < p.keys; first += size {
@@ -388,11 +388,11 @@ func (p *plan) lock(ctx context.Context, client, _ int) (time.Duration, error) {
 
 // watch is the watch of a benchmark.
 type watch struct {
-	seen  []chan time.Time // by client; capacity 1
+	seen  []chan time.Time // when the watch showed the save of a client, by client; capacity 1
 	ended chan struct{}
 }
 
-// openWatch opens a watch of the keys of all clients, and reads its events until ctx ends.
+// openWatch opens a watch of the keys of all clients, and reads its events until the clients have ended.
 func (p *plan) openWatch(ctx context.Context) (*watch, error) {
 	q := url.Values{"prefix": {keyPrefix}, "values": {"false"}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.client.Base+"/v1.0/watch/"+url.PathEscape(p.target)+
@@ -424,7 +424,7 @@ func (p *plan) openWatch(ctx context.Context) (*watch, error) {
 	return w, nil
 }
 
-// read reports events until the watch ends. It also ends at a line that is too long for an event without a value.
+// read reports events until the watch ends. It also ends at a line of more than 64 KiB.
 func (w *watch) read(r io.Reader) {
 	defer close(w.ended)
 	for lines := bufio.NewScanner(r); lines.Scan(); {

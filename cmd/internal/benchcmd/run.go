@@ -19,18 +19,19 @@ import (
 
 const (
 	maxClients = 4096
-	// latencies are counted in microseconds up to maxLatency, with two digits
+	// maxLatency is the greatest latency that is counted. Latencies have a precision of two digits.
 	maxLatency = time.Minute
 	maxErrors  = 5 // different errors in a report
 )
 
 // load is what the clients do.
 type load struct {
-	name     string // in the report, for example "save to statestore"
-	details  string // in the report
+	name     string // name in the report, for example "save to statestore"
+	details  string // further description in the report
 	clients  int
 	duration time.Duration
-	// request sends request number n of a client. It measures the time itself only if it returns more than 0.
+	// request sends request number n of a client. If took is not 0, it is the latency. Otherwise the caller measures
+	// it.
 	request func(ctx context.Context, client, n int) (took time.Duration, err error)
 }
 
@@ -40,11 +41,11 @@ type result struct {
 	Details  string    `json:"details"`
 	Clients  int       `json:"clients"`
 	Seconds  float64   `json:"seconds"`
-	Requests int64     `json:"requests"` // that succeeded
+	Requests int64     `json:"requests"` // number of requests that succeeded
 	Rate     float64   `json:"requestsPerSecond"`
 	Failed   int64     `json:"failed"`
-	Errors   []failure `json:"errors,omitempty"` // the most frequent ones
-	// by name of the quantile, and "max"
+	Errors   []failure `json:"errors,omitempty"` // the most frequent errors
+	// Latency has milliseconds by the name of the quantile, and the greatest latency as "max".
 	Latency map[string]float64 `json:"latencyMilliseconds,omitempty"`
 
 	latencies *hdrhistogram.Histogram
@@ -98,7 +99,7 @@ func (l *load) run(ctx context.Context, progress io.Writer) result {
 				sent := time.Now()
 				took, err := l.request(ctx, client, n)
 				if ctx.Err() != nil {
-					return // the user has interrupted it
+					return // the user has interrupted the run
 				}
 				m.add(cmp.Or(took, time.Since(sent)), err)
 				if err != nil {
@@ -172,7 +173,7 @@ func (m *meter) result(l *load, took time.Duration) result {
 	return r
 }
 
-// quantiles are the parts of the requests whose longest duration is reported.
+// quantiles are the quantiles of the latency that are reported.
 var quantiles = []struct {
 	name    string
 	percent float64

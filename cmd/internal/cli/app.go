@@ -20,7 +20,7 @@ import (
 // application is the user's command that runs together with the node. If there is no command, its methods do nothing.
 type application struct {
 	process *child.Process // nil = no command
-	ended   bool           // by itself, before the node
+	ended   bool           // the command has ended by itself, before the node
 }
 
 // appPrefix precedes each line that the application prints.
@@ -151,7 +151,7 @@ type stopSignal struct{ os.Signal }
 // Error returns the name of the signal.
 func (s stopSignal) Error() string { return "signal " + s.String() }
 
-// signalOf returns the signal that cancelled ctx, to be sent to the application.
+// signalOf returns the signal to send to the application: the one that cancelled ctx, or otherwise SIGTERM.
 func signalOf(ctx context.Context) syscall.Signal {
 	var s stopSignal
 	if errors.As(context.Cause(ctx), &s) {
@@ -171,5 +171,5 @@ func environ(base []string, more map[string]string) []string {
 	return out
 }
 
-// shown returns a command as it is typed.
+// shown returns a command and its arguments as one text for the log.
 func shown(command []string) string { return strings.Join(command, " ") }

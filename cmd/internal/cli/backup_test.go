@@ -17,7 +17,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/backup"
 )
 
-// sample writes a backup of two groups. With cut it ends early.
+// sample writes a backup of two groups. If cut is true, the backup ends early.
 func sample(w io.Writer, cut bool) error {
 	h := backup.Header{Created: time.Unix(1_764_000_000, 0), Node: "n1", Program: "v1.2.3", Cluster: "default",
 		ClusterID: "c1", Partitions: 2,
@@ -47,7 +47,7 @@ func sample(w io.Writer, cut bool) error {
 	return err
 }
 
-// SaveBackup writes a sample. Files beside the data choose how it ends.
+// SaveBackup implements admin.Backups. It writes a sample. Files in the data directory choose how the sample ends.
 func (n *memoryNode) SaveBackup(ctx context.Context, w io.Writer) error {
 	if n.finds("hangs") {
 		_, _ = io.WriteString(w, "QRBACKUP")
@@ -60,7 +60,7 @@ func (n *memoryNode) SaveBackup(ctx context.Context, w io.Writer) error {
 	return sample(w, n.finds("breaks off"))
 }
 
-// finds reports whether there is a file of that name beside the data.
+// finds reports whether the data directory has a file with that name.
 func (n *memoryNode) finds(name string) bool {
 	_, err := os.Stat(filepath.Join(n.addresses.DataDir, name))
 	return err == nil

@@ -60,7 +60,8 @@ func TestBench_RefusesStoreWithOtherData(t *testing.T) {
 	c.want(0, "1", "", "state", "get", "statestore", "mine")
 }
 
-// Keys that an earlier run has kept come first in a list, also a page full of them.
+// TestBench_RefusesStoreWithOtherDataAfterItsOwn checks that other data is found behind the keys of an earlier run.
+// These keys come first in a list, and may fill a page.
 func TestBench_RefusesStoreWithOtherDataAfterItsOwn(t *testing.T) {
 	c := withNode(t)
 	r := c.run("bench", "get", "statestore", "-d", "100ms", "--keys", "1100", "--size", "10", "--keep")
@@ -88,7 +89,8 @@ func TestBench_RefusesUnsuitableFlags(t *testing.T) {
 	c.want(1, "", "state store statestor is not found (did you mean statestore?)", "bench", "get", "statestor")
 }
 
-// A benchmark that cannot save all of its keys deletes those that it has saved.
+// TestBench_DeletesItsKeysAfterAFailedStart checks that a benchmark that cannot save all of its keys deletes those
+// that it has saved.
 func TestBench_DeletesItsKeysAfterAFailedStart(t *testing.T) {
 	c := newConsole(t)
 	saves, deleted := 0, ""
@@ -118,7 +120,8 @@ func TestBench_DeletesItsKeysAfterAFailedStart(t *testing.T) {
 	}
 }
 
-// A run in which no request succeeds ends with an error. The report counts the failures.
+// TestBench_NothingSucceeds checks that a run without a successful request ends with an error, and that the report
+// counts the failures.
 func TestBench_NothingSucceeds(t *testing.T) {
 	c := newConsole(t)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -1,9 +1,9 @@
 // Package cli implements the quorate program: its commands, their output and their exit codes.
 //
 // It owns exit codes and the process of a running node. It adds the commands of appcmd, backupcmd, benchcmd,
-// clustercmd and statecmd to the program, and opens a node through Main.Open. Only the packages below cmd/internal
-// read flags, files and the environment. Its goroutines wait for signals, for the node, and for the processes of a run
-// file. They end when the command ends.
+// clustercmd and statecmd to the program, and opens a node through Main.Open. In this program, only the packages below
+// cmd/internal parse flags and the settings file. The goroutines of the package wait for signals, for the node, and
+// for the processes of a run file. They end when the command ends.
 package cli
 
 import (

@@ -187,7 +187,7 @@ func (m *Main) configurationListCommand() *cobra.Command {
 	})
 }
 
-// oneLine returns a value for a table: on one line, and cut.
+// oneLine returns a value for a table, on one line and cut after 60 characters.
 func oneLine(value string) string {
 	const limit = 60
 	if text := []rune(value); len(text) > limit {
@@ -281,9 +281,9 @@ func (m *Main) configurationWatchCommand() *cobra.Command {
 	})
 }
 
-// watch passes on items until the connection ends.
+// watch calls show with each item until the connection ends. It then returns fault.Unavailable.
 func (i *itemsClient) watch(ctx context.Context, keys []string, show func(*configurations.Change) error) error {
-	if _, err := i.get(ctx, []string{"-"}); err != nil { // an error about the store
+	if _, err := i.get(ctx, []string{"-"}); err != nil { // an error of the store is found before the watch
 		return err
 	}
 	path := withKeys(admin.ConfigurationWatchPath(i.store), keys)

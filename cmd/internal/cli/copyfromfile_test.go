@@ -164,7 +164,8 @@ func TestCopyFromFile_FailsWhenStateIsMissing(t *testing.T) {
 	c.want(0, `{"n": 9}`, "", "state", "get", "statestore", "k009")
 }
 
-// A secret of the component comes from the environment or from a secret store beside it.
+// TestCopyFromFile_ResolvesReferences gets a secret of the component from the environment, or from a secret store
+// beside it.
 func TestCopyFromFile_ResolvesReferences(t *testing.T) {
 	m := oldState(t, 1)
 	m.RequireUserAuth("reader", "s3cret")
@@ -269,7 +270,8 @@ func TestCopyFromFile_NeedsTheAPITokenAndAReadyNode(t *testing.T) {
 	}
 }
 
-// A node that fails ends the copy with a report. The next run continues.
+// TestCopyFromFile_ReportsProgressAndResumesAfterNodeFailure checks that a node that fails ends the copy with a
+// report, and that the next run continues.
 func TestCopyFromFile_ReportsProgressAndResumesAfterNodeFailure(t *testing.T) {
 	m := oldState(t, 300)
 	c := newConsole(t)

@@ -25,7 +25,7 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// daprdName is the name of the command, and a name of the program that implies it.
+// daprdName is the name of the command. A program with this name runs the command too.
 const daprdName = "daprd"
 
 // daprdWait is how long daprd --wait waits for a sidecar, as in Dapr.
@@ -125,7 +125,8 @@ func daprdHelp() string {
 	return b.String()
 }
 
-// awaitOutbound waits until the sidecar on the HTTP port of c can serve its application.
+// awaitOutbound waits until the sidecar on the HTTP port of c can serve its application. It returns fault.Timeout if
+// this takes longer than daprdWait.
 func awaitOutbound(ctx context.Context, c node.Config) error {
 	ctx, cancel := context.WithTimeout(ctx, daprdWait)
 	defer cancel()

@@ -137,7 +137,8 @@ func TestRun_TakesTheHomeOfTheSystem(t *testing.T) {
 	}
 }
 
-// The guide lists the flags that the public CLI gives to the sidecar.
+// TestDocs_FlagsOfDaprRun checks the table of the migration guide with the flags that Dapr's command line gives to the
+// sidecar.
 func TestDocs_FlagsOfDaprRun(t *testing.T) {
 	page, err := os.ReadFile(docs + "migrate-from-dapr.md")
 	if err != nil {

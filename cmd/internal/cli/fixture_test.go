@@ -49,10 +49,10 @@ type memoryNode struct {
 	closers   lifecycle.Stack
 	stopped   chan error // what Wait returns, from the API or the test
 	status    schema.NodeStatus
-	items     *records.Store // of the configuration store configstore
+	items     *records.Store // items of the configuration store configstore
 	forgotten atomic.Bool    // Remove no longer knows n5
 	published atomic.Pointer[schema.TopicPublish]
-	purged    atomic.Bool // a selection of workflows
+	purged    atomic.Bool // a selection of workflows was purged
 }
 
 // openMemoryNode starts a memoryNode, as Main.Open does for a node.
@@ -326,8 +326,8 @@ func (n *memoryNode) CompareReplicas(context.Context, uint64) (schema.Comparison
 	return schema.Comparison{}, nil
 }
 
-// Remove knows n2, which is removed immediately, n3, which is never removed, and n5, which is removed after the first
-// request and is then known only by its server id.
+// Remove knows three servers. n2 is removed immediately, and n3 is never removed. n5 is removed after the first
+// request, and is then known only by its server id.
 func (n *memoryNode) Remove(_ context.Context, target string) (schema.RemoveResult, error) {
 	switch target {
 	case "n2":

@@ -18,8 +18,8 @@ const healthTime = 3 * time.Second
 type healthReport struct {
 	Healthy bool            `json:"healthy"` // always true: anything else is an error of the command
 	Address string          `json:"address"`
-	Path    string          `json:"path"`             // of the request
-	Detail  json.RawMessage `json:"detail,omitempty"` // body of the response, if it has one
+	Path    string          `json:"path"`             // path of the request
+	Detail  json.RawMessage `json:"detail,omitempty"` // body of the response, if there is one
 }
 
 // healthCommand requests the health of a node. It serves images without a shell or curl.

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// The help sorts commands by what people do with them. A new command belongs to a group in root.go.
+// TestHelp_EveryCommandHasAGroup checks that the help sorts all commands by what people do with them. A new command
+// belongs to a group in root.go.
 func TestHelp_EveryCommandHasAGroup(t *testing.T) {
 	c := newConsole(t)
 	text := c.run("--help").stdout

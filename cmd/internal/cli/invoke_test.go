@@ -2,7 +2,8 @@ package cli_test
 
 import "testing"
 
-// What is wrong with the call is not blamed on the address or on the node.
+// TestInvoke_RefusesCallsThatCannotBeSent checks that the error of a wrong call names the wrong part, and not the
+// address or the node.
 func TestInvoke_RefusesCallsThatCannotBeSent(t *testing.T) {
 	c := newConsole(t)
 	invoke := []string{"invoke", "orders", "--address", "127.0.0.1:1"}

@@ -101,7 +101,7 @@ func (m *Main) publish(ctx context.Context, a *command.AdminClient, r schema.Top
 	return err
 }
 
-// publication reads the data, and completes the request.
+// publication returns the request to publish in. It reads the data, and chooses the content type if none is given.
 func (m *Main) publication(c *cobra.Command, in publication) (r schema.TopicPublish, err error) {
 	r.Metadata = in.metadata
 	switch {

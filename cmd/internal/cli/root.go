@@ -62,7 +62,7 @@ func (m *Main) root() *cobra.Command {
 		c.DisableFlagsInUseLine = true
 		c.Args = command.UsageArgs(c.Args)
 		c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-			if c.HasSubCommands() && c.Flags().NArg() > 0 { // the flag is one of a command that does not exist
+			if c.HasSubCommands() && c.Flags().NArg() > 0 { // the flag belongs to a command that does not exist
 				return command.Group(c, c.Flags().Args())
 			}
 			return command.Usage(settings.FlagError(c.Flags(), err))

@@ -80,7 +80,7 @@ func (m *Main) runNode(ctx context.Context, c node.Config, warnings []string) er
 	begin := time.Now()
 	to := m.Stderr
 	if c.Dapr {
-		to = m.Stdout // as daprd
+		to = m.Stdout // daprd logs to standard output too
 	}
 	log := command.NewLogger(to, c.Log)
 	for _, w := range warnings {

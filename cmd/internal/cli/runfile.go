@@ -116,7 +116,7 @@ func (m *Main) runApps(ctx context.Context, program string, apps []runApp) error
 	return errors.Join(failures...)
 }
 
-// endAll stops the processes concurrently. Each limits the duration of its own stop.
+// endAll stops the processes concurrently and waits for them. Each process limits the duration of its own stop.
 func endAll(ctx context.Context, running []*child.Process, log *slog.Logger) {
 	var all sync.WaitGroup
 	for _, p := range running {
@@ -159,7 +159,7 @@ func unusedRunKeys() []string {
 		"enableApiLogging", "placementHostAddress", "schedulerHostAddress", "readBufferSize"}
 }
 
-// parseRunFile reads version, common and apps.
+// parseRunFile returns the applications of a run file. It returns all problems of the file as errors.
 func parseRunFile(path string, text []byte) ([]runApp, error) {
 	r := runReader{path: path, known: runSettings()}
 	var doc struct {
@@ -217,7 +217,7 @@ func (r *runReader) fail(at *yaml.Node, hint, format string, args ...any) {
 		Msg: fmt.Sprintf("%s:%d: ", r.path, at.Line) + fmt.Sprintf(format, args...), Hint: hint, Key: r.path})
 }
 
-// section is what the common section and one application have in common.
+// section is the content of the common section, or of the section of one application.
 type section struct {
 	values map[string][]string // flag name -> values
 	env    map[string]string
@@ -264,7 +264,7 @@ func (r *runReader) unknown(key *yaml.Node, what string) {
 	r.fail(key, hint, "unknown key %q in %s", key.Value, what)
 }
 
-// texts reads a scalar or a list of scalars. Paths are relative to the file.
+// texts reads a scalar or a list of scalars. It resolves relative paths against the directory of the run file.
 func (r *runReader) texts(n *yaml.Node, key string) []string {
 	nodes := []*yaml.Node{n}
 	if n.Kind == yaml.SequenceNode {

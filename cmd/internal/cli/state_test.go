@@ -46,7 +46,7 @@ func TestState_ReadsBackByteForByte(t *testing.T) {
 	c.want(0, `"say \"hi\" \u003cb\u003e"`, "", "state", "get", "statestore", "t")
 }
 
-// Such a key is valid, and too long for a URL.
+// TestState_LongestKey uses the longest valid key, which is too long for a URL.
 func TestState_LongestKey(t *testing.T) {
 	c := withNode(t)
 	key := strings.Repeat("é", 2048)

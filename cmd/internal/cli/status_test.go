@@ -41,7 +41,8 @@ func TestStatusAndStores_JSON(t *testing.T) {
 	}
 }
 
-// After a takeover, the node on the shared directory serves no application.
+// TestStatus_SaysWhereApplicationsAre checks the status after a takeover. The node on the shared directory then serves
+// no application.
 func TestStatus_SaysWhereApplicationsAre(t *testing.T) {
 	c := newConsole(t)
 	open := c.open
@@ -76,7 +77,8 @@ func TestStatus_FindsTheSocketOfALongDataDirectory(t *testing.T) {
 	}
 }
 
-// A node that was started with --join has a data directory named after it.
+// TestStatus_FindsTheOnlyRunningNode runs nodes in other data directories than the default one, as after a start with
+// --join.
 func TestStatus_FindsTheOnlyRunningNode(t *testing.T) {
 	c := newConsole(t)
 	dir := filepath.Join(c.home, ".local", "state", "quorate", "default")
@@ -107,7 +109,8 @@ func TestStatus_WithoutANode(t *testing.T) {
 	c.want(2, "", "the data directory is unknown (name it with --data-dir)", "status")
 }
 
-// While a node starts, it has the lock of its directory, and no admin socket yet.
+// TestStatus_SaysThatANodeStarts checks the status while a node starts. The node then has the lock of its directory,
+// and no admin socket yet.
 func TestStatus_SaysThatANodeStarts(t *testing.T) {
 	c := newConsole(t)
 	dir := t.TempDir()

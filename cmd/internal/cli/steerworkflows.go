@@ -17,8 +17,8 @@ import (
 )
 
 // steer gives c an action that changes workflow instances. The first argument of c is the application. The function
-// ask sends the change, and returns the result and its text for people. It has no time limit, because it may ask the
-// user a question.
+// ask sends the change, and returns the result and its text for people. The call of ask has no time limit, because ask
+// may wait for the user to answer a question.
 func (m *Main) steer(c *cobra.Command, ask func(ctx context.Context, a *command.AdminClient, namespace string,
 	args []string) (any, string, error)) *cobra.Command {
 	set, out := settings.New(), command.Output{}
@@ -241,7 +241,7 @@ func (m *Main) workflowsPurgeCommand() *cobra.Command {
 	return c
 }
 
-// post sends one request, which has its own time.
+// post sends one request, with the time limit command.AdminTime.
 func post(ctx context.Context, a *command.AdminClient, path string, body, result any) error {
 	ctx, cancel := context.WithTimeout(ctx, command.AdminTime)
 	defer cancel()

@@ -90,7 +90,7 @@ func topicNames(names []string) string {
 	return strings.Join(shown, ",")
 }
 
-// lagText returns the lag of a group. With a + there may be more.
+// lagText returns the lag of a group. A "+" means that the lag may be higher.
 func lagText(g *schema.TopicGroupStatus) string {
 	text := strconv.FormatUint(g.Lag, 10)
 	if g.Capped {
@@ -131,7 +131,7 @@ func (m *Main) topicsShowCommand() *cobra.Command {
 	return c
 }
 
-// askTopic returns one topic. The error says whether the component or the topic does not exist.
+// askTopic returns one topic. The error tells whether the component or the topic does not exist.
 func askTopic(ctx context.Context, a *command.AdminClient, pubsub, topic string) (t schema.TopicStatus, err error) {
 	var list []schema.TopicStatus
 	if err := a.Get(ctx, adminapi.TopicPath(pubsub, topic), &list); err != nil {

@@ -26,7 +26,7 @@ import (
 // fromHelp explains the flag --from.
 const fromHelp = "an offset, a time such as 2026-01-02T15:04:05Z, or how long ago, such as 15m"
 
-// place is a place in a topic.
+// place is a place in a topic. Only one of its fields is set.
 type place struct {
 	offset *uint64
 	since  *time.Time
@@ -52,13 +52,13 @@ func parsePlace(text string, now time.Time) (p place, err error) {
 	return place{since: &at}, nil
 }
 
-// topicLines sends a request and passes the lines of the answer on.
+// topicLines sends a request and calls take with each line of the answer.
 func topicLines(ctx context.Context, a *command.AdminClient, method, path string, body any,
 	take func(*schema.TopicLine) error) error {
 	return command.Lines(ctx, a, method, path, body, func(l *schema.TopicLine) json.RawMessage { return l.Error }, take)
 }
 
-// topicAction makes a command for one topic. Only its context limits its time.
+// topicAction gives c an action for one topic. Only the context of the command limits the time of run.
 func (m *Main) topicAction(c *cobra.Command, run func(ctx context.Context, a *command.AdminClient, pubsub string,
 	args []string, asJSON bool) error) *cobra.Command {
 	set, out, pubsub := settings.New(), command.Output{}, ""
@@ -206,7 +206,8 @@ func (m *Main) topicsReplayCommand() *cobra.Command {
 	return c
 }
 
-// operation runs an operation on a topic and shows how far it is, on a terminal.
+// operation runs an operation on a topic, and shows its progress on a terminal. It returns fault.Unavailable if the
+// node stops before the operation has ended.
 func (m *Main) operation(ctx context.Context, a *command.AdminClient, path string, body any,
 	verb string) (sum schema.TopicProgress, err error) {
 	live, drawn := command.IsTerminal(m.Stderr), false

@@ -31,7 +31,7 @@ func (m *Main) workflowsCommand() *cobra.Command {
 	return c
 }
 
-// The rows of a part of a list that the node returns.
+// workflowRows is the maximum number of instances or events that the node returns for one request.
 const workflowRows = 1000
 
 func (m *Main) workflowsListCommand() *cobra.Command {

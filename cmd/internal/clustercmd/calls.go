@@ -70,7 +70,7 @@ func (m *commands) callsCommand() *cobra.Command {
 	return c
 }
 
-// The columns of calls, with room for a usual app id and route.
+// callColumns is the format of a line of quorate calls. The columns have room for a usual app id and route.
 const callColumns = "%-12s  %-14s  %-8s  %9s  %-12s  %-32s  %s\n"
 
 // printCall prints a line of the stream. Notes about the stream are no data, so they go to standard error.

@@ -116,6 +116,6 @@ func (m *commands) browse(link string) bool {
 	if c.Start() != nil {
 		return false
 	}
-	go func() { _ = c.Wait() }() // the command may end before the browser does
+	go func() { _ = c.Wait() }() // otherwise the ended command would remain as a zombie process
 	return true
 }

@@ -1,6 +1,6 @@
-// Package clustercmd owns the commands that show and change a cluster through the admin API of a node: its status,
-// members, applications, live calls, voters, leadership and tokens, the removal of servers, and the link to its
-// console.
+// Package clustercmd owns the commands that show and change a cluster through the admin API of a node. They show its
+// status, members, applications and live calls, and the link to its console. They set voters, transfer leadership,
+// remove servers and make tokens.
 package clustercmd
 
 import (

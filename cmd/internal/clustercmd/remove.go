@@ -85,7 +85,8 @@ func (m *commands) untilRemoved(ctx context.Context, a *command.AdminClient, pat
 	for last := ""; ; {
 		var body any = struct{}{}
 		if target != "" {
-			// From the second request on, it is the server id: gossip may forget the node, or know a new one of its id.
+			// Later requests name the server by its server id: gossip may forget the node, or find another one of its
+			// id.
 			body = schema.RemoveRequest{Target: cmp.Or(r.ServerID, target)}
 		}
 		ask, cancel := context.WithTimeout(ctx, command.AdminTime)
@@ -113,8 +114,8 @@ func (m *commands) untilRemoved(ctx context.Context, a *command.AdminClient, pat
 	}
 }
 
-// passes reports whether a removal is to be requested again after an error. The request is idempotent. begun is true if
-// an earlier request was accepted: then a group that lost its leader meanwhile is waited for.
+// passes reports whether a removal is to be requested again after an error. The request is idempotent. begun is true
+// if the node accepted an earlier request. In that case, the caller also waits for a group that has lost its leader.
 func passes(err error, begun bool) bool {
 	switch fault.CodeOf(err) {
 	case fault.Indeterminate, fault.Timeout:

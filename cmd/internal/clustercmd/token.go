@@ -26,7 +26,7 @@ func (m *commands) tokenCommand() *cobra.Command {
 
 // created is the JSON output of token create.
 type created struct {
-	Token       string `json:"token,omitempty"` // empty if it was written to a file
+	Token       string `json:"token,omitempty"` // empty if the token was written to a file
 	File        string `json:"file,omitempty"`
 	Fingerprint string `json:"fingerprint"`
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// topRows bounds the stores, and the callers, that quorate top shows.
+// topRows is the maximum number of store operations, and of pairs of caller and application, that quorate top shows.
 const topRows = 10
 
 func (m *commands) topCommand() *cobra.Command {
@@ -65,12 +65,12 @@ type top struct {
 	interval time.Duration
 }
 
-// look is what all nodes report at a time.
+// look is what all nodes report at one time.
 type look struct {
 	at      time.Time
 	cluster schema.ClusterStatus
-	views   map[string]*schema.NodeView // by node id, of the nodes that have answered
-	err     error                       // why there is no look; the rest is empty then
+	views   map[string]*schema.NodeView // views of the nodes that have answered, by node id
+	err     error                       // why there is no look; the other fields are then empty
 }
 
 // lookAt asks all nodes that are alive, through one of them.
@@ -93,7 +93,7 @@ func lookAt(ctx context.Context, node command.AdminClient) look {
 			if at.Node = n.Member.Node; n.Member.Node == l.cluster.Node {
 				at.Node = ""
 			}
-			if at.Get(ctx, adminapi.ViewPath, &v) == nil { // a node without rates shows that it has not answered
+			if at.Get(ctx, adminapi.ViewPath, &v) == nil { // the rates of a node that does not answer are missing
 				mu.Lock()
 				defer mu.Unlock()
 				l.views[n.Member.Node] = &v
@@ -268,7 +268,7 @@ func (l *look) busiest(older look) (stores, calls [][]string) {
 	return table(operations, "STORE", "OPERATION"), table(edges, "CALLER", "APPLICATION")
 }
 
-// table returns the busiest rows, and a header.
+// table returns a header and the rows with the highest rates, at most topRows.
 func table(rows map[string]*busy, names ...string) [][]string {
 	out := [][]string{append(names, "PER SECOND", "FAILED/S")}
 	list := make([]*busy, 0, len(rows))
@@ -286,7 +286,7 @@ func table(rows map[string]*busy, names ...string) [][]string {
 	return out
 }
 
-// rate formats a number per second.
+// rate formats a number per second. If known is false, it returns "-".
 func rate(known bool, v float64) string {
 	switch {
 	case !known:
@@ -297,7 +297,7 @@ func rate(known bool, v float64) string {
 	return fmt.Sprintf("%.0f", max(v, 0))
 }
 
-// duration formats seconds.
+// duration formats a duration in seconds as milliseconds. NaN means unknown.
 func duration(s float64) string {
 	if math.IsNaN(s) {
 		return "-"

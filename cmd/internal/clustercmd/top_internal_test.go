@@ -64,7 +64,8 @@ func TestTop_FirstLookHasNoRates(t *testing.T) {
 	}
 }
 
-// Every width shows every value whole. Columns that do not fit are in a second table.
+// TestTop_FitsTheWidth checks that every value is shown whole at every width. Columns that do not fit are in further
+// tables.
 func TestTop_FitsTheWidth(t *testing.T) {
 	older, newer := lookOf(10), lookOf(12)
 	for i := range newer.cluster.Nodes {
@@ -94,7 +95,8 @@ func TestTop_FitsTheWidth(t *testing.T) {
 	}
 }
 
-// A resized terminal shows the same look again. Words that do not fit continue on the next line.
+// TestTop_ScreenIsResized checks that a resized terminal shows the same look again. Words that do not fit continue on
+// the next line.
 func TestTop_ScreenIsResized(t *testing.T) {
 	screen := &watched{SimulationScreen: tcell.NewSimulationScreen("UTF-8")}
 	if err := screen.Init(); err != nil {
@@ -129,7 +131,8 @@ func TestTop_ScreenIsResized(t *testing.T) {
 	screen.Fini()
 }
 
-// The screen shows the newest look. Arrows scroll within the text, and q ends the command.
+// TestTop_Screen checks that the screen shows the newest look, that arrows scroll within the text, and that q ends the
+// command.
 func TestTop_Screen(t *testing.T) {
 	screen := &watched{SimulationScreen: tcell.NewSimulationScreen("UTF-8")}
 	if err := screen.Init(); err != nil {

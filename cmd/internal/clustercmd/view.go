@@ -105,7 +105,7 @@ type member struct {
 	Lag      *uint64            `json:"lag,omitempty"`
 	Disk     *schema.DiskStatus `json:"disk,omitempty"`
 	UptimeMS int64              `json:"uptimeMs,omitempty"`
-	Reason   string             `json:"reason,omitempty"` // why it is not ready, or did not answer
+	Reason   string             `json:"reason,omitempty"` // why the node is not ready, or did not answer
 }
 
 func membersOf(s schema.ClusterStatus) []member {

@@ -136,8 +136,9 @@ func (a *AdminClient) send(ctx context.Context, method, path string, body []byte
 	return nil
 }
 
-// Stream sends a request whose body or response is too large to be buffered. It passes the response to the function
-// receive. There is no time limit except the end of ctx.
+// Stream sends a request whose body or response is too large to be buffered, to the node of the data directory. It
+// passes the response to the function receive. Stream does not use the field Node. There is no time limit except the
+// end of ctx.
 func (a *AdminClient) Stream(ctx context.Context, method, path string, body io.Reader,
 	receive func(*http.Response) error) error {
 	socket, err := adminapi.FindSocket(a.DataDir)

@@ -31,7 +31,7 @@ import (
 // completionTime is how long the shell waits for the names of stores.
 const completionTime = 300 * time.Millisecond
 
-// maxIdle is how many idle connections to the API a command keeps.
+// maxIdle is how many idle connections to the API a command keeps open.
 const maxIdle = 64
 
 // APIFlags are the flags that locate the API.
@@ -60,7 +60,7 @@ func (f *APIFlags) With(c *cobra.Command, use func(*APIClient) error) error {
 	if err != nil {
 		return err
 	}
-	// not the default transport, which would keep the connections
+	// With does not use http.DefaultTransport, because that would keep the connections.
 	transport := &http.Transport{ExpectContinueTimeout: f.Timeout, MaxIdleConnsPerHost: maxIdle,
 		MaxResponseHeaderBytes: rest.MaxHeader}
 	defer transport.CloseIdleConnections()

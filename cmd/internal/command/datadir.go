@@ -25,7 +25,7 @@ func ChooseDir(ctx context.Context, c node.Config) (string, error) {
 	}
 	entries, err := os.ReadDir(filepath.Dir(dir))
 	if err != nil {
-		return dir, nil // no node runs; the request to it will report that
+		return dir, nil // no node runs, and the request of the command will report that
 	}
 	var found []string
 	for _, e := range entries {

@@ -31,8 +31,8 @@ func Usagef(format string, args ...any) error {
 	return Usage(fault.New(fault.Invalid, "cli", fmt.Sprintf(format, args...)))
 }
 
-// RefuseEmpty returns a UsageError if one of the flags was given with an empty value. This prevents that a script with
-// an unset variable changes more than it should.
+// RefuseEmpty returns a UsageError if one of the flags was given with an empty value. Otherwise a script with an unset
+// variable could change more than it should.
 func RefuseEmpty(c *cobra.Command, flags ...string) error {
 	for _, name := range flags {
 		if f := c.Flags().Lookup(name); f.Changed && (f.Value.String() == "" || f.Value.String() == "[]") {
@@ -44,7 +44,7 @@ func RefuseEmpty(c *cobra.Command, flags ...string) error {
 
 // Group is the action of a command that only has subcommands. Without arguments it prints the help of the command.
 // Otherwise the first argument is an unknown subcommand, and Group returns a UsageError. The error suggests the
-// subcommand whose field SuggestFor has the unknown name, or else one with a similar name.
+// subcommand whose field SuggestFor has the unknown name, or one with a similar name.
 func Group(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return c.Help()

@@ -7,18 +7,18 @@ type Effect string
 
 // The effects.
 const (
-	Works   Effect = "works"   // as it does in daprd
-	Differs Effect = "differs" // it works, with the difference that Note names
+	Works   Effect = "works"   // has the same effect as in daprd
+	Differs Effect = "differs" // has an effect that differs from daprd, as Note describes
 	Ignored Effect = "ignored" // accepted; a start lists all ignored flags in one line
 )
 
 // Flag is one flag of daprd.
 type Flag struct {
 	Name    string // without dashes
-	Kind    string // of its value, for the help; "bool" for a switch
-	Setting string // name of Quorate's setting that it sets; empty = none, or Line handles the flag
+	Kind    string // kind of the value, for the help; "bool" for a switch
+	Setting string // name of the Quorate setting that the flag sets; empty = none, or Line handles the flag
 	Effect  Effect
-	Note    string // for people: what it does here, or why it is ignored
+	Note    string // for people: what the flag does in Quorate, or why it is ignored
 }
 
 // kindSwitch is the kind of a flag that may be given without a value.

@@ -20,7 +20,7 @@ import (
 // Line is a command line of daprd. Bind, the parsing of the command line, and Finish set the flags of Quorate. A Line
 // is not safe for concurrent use.
 type Line struct {
-	settings *pflag.FlagSet      // of Quorate; receives the values
+	settings *pflag.FlagSet      // the flags of Quorate, which receive the values
 	given    map[string][]string // values of flags that set nothing immediately
 	ignored  []string            // names of flags
 }
@@ -78,8 +78,8 @@ func (l *Line) Finish() error {
 		l.needID())
 }
 
-// needID returns fault.Invalid if --app-id is missing. Without ids, two sidecars would share their state. daprd also
-// requires the flag.
+// needID returns fault.Invalid if a node is to start and --app-id is missing. Without ids, two sidecars would share
+// their state. daprd also requires the flag.
 func (l *Line) needID() error {
 	if l.Asks() != "" || l.settings.Changed("app-id") {
 		return nil
@@ -194,7 +194,7 @@ type passed struct {
 func (p *passed) Set(s string) error { return (&Line{settings: p.settings}).set(p.flag.Name, s) }
 func (p *passed) Type() string       { return p.flag.Value.Type() }
 func (p *passed) String() string {
-	if p == nil || p.flag == nil { // pflag calls it on a zero value
+	if p == nil || p.flag == nil { // pflag calls String on a zero value
 		return ""
 	}
 	return p.flag.Value.String()
@@ -222,7 +222,7 @@ func (v *flagValue) Set(s string) error {
 		s = strconv.FormatBool(on)
 	}
 	if v.flag.Effect == Ignored {
-		if s != "" && s != "false" { // daprd treats those as not given
+		if s != "" && s != "false" { // daprd treats these values like a missing flag
 			v.line.ignored = append(v.line.ignored, v.flag.Name)
 		}
 		return nil
@@ -274,7 +274,7 @@ func (f Flag) translate(s string) (string, error) {
 	return s, nil
 }
 
-// positive returns s if it is a number above zero, and "" for other numbers and no text.
+// positive returns s if it is a number above zero. It returns "" for any other number and for an empty text.
 func positive(s string) (string, error) {
 	if s == "" {
 		return "", nil

@@ -67,7 +67,7 @@ func TestParse_EveryFlagWorksOrIsListed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	same := []string{ // of daprd's flags that need nothing to be set
+	same := []string{ // daprd's flags that need no other setting
 		"build-info", "version", "wait", "disable-builtin-k8s-secret-store",
 	}
 	for _, f := range daprd.Flags() {

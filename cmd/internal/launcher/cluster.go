@@ -20,7 +20,7 @@ const (
 // Plan describes a cluster to start.
 type Plan struct {
 	Program   string // path of the quorate program
-	Dir       string // the data directories are below it
+	Dir       string // directory for the data directories
 	Size      int    // number of nodes
 	FirstPort int    // API port of n1; n2 gets the next one, and so on; a port in use is replaced; 0 = free ports
 	Flags     []string
@@ -31,7 +31,8 @@ type Cluster struct {
 	Nodes []*Node
 }
 
-// New assigns ports and directories to the nodes. It starts none of them: the caller starts all, and then calls Formed.
+// New assigns ports and directories to the nodes. It starts none of them: the caller starts all, and then calls
+// Formed.
 func New(ctx context.Context, p Plan) (*Cluster, error) {
 	program, err := filepath.Abs(p.Program)
 	if err != nil {
@@ -131,7 +132,7 @@ func (c *Cluster) Leader(ctx context.Context, source *Node) (*Node, error) {
 	return nil, nil
 }
 
-// poll calls check until it returns nil.
+// poll calls check until it returns nil. It returns an error if a node has ended, if ctx ends, or after two minutes.
 func (c *Cluster) poll(ctx context.Context, check func(context.Context) error) error {
 	limit, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

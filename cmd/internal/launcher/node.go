@@ -28,8 +28,8 @@ type Node struct {
 	ID         string
 	Program    string // path of the quorate program
 	DataDir    string
-	Flags      []string // of every start, in addition to --node-id and --data-dir
-	HTTPPort   int      // of the API, on 127.0.0.1
+	Flags      []string // flags for every start, in addition to --node-id and --data-dir
+	HTTPPort   int      // port of the API, on 127.0.0.1
 	GossipPort int
 	Client     http.Client // for requests to the API
 }

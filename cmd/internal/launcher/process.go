@@ -1,6 +1,6 @@
 // Package launcher starts quorate nodes as processes, watches them and kills them. All commands and tests that run
-// nodes in other processes use it: the local cluster, the demos, the fault tests, the comparison with other systems
-// and the tests of the program.
+// nodes in other processes use it. Examples are the local cluster, the demos, the fault tests and the comparison with
+// other systems.
 //
 // It owns these processes. It knows a node only by its command line, its output and its HTTP API. The caller decides
 // what the nodes are for. Each running process has the goroutines of internal/child.

@@ -46,7 +46,7 @@ func (s *Set) readFile(in Input) []error {
 		if from := scratch.settings[i]; from.source.Kind == "file" && st.source.Kind == "default" {
 			st.source = from.source
 			for _, text := range from.texts {
-				_ = st.value.set(text) // the copy accepted it
+				_ = st.value.set(text) // set cannot fail, because the copy accepted the text
 			}
 		}
 	}
@@ -90,7 +90,7 @@ func (r *fileReader) parse(text []byte) *yaml.Node {
 // Otherwise it returns the list of accepted keys, and readFields reports the key as unknown.
 func (r *fileReader) readFields(n *yaml.Node, entry func(key, v *yaml.Node) (known []string)) {
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
-		return // only comments
+		return // the file has only comments
 	}
 	if n.Kind != yaml.MappingNode {
 		r.fail(n, "write lines as httpPort: 3500", "a list of settings is expected here")

@@ -41,13 +41,13 @@ func Groups() []Group {
 
 // Setting is one setting of a node.
 type Setting struct {
-	Name    string   // of the flag, without dashes
+	Name    string   // name of the flag, without dashes
 	Aliases []string // further names of the flag
 	Env     []string // environment variables; the first non-empty one is used
 	Key     string   // key in the file; empty = not allowed there
 	Group   Group
 	Usage   string // one phrase
-	Default string // as text; empty = none
+	Default string // default value as text; empty = none
 
 	noFlag bool // a secret, which must not be on a command line
 	value  *value
@@ -110,7 +110,8 @@ func New() *Set {
 	return s
 }
 
-// complete fills in what follows from the name of a setting.
+// complete sets the environment variable and the file key of a setting, which are derived from the name of the
+// setting.
 func (s *Setting) complete() {
 	if !s.noFlag {
 		s.Env = append([]string{envPrefix + strings.ToUpper(strings.ReplaceAll(s.Name, "-", "_"))}, s.Env...)

@@ -357,7 +357,7 @@ func TestDefaults_ShownAreUsed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// they depend on other settings, on the data or on the machine
+	// The defaults of these settings depend on other settings, on the data or on the machine.
 	special := map[string]bool{"data-dir": true, "bind-address": true, "log-store": true, "partitions": true,
 		"memory-limit": true}
 	for _, st := range set.All() {

@@ -28,7 +28,7 @@ type value struct {
 
 func (v *value) Set(s string) error { return v.set(s) }
 func (v *value) String() string {
-	if v == nil || v.get == nil { // pflag calls it on a zero value, to learn what a default looks like
+	if v == nil || v.get == nil { // pflag calls String on a zero value, to learn what a default looks like
 		return ""
 	}
 	return v.get()
@@ -51,7 +51,7 @@ func text[T ~string](kind string, p *T) *value {
 	}
 }
 
-// choice is a setting that accepts only a few words.
+// choice returns a converter for a setting that accepts only a few words.
 func choice[T ~string](p *T, words ...T) *value {
 	names := make([]string, len(words))
 	for i, w := range words {
@@ -86,7 +86,8 @@ func list(kind string, p *[]string) *value {
 	}
 }
 
-// words is a list whose elements may hold commas, such as the arguments of a command.
+// words returns a converter for a list whose elements may have commas, such as the arguments of a command. Each text
+// that is set becomes one more element.
 func words(p *[]string) *value {
 	return &value{kind: "word", list: true,
 		set: func(s string) error { *p = append(*p, s); return nil },
@@ -94,7 +95,7 @@ func words(p *[]string) *value {
 	}
 }
 
-// hosts is a list of IP addresses, with or without the brackets of a URL.
+// hosts returns a converter for a list of IP addresses, with or without the brackets of a URL.
 func hosts(p *[]string) *value {
 	v := list("address", p)
 	add := v.set
@@ -102,7 +103,7 @@ func hosts(p *[]string) *value {
 	return v
 }
 
-// number is an integer setting with a minimum.
+// number returns a converter for an integer of at least low. kind is the placeholder for the value in the help.
 func number(kind string, p *int, low int) *value {
 	return &value{kind: kind,
 		set: func(s string) error {
@@ -136,7 +137,7 @@ func port(p *node.Port) *value {
 	}
 }
 
-// optionalPort is a port that is off unless it is given.
+// optionalPort returns a converter for a port that is off unless it is given.
 func optionalPort(p *node.Port) *value {
 	v := port(p)
 	show := v.get
@@ -149,7 +150,7 @@ func optionalPort(p *node.Port) *value {
 	return v
 }
 
-// flag is a boolean setting. when is the value of *p for true.
+// flag returns a converter for a boolean setting. when is the value of *p for true.
 func flag(p *bool, when bool) *value {
 	return &value{kind: KindSwitch,
 		set: func(s string) error {
@@ -164,7 +165,7 @@ func flag(p *bool, when bool) *value {
 	}
 }
 
-// duration is a positive duration. A bare number counts units.
+// duration returns a converter for a positive duration. A bare number counts units.
 func duration(p *time.Duration, unit time.Duration) *value {
 	return &value{kind: "duration",
 		set: func(s string) error {
@@ -179,7 +180,7 @@ func duration(p *time.Duration, unit time.Duration) *value {
 	}
 }
 
-// interval is a duration, or 0 for never. A bare number counts seconds.
+// interval returns a converter for a duration. A bare number counts seconds. 0 means never, and is stored as -1.
 func interval(p *time.Duration) *value {
 	return &value{kind: "duration",
 		set: func(s string) error {
@@ -207,7 +208,7 @@ func parseDuration(s string, unit time.Duration) (time.Duration, error) {
 	return time.Duration(n) * unit, nil
 }
 
-// size is a number of bytes.
+// size returns a converter for a positive number of bytes. See ParseSize.
 func size(p *int64) *value {
 	return &value{kind: "size",
 		set: func(s string) error {
@@ -222,7 +223,7 @@ func size(p *int64) *value {
 	}
 }
 
-// bodySize is a size, or the word unlimited, which is -1.
+// bodySize returns a converter for a size, or for the word unlimited, which is stored as -1.
 func bodySize(p *int64) *value {
 	v := size(p)
 	return &value{kind: v.kind,
@@ -244,7 +245,7 @@ func bodySize(p *int64) *value {
 
 const unlimited = "unlimited"
 
-// level is a log level.
+// level returns a converter for a log level.
 func level(p *slog.Level) *value {
 	names := map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn,
 		"error": slog.LevelError}
@@ -275,7 +276,7 @@ func token(p *[]node.Secret) *value {
 	}
 }
 
-// secret is one secret. Its text form never shows it.
+// secret returns a converter for one secret. Its text form never shows the secret.
 func secret(p *node.Secret) *value {
 	return &value{kind: "secret",
 		set: func(s string) error { *p = node.Secret(s); return nil },

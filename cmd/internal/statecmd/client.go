@@ -79,7 +79,7 @@ func (c *stateClient) get(ctx context.Context, store, key string, o readOptions)
 		it.ContentType = kind
 	}
 	if it.Value = r.Body; it.ContentType != "" || !json.Valid(r.Body) {
-		it.Value, err = json.Marshal(r.Body) // base64
+		it.Value, err = json.Marshal(r.Body) // Marshal encodes bytes as base64 text
 	}
 	return it, err
 }

@@ -24,7 +24,7 @@ type copyFlags struct {
 	api                    command.APIFlags
 	prefix                 string
 	dry, verify, overwrite bool
-	remove                 bool // keys that only the other store has
+	remove                 bool // delete the keys that only the other store has
 	batch, workers         int
 	rate                   int
 	patience, interval     time.Duration
@@ -34,7 +34,7 @@ type copyFlags struct {
 // mostWorkers limits --concurrency, and with it the idle connections that are kept.
 const mostWorkers = 64
 
-// batchBytes limits the size of the values of one write. A log entry may be as large.
+// batchBytes limits the size of the values of one write, in bytes. A single value may be larger.
 const batchBytes = 512 << 10
 
 // copyRules explains what a copy does, for the help of the command.
@@ -126,7 +126,7 @@ func (f *copyFlags) bind(c *cobra.Command) {
 		"`file` that lists every key that is not copied, with the reason, as JSON lines")
 }
 
-// with checks the flags and calls use with a client of the API, until an interrupt.
+// with checks the flags and calls use with a client of the API. The context of use ends at an interrupt.
 func (f *copyFlags) with(c *cobra.Command, use func(context.Context, *stateClient) error) error {
 	switch {
 	case f.verify && (f.dry || f.overwrite || f.remove):

@@ -20,7 +20,7 @@ import (
 // sourceFlags are the flags of state copy for the store to read.
 type sourceFlags struct {
 	store string
-	paths []string // component files that declare it; none = the node has it
+	paths []string // component files that declare the store; none = the node has the store
 	owner state.Owner
 }
 

@@ -146,7 +146,7 @@ func copied(i statecopy.Item, createOnly bool) (write, error) {
 	}
 	w := f.write(i.Key, value)
 	if i.TTL == 0 {
-		w.Metadata["ttlInSeconds"] = "0" // it never expires, so the default of the store does not apply
+		w.Metadata["ttlInSeconds"] = "0" // the item never expires, so the default of the store does not apply
 	}
 	return w, err
 }

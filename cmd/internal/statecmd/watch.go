@@ -21,7 +21,7 @@ import (
 
 const (
 	watchPause   = time.Second     // between two attempts to connect
-	watchSilence = 5 * time.Second // bookmark that the command asks for: a sign of life
+	watchSilence = 5 * time.Second // interval of the bookmarks that show that the connection works
 )
 
 func (m *commands) stateWatchCommand() *cobra.Command {
@@ -40,7 +40,7 @@ func (m *commands) stateWatchCommand() *cobra.Command {
 			return command.Usagef("--prefix and --key cannot be given together")
 		}
 		return with(&api, c, func(client *stateClient) error {
-			client.Http.Timeout = 0 // a watch lasts
+			client.Http.Timeout = 0 // a watch has no time limit
 			w.client, w.store, w.out, w.asJSON, w.log = client, args[0], m.Stdout, asJSON, m.Stderr
 			return w.run(c.Context())
 		})
@@ -67,7 +67,7 @@ type watcher struct {
 	pause     time.Duration // between two attempts to connect
 	restart   bool          // the next connection begins with a snapshot
 	connected bool          // the last call of connect has received an event
-	compacted bool          // the changes after its position are no longer kept
+	compacted bool          // the store no longer has the changes after from
 	pending   []string
 }
 
@@ -109,7 +109,8 @@ func (w *watcher) run(ctx context.Context) error {
 	}
 }
 
-// connect shows events until the connection ends.
+// connect shows events until the connection ends. It also ends a connection on which nothing arrives for four
+// intervals of bookmarks.
 func (w *watcher) connect(ctx context.Context) error {
 	q := url.Values{"bookmark": {watchSilence.String()}}
 	setIf(q, "prefix", w.prefix)
@@ -151,7 +152,7 @@ func (w *watcher) open(ctx context.Context, q url.Values) (io.ReadCloser, error)
 	if err != nil {
 		return nil, command.Usagef("%q is not the address of an API (write it as 127.0.0.1:3500)", w.client.Base)
 	}
-	// Events with ids: only they say where a request ends.
+	// Only events with ids show where a request ends.
 	req.Header.Set("Accept", "text/event-stream")
 	if w.client.Token != "" {
 		req.Header.Set("dapr-api-token", w.client.Token)

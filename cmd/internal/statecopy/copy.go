@@ -51,10 +51,10 @@ type Target interface {
 
 // Copy is the configuration of a copy between two stores. A field is required unless its comment gives a default.
 type Copy struct {
-	App, FromName, ToName string // for the report
+	App, FromName, ToName string // names for the report
 	From                  Source
 	To                    Target
-	Prefix                string    // of the application's keys; empty = all, and actor state
+	Prefix                string    // only keys that begin with this; empty = all keys, and actor state
 	DryRun                bool      // write nothing
 	Verify                bool      // write nothing, and report how the stores differ
 	Overwrite             bool      // replace the values in To that differ
@@ -123,7 +123,7 @@ func (r *run) all(ctx context.Context, s Source, f func(context.Context, []Key) 
 	return g.Wait()
 }
 
-// walk sends all keys of a store to batches, at the rate.
+// walk sends all keys of a store to batches, at most r.Rate keys per second.
 func (r *run) walk(ctx context.Context, s Source, batches chan<- []Key) error {
 	token, seen, begun := "", 0, time.Now()
 	for {

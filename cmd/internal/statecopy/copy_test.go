@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// source is a store in this process that belongs to several applications.
+// source is a store in this process, with keys of several applications.
 type source struct {
 	*statecopy.Opened
 	store *inmemory.Store
@@ -56,7 +56,7 @@ func (s source) set(t *testing.T, w ...state.Write) {
 type target struct {
 	mu     sync.Mutex
 	items  map[string]statecopy.Item
-	bad    string // a key that it refuses
+	bad    string // a key that the store refuses
 	before func() error
 	after  func() error
 	writes int
@@ -240,7 +240,8 @@ func TestCopy_ReportsARefusedValueAndCopiesTheRest(t *testing.T) {
 	}
 }
 
-// A write whose answer is lost is repeated, conflicts with itself, and counts as copied by the earlier attempt.
+// TestCopy_RetriesWritesWhileTheStoreIsUnavailable checks that a failed write is repeated. If only the answer of a
+// write is lost, the repeated write conflicts with it, and the key counts as the same in both stores.
 func TestCopy_RetriesWritesWhileTheStoreIsUnavailable(t *testing.T) {
 	s := newSource(t, "", map[string]string{"shop||a": "1"})
 	into := newTarget()

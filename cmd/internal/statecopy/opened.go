@@ -81,12 +81,13 @@ func (o *Opened) Page(ctx context.Context, prefix, token string, limit int) ([]K
 	return keys, next, nil
 }
 
-// original returns the key of a stored key. own is false if it is not a key of the owner.
+// original returns the key as the application knows it, for a key as it is stored. own is false if the stored key does
+// not belong to the owner.
 func (o *Opened) original(stored string) (key string, own bool) {
 	if key, own := o.prefix.Original(o.owner, stored); own {
 		return key, true
 	}
-	const separators = 2 // in the key of actor state, after the application
+	const separators = 2 // number of separators in a key of actor state, after the application
 	key, own = strings.CutPrefix(stored, o.owner.App+state.Separator)
 	return key, own && strings.Count(key, state.Separator) == separators
 }

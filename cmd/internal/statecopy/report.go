@@ -17,24 +17,24 @@ type Report struct {
 	From       string `json:"from"`
 	To         string `json:"to"`
 	App        string `json:"app"`
-	Seen       int64  `json:"seen"`     // keys of the first store
-	Actors     int64  `json:"actors"`   // of them: actor state
-	Copied     int64  `json:"copied"`   // or would be, in a dry run
-	Expiring   int64  `json:"expiring"` // of those copied
-	Binary     int64  `json:"binary"`   // of those copied: bytes, not JSON
-	Bytes      int64  `json:"bytes"`    // of the copied values
-	Same       int64  `json:"same"`     // the other store had them with the same value
-	Missing    int64  `json:"missing"`  // only when comparing: the other store does not have them
-	Differ     int64  `json:"differ"`   // the other store has another value, which was kept
-	Refused    int64  `json:"refused"`  // the other store refused them
+	Seen       int64  `json:"seen"`     // keys in From
+	Actors     int64  `json:"actors"`   // of Seen: keys of actor state
+	Copied     int64  `json:"copied"`   // keys that were copied, or would be in a dry run
+	Expiring   int64  `json:"expiring"` // of Copied: keys that expire
+	Binary     int64  `json:"binary"`   // of Copied: bytes, not JSON
+	Bytes      int64  `json:"bytes"`    // size of the copied values
+	Same       int64  `json:"same"`     // To already had the same value
+	Missing    int64  `json:"missing"`  // To does not have the key; only with Verify
+	Differ     int64  `json:"differ"`   // To has another value, which was kept
+	Refused    int64  `json:"refused"`  // To refused the value
 	Unreadable int64  `json:"unreadable"`
-	Extra      int64  `json:"extra"`    // only the other store has them, and keeps them
-	Deleted    int64  `json:"deleted"`  // only the other store had them; or would be, in a dry run
+	Extra      int64  `json:"extra"`    // only To has the key, and keeps it
+	Deleted    int64  `json:"deleted"`  // only To had the key; it was deleted, or would be in a dry run
 	Vanished   int64  `json:"vanished"` // deleted or expired during the copy
 
 	Examples []Problem `json:"examples"` // the first keys with problems
-	// Others counts the keys of the first store that do not belong to the application, by the prefix of the key. The
-	// key "" counts the keys that have no prefix, and the keys of prefixes that are not counted separately.
+	// Others counts the keys in From that do not belong to the application, by the prefix of the key. The key ""
+	// counts the keys that have no prefix, and the keys of prefixes that are not counted separately.
 	Others    map[string]int64 `json:"others,omitempty"`
 	Verified  bool             `json:"verify"`
 	DryRun    bool             `json:"dryRun"`
@@ -66,7 +66,8 @@ func (t *tally) count(change func(r *Report)) {
 	change(&t.report)
 }
 
-// problem counts a problem of a key.
+// problem counts a problem of a key, and writes the problem to the ledger. It returns fault.Unavailable if the ledger
+// cannot be written.
 func (t *tally) problem(into func(r *Report) *int64, key, reason string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
