@@ -17,11 +17,11 @@ const (
 // Instance is one opened broker with the settings of its component file. It is immutable.
 type Instance struct {
 	Name      string
-	Type      string // in lower case
+	Type      string // component type, in lower case
 	Version   string
-	Namespace string   // of the node; empty = none
+	Namespace string   // namespace of the node; empty = none
 	Scopes    []string // app ids that may use the component; empty = all
-	// ConsumerID is the consumer group of all applications; empty = each has its id as group.
+	// ConsumerID is the consumer group of all applications; empty = the group of each application is its id.
 	ConsumerID string
 	// Prefix is put in front of the names of topics at the broker.
 	Prefix string

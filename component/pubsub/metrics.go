@@ -18,7 +18,7 @@ type Metrics struct {
 	deliveries *prometheus.CounterVec
 }
 
-// NewMetrics registers the metrics with reg. It returns fault.Internal if they are already registered there.
+// NewMetrics registers the metrics with reg. It returns fault.Internal if reg already has metrics with these names.
 func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		published: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -113,7 +113,7 @@ func (s *countedSubscription) DeadLetter(ctx context.Context, d *Delivery, topic
 	return err
 }
 
-// Drop acknowledges a delivery that no handler wants. s counts it as dropped, and not as acknowledged.
+// Drop acknowledges a delivery that no handler wants. The metrics count the delivery as dropped, not as acknowledged.
 func Drop(ctx context.Context, s Subscription, d *Delivery) error {
 	c, ok := s.(*countedSubscription)
 	if !ok {

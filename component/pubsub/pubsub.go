@@ -1,5 +1,5 @@
-// Package pubsub defines the contract of a publish/subscribe component: topics, messages, consumer groups, and how a
-// delivery is settled.
+// Package pubsub defines the contract of a publish/subscribe component: topics, messages, consumer groups, and the
+// settlement of deliveries.
 //
 // It owns the request and answer types, the scopes of topics, and a wrapper that adds metrics to a broker.
 // Implementations are in the folders below and pass the suite in pubsubtest. This package starts no goroutines.
@@ -21,13 +21,13 @@ const (
 
 // Message is one message of a topic. Data is a CloudEvent in JSON, or raw data if the publisher wanted that.
 type Message struct {
-	ID          string            // of the CloudEvent; "" = raw data. Brokers may use it to find duplicates
+	ID          string            // id of the CloudEvent, by which brokers may find duplicates; "" = raw data
 	Data        []byte            // never changed after Publish
-	ContentType string            // of Data
-	Metadata    map[string]string // travels to the subscriber; never changed; nil = none
+	ContentType string            // media type of Data
+	Metadata    map[string]string // passed to the subscriber; never changed after Publish; nil = none
 	Key         string            // messages with the same key keep their order; "" = none
-	TTL         time.Duration     // the message expires after it; 0 = as the topic has it
-	DeliverAt   time.Time         // the message is not delivered before; zero = at once
+	TTL         time.Duration     // the message expires after this time; 0 = the topic decides
+	DeliverAt   time.Time         // the message is not delivered before this time; zero = at once
 }
 
 // MessageCost is the memory that a message needs in addition to its texts, in bytes.
@@ -46,21 +46,21 @@ func (m *Message) Size() int64 {
 type PublishRequest struct {
 	Topic    string
 	Messages []Message         // at least one
-	Metadata map[string]string // of the request; nil = none
+	Metadata map[string]string // metadata of the request; nil = none
 }
 
 // Failure is the reason why one message of a request was not published.
 type Failure struct {
-	Index int // into PublishRequest.Messages
+	Index int // index into PublishRequest.Messages
 	Err   error
 }
 
 // SubscribeRequest joins a consumer group of a topic. Each message goes to one member of every group.
 type SubscribeRequest struct {
 	Topic    string
-	Group    string            // consumerID; never empty
-	Metadata map[string]string // of the subscription; nil = none
-	// Unsettled is how many deliveries the member wants to hold at once, for a batch; 0 = as the broker has it.
+	Group    string            // name of the consumer group (consumerID); never empty
+	Metadata map[string]string // metadata of the subscription; nil = none
+	// Unsettled is how many deliveries the member wants to hold at once, for a batch; 0 = the broker decides.
 	Unsettled int
 }
 
@@ -69,9 +69,9 @@ type Outcome int
 
 // The outcomes.
 const (
-	Acknowledged Outcome = iota // handled: the message is not delivered to this group again
+	Acknowledged Outcome = iota // the message is handled, and not delivered to this group again
 	Failed                      // the message is delivered again later, at a time that the broker chooses
-	Released                    // the message is delivered again at once, to any member; this is no attempt
+	Released                    // the message is delivered again at once, to any member; not counted as an attempt
 )
 
 // String returns the outcome as a label of metrics.
@@ -92,19 +92,20 @@ type Delivery struct {
 	Message
 	Topic string
 	// Sequence is not empty if order matters. The receiver handles deliveries of one sequence one after another, in
-	// the order of Receive. If it does not acknowledge one, it releases the later ones. A broker sets it to the key of
-	// the message, or to one value for all messages of a group that handles one message at a time.
+	// the order of Receive. If the receiver does not acknowledge a delivery, it releases the later deliveries of the
+	// sequence. A broker sets Sequence to the key of the message. If the group handles one message at a time, Sequence
+	// has the same value for all messages.
 	Sequence string
-	Attempt  int    // 1 = the first
+	Attempt  int    // number of the attempt; 1 = the first
 	Ref      string // identifies the delivery to the broker; opaque
-	Token    string // for acknowledging the delivery in a state transaction; "" = the broker cannot do that
+	Token    string // for AckRequest; "" = the broker cannot take part in transactions
 }
 
 // Subscription receives the messages of one member of a group. It is safe for concurrent use.
 type Subscription interface {
 	// Receive waits for messages until ctx ends. It returns at least one and at most limit messages, in their order,
 	// or an error: fault.Timeout when ctx ends, fault.Unavailable after Close. Messages of one sequence come in one
-	// call, or the later one comes after the earlier one is settled. A broker bounds how many deliveries of a
+	// call, or a later message comes only after the earlier ones are settled. A broker bounds how many deliveries of a
 	// subscription are not settled. Receive waits while the bound is reached.
 	Receive(ctx context.Context, limit int) ([]Delivery, error)
 	// Settle reports the outcome of a delivery. After nil, the broker has noted the outcome. A broker may gather
@@ -112,7 +113,8 @@ type Subscription interface {
 	// messages again. Settle returns fault.NotFound if the delivery was settled already.
 	Settle(ctx context.Context, d *Delivery, o Outcome) error
 	// DeadLetter moves a message to another topic and acknowledges the delivery. A broker with Abilities.Atomic does
-	// both or nothing. Others publish first, so that no message is lost. After an error the delivery is not settled.
+	// both or nothing. Other brokers publish first, so that no message is lost. After an error, the delivery is not
+	// settled.
 	DeadLetter(ctx context.Context, d *Delivery, topic string) error
 	// Close leaves the group and releases the deliveries that are not settled. It is idempotent.
 	Close()
@@ -133,16 +135,17 @@ type Stager interface {
 	// StagePublish returns the effect that publishes messages with a transaction. If the topic has no room for the
 	// messages, the transaction fails with fault.Overloaded.
 	StagePublish(ctx context.Context, r PublishRequest) (state.Effect, error)
-	// StageAck returns the effect that acknowledges a delivery with a transaction. StageAck or the transaction returns
-	// fault.DeliverySettled if the token is not of a delivery to the group, or the message is settled or has failed
-	// since. The error is fault.Invalid if the message and the state cannot change in one step.
+	// StageAck returns the effect that acknowledges a delivery with a transaction. If the token does not
+	// belong to a delivery to the group, StageAck or the transaction returns fault.DeliverySettled. The same applies
+	// if the message is settled, or has failed since the delivery. The error is fault.Invalid if the message and the
+	// state cannot change in one step.
 	StageAck(ctx context.Context, r AckRequest) (state.Effect, error)
 }
 
 // AckRequest acknowledges a delivery in a transaction.
 type AckRequest struct {
-	Token string // Delivery.Token, or anything else that a client has sent
-	Group string // of the application that sends it
+	Token string // what the client has sent as Delivery.Token; not checked
+	Group string // consumer group of the application that sends the token
 	// Allowed reports whether the application may subscribe to a topic, under its name at the broker. nil = the
 	// application may subscribe to all topics.
 	Allowed func(topic string) bool

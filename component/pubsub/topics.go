@@ -8,12 +8,13 @@ import (
 	"unicode/utf8"
 )
 
-// Topics are the rules of a component about which application may use which topic. The zero value allows everything.
+// Topics are the rules of a component that say which application may use which topic. The zero value allows
+// everything.
 type Topics struct {
-	Allowed    []string            // empty = all
-	Protected  []string            // only applications with a list may use these
-	Publishing map[string][]string // the topics of each application that has a list
-	Subscribed map[string][]string // the same for subscriptions
+	Allowed    []string            // topics that may be used; empty = all
+	Protected  []string            // topics that only applications with a list may use
+	Publishing map[string][]string // topics to which an application may publish, for applications with a list
+	Subscribed map[string][]string // topics to which an application may subscribe, for applications with a list
 }
 
 // ParseTopics parses a list of topics, separated by commas. Spaces are ignored.
@@ -26,8 +27,8 @@ func ParseTopics(text string) (out []string) {
 	return out
 }
 
-// ParseTopicScopes parses a text such as "app1=topic1,topic2;app2=", which lists the topics of each application. Spaces
-// are ignored. An application with an empty list may use no topic.
+// ParseTopicScopes parses a text such as "app1=topic1,topic2;app2=", which lists the topics of each application.
+// Spaces are ignored. An application with an empty list may use no topic.
 func ParseTopicScopes(text string) (map[string][]string, error) {
 	out := map[string][]string{}
 	for scope := range strings.SplitSeq(strings.ReplaceAll(text, " ", ""), ";") {

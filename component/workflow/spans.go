@@ -37,7 +37,7 @@ type SpanStart struct {
 
 // Span is a span that has begun.
 type Span interface {
-	// Context returns the trace context of what the span causes.
+	// Context returns the trace context for spans that have this span as their parent.
 	Context() *protos.TraceContext
 	// End ends the span. If err is not nil, the span has failed.
 	End(err error)

@@ -23,28 +23,30 @@ import (
 //   - TooLarge, Overloaded, Unavailable, Timeout: certainly not done
 //   - Indeterminate: may or may not have been done
 //
-// A caller must not change a message after it has passed the message to an engine. It must not change a message that an
-// engine returns.
+// A caller must not change a message after it has passed the message to an engine. It must not change a message that
+// an engine returns.
 type Engine interface {
-	// Start stores a new instance and returns before it has run. A start time in the future is a timer. If an instance
-	// with the id exists, the rules of turn.Reuse decide.
+	// Start stores a new instance, and returns before the instance has run. With a start time in the future, the
+	// instance runs at that time. If an instance with the id exists, the rules of turn.Reuse decide.
 	Start(ctx context.Context, app string, r *protos.CreateInstanceRequest) error
-	// State returns what is known of an instance. Input, output, custom status and failure are set only with payloads.
-	// The read is linearizable.
+	// State returns the state of an instance. Input, output, custom status and failure are set only if payloads is
+	// true. The read is linearizable.
 	State(ctx context.Context, app, id string, payloads bool) (*protos.WorkflowState, error)
 	// Wait returns the state of an instance as soon as its status satisfies until. It also waits for an instance that
 	// does not exist yet.
 	Wait(ctx context.Context, app, id string, until Until, payloads bool) (*protos.WorkflowState, error)
-	// Raise stores an external event for an instance. A completed instance accepts and ignores it.
+	// Raise stores an external event for an instance. For a terminal instance, Raise returns nil and ignores the
+	// event.
 	Raise(ctx context.Context, app string, r *protos.RaiseEventRequest) error
-	// Terminate stores that an instance has to end, with its children if r.Recursive. A completed instance ignores it.
+	// Terminate stores that an instance has to end, with its children if r.Recursive is true. It has no effect on a
+	// terminal instance.
 	Terminate(ctx context.Context, app string, r *protos.TerminateRequest) error
-	// Suspend stores that an instance has to pause. A completed or suspended instance ignores it.
+	// Suspend stores that an instance has to pause. It has no effect on a terminal or suspended instance.
 	Suspend(ctx context.Context, app string, r *protos.SuspendRequest) error
-	// Resume stores that an instance has to go on. An instance that is not suspended ignores it.
+	// Resume stores that an instance has to go on. It has no effect on an instance that is not suspended.
 	Resume(ctx context.Context, app string, r *protos.ResumeRequest) error
-	// Purge removes an instance, with its children if recursive, and returns how many were removed. It returns
-	// NotTerminal if the instance runs, except with force.
+	// Purge removes an instance, with its children if recursive is true. It returns how many instances it has removed.
+	// It returns NotTerminal or Stalled if an instance is not terminal, unless force is true.
 	Purge(ctx context.Context, app, id string, recursive, force bool) (removed int, err error)
 	// PurgeMatching removes terminal instances that match a filter, and returns how many. If complete is false, some
 	// matching instances are left. If recursive is true, instances with a running child are also left, and err is the
@@ -68,7 +70,7 @@ type Engine interface {
 	// returns an error with the code Invalid, and the turn is handed out again later. An answer with the token of
 	// another turn is ignored.
 	CompleteTurn(ctx context.Context, app string, r *protos.WorkflowResponse) error
-	// CompleteActivity stores the result of an activity. The result of a task that has one already is ignored.
+	// CompleteActivity stores the result of an activity. If the activity already has a result, the new one is ignored.
 	CompleteActivity(ctx context.Context, app string, r *protos.ActivityResponse) error
 	// Workers returns how many streams of the application are open on this node.
 	Workers(app string) int
@@ -76,8 +78,8 @@ type Engine interface {
 
 // Stream hands out the work of one worker.
 type Stream interface {
-	// Next waits for the next item. Every item has a completion token. It returns an error with code Unavailable if the
-	// engine closes. Only one goroutine may call Next.
+	// Next waits for the next item. Every item has a completion token. Next returns an error with the code Unavailable
+	// if the engine is closed. Only one goroutine may call Next.
 	Next(ctx context.Context) (*protos.WorkItem, error)
 	// Close ends the stream. Other streams get its uncompleted items at once. Close may be called twice.
 	Close()
@@ -85,18 +87,18 @@ type Stream interface {
 
 // Worker describes a stream of work.
 type Worker struct {
-	// CachesHistory reports that the worker keeps the history of instances. It may get only the events after those that
-	// the same stream has seen, and CachedHistory with their number.
+	// CachesHistory means that the worker keeps the history of instances. An engine may then send only the events that
+	// follow those that the stream has got before. CachedHistory in the item has the number of the earlier events.
 	CachesHistory bool
 	// MaxTurns and MaxActivities bound what all streams of the application on this node have at a time; 0 = no bound.
 	MaxTurns, MaxActivities int
-	// Retention applies to the instances that the worker ends. The newest worker of the application decides about those
-	// that end without a worker.
+	// Retention applies to the instances that the worker ends. For instances that end without a worker, the Retention
+	// of the newest worker of the application applies.
 	Retention Retention
 }
 
-// Retention is how long an instance is kept after it has ended, by the status with which it has ended. 0 = until it is
-// purged.
+// Retention is how long an instance is kept after its end, by the status with which the instance has ended. 0 = until
+// the instance is purged.
 type Retention struct{ Completed, Failed, Terminated time.Duration }
 
 // Of returns how long an instance with the terminal status s is kept. Terminated applies to all statuses except
@@ -117,7 +119,7 @@ type Filter struct {
 	Name                   string                       // of the workflow; "" = any
 	Statuses               []protos.OrchestrationStatus // empty = any
 	CreatedFrom, CreatedTo time.Time                    // inclusive and exclusive; zero = no bound
-	WithoutChildren        bool                         // leaves instances with a parent out
+	WithoutChildren        bool                         // leave out instances that have a parent
 }
 
 // Matches reports whether an instance is selected.
@@ -144,13 +146,13 @@ func (f *Filter) Matches(l *Listed) bool {
 // Application is an application in a list.
 type Application struct {
 	ID      string
-	Workers int // its streams of work, of all nodes
+	Workers int // number of its streams of work, on all nodes
 }
 
 // Listed is an instance in a list.
 type Listed struct {
 	ID, Name         string
-	Parent           string // the id of the parent; "" = none
+	Parent           string // instance id of the parent; "" = none
 	Status           protos.OrchestrationStatus
 	Created, Updated time.Time
 }

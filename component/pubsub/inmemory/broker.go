@@ -1,9 +1,9 @@
 // Package inmemory implements the component type pubsub.in-memory: a publish/subscribe broker in the memory of the
 // process, for tests and development.
 //
-// It owns the topics of one process. It keeps a message that no group needs until the memory is needed, so a new group
-// also receives earlier messages. All messages are lost when the process ends, and no other node sees them. The package
-// has no goroutines: the calls of Publish and Receive find out which messages have expired or are due.
+// It owns the topics of one process. A message that no group needs stays until the memory is needed. So a new group
+// also receives earlier messages. All messages are lost when the process ends, and no other node sees them. The
+// package has no goroutines. The calls of Publish and Receive find out which messages have expired or are due.
 package inmemory
 
 import (
@@ -31,7 +31,7 @@ const (
 // Bounds of a broker.
 const (
 	maxTopics            = 10_000
-	maxGroups            = 1000   // of one topic
+	maxGroups            = 1000   // groups of one topic
 	maxUnsettled         = 10_000 // deliveries of one member
 	maxRedeliverInterval = time.Minute
 	sweepInterval        = time.Second
@@ -40,7 +40,7 @@ const (
 
 // Options configure a broker.
 type Options struct {
-	MaxBytes          int64         // of all messages; 0 = DefaultMaxBytes
+	MaxBytes          int64         // bytes of all messages; 0 = DefaultMaxBytes
 	Concurrency       int           // sequences that one member handles at a time; 0 = DefaultConcurrency
 	RedeliverInterval time.Duration // wait before the second attempt, doubled up to a minute; 0 = one second
 }
@@ -53,8 +53,8 @@ type Broker struct {
 
 	mu     sync.Mutex
 	closed bool
-	seq    uint64    // of the newest message
-	size   int64     // of all messages
+	seq    uint64    // number of the newest item of a group
+	size   int64     // bytes of all messages
 	swept  time.Time // when expired messages were last removed from all groups
 	topics map[string]*topic
 	free   *list.List // of *entry: messages that no group needs, the oldest first
@@ -72,9 +72,9 @@ type entry struct {
 	topic   *topic
 	size    int64
 	expires time.Time     // zero = never
-	needed  int           // by how many groups
-	place   *list.Element // nil = removed
-	free    *list.Element // nil = a group needs it
+	needed  int           // number of groups that need the message
+	place   *list.Element // in topic.entries; nil = removed
+	free    *list.Element // in Broker.free; nil = a group needs the message, or it was removed
 }
 
 var _ pubsub.Broker = (*Broker)(nil)
@@ -125,15 +125,15 @@ func (b *Broker) publish(name string, messages []pubsub.Message) error {
 				"acknowledged take %d of %d bytes", name, size, b.size, b.maxBytes),
 			Hint: "let the subscribers handle their messages, or raise maxBytes of the component"}
 	}
-	b.topics[name] = t // makeRoom has forgotten the topic if it has removed all messages of it
+	b.topics[name] = t // needed if makeRoom has removed all messages of the topic, and so the topic
 	for i := range messages {
 		b.add(t, messages[i], now)
 	}
 	return nil
 }
 
-// topic returns the topic with a name, and creates it if it does not exist. If there are too many topics, the new one
-// takes the place of the oldest one without groups.
+// topic returns the topic with a name, and creates the topic if it does not exist. If there are too many topics, topic
+// first removes the topic without groups that has the oldest message.
 func (b *Broker) topic(name string) (*topic, error) {
 	if t, ok := b.topics[name]; ok {
 		return t, nil
@@ -159,7 +159,7 @@ func (b *Broker) dropUnused() {
 			continue
 		}
 		for t.entries.Len() > 0 {
-			b.remove(t.entries.Front().Value.(*entry)) // no group needs any of them
+			b.remove(t.entries.Front().Value.(*entry)) // no group needs these messages
 		}
 		return
 	}
@@ -172,8 +172,8 @@ func (b *Broker) forget(t *topic) {
 	}
 }
 
-// makeRoom frees memory for a message of size bytes, and reports whether the message then fits. It removes the oldest
-// messages that no group needs. If removing all of them would not be enough, it removes none.
+// makeRoom frees memory for messages of size bytes, and reports whether they then fit. It removes the oldest messages
+// that no group needs. If removing all of these would not be enough, it removes none.
 func (b *Broker) makeRoom(size int64, now time.Time) bool {
 	if b.size+size <= b.maxBytes {
 		return true
@@ -195,8 +195,8 @@ func (b *Broker) makeRoom(size int64, now time.Time) bool {
 	return true
 }
 
-// sweep drops the expired messages of all groups. It does nothing within sweepInterval after the last sweep, because it
-// visits every message.
+// sweep drops the expired messages of all groups. It does nothing within sweepInterval after the last sweep, because
+// it visits every message.
 func (b *Broker) sweep(now time.Time) {
 	if now.Sub(b.swept) < sweepInterval {
 		return
@@ -222,7 +222,7 @@ func (b *Broker) add(t *topic, m pubsub.Message, now time.Time) {
 	}
 }
 
-// need notes that one more group needs a message.
+// need notes that another group needs a message.
 func (b *Broker) need(e *entry) {
 	e.needed++
 	if e.free != nil {
@@ -231,8 +231,8 @@ func (b *Broker) need(e *entry) {
 	}
 }
 
-// spare notes that one group no longer needs a message. If no group needs the message any more, makeRoom may remove it.
-// Until then, the message stays for groups that subscribe later.
+// spare notes that one group no longer needs a message. If no group needs the message any more, makeRoom may remove
+// it. Until then, the message stays for groups that subscribe later.
 func (b *Broker) spare(e *entry) {
 	if e.needed--; e.needed == 0 && e.place != nil {
 		e.free = b.free.PushBack(e)

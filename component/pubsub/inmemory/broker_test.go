@@ -119,7 +119,7 @@ func TestDeadLetter_OfFullBroker(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for range 2 { // each takes the room that it had
+	for range 2 { // each dead letter takes the room of its original
 		d := receive(t, s, 1)[0]
 		if err := s.DeadLetter(t.Context(), &d, "dead"); err != nil {
 			t.Fatal(err)
@@ -212,7 +212,8 @@ func TestPublish_ExpiredMessagesMakeRoom(t *testing.T) {
 	})
 }
 
-// A message takes the place of all others of its topic. A group that comes later receives it.
+// A new message takes the place of all earlier messages of its topic. A group that subscribes later receives the new
+// message.
 func TestPublish_TakesPlaceOfAllMessagesOfTopic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, inmemory.Options{MaxBytes: 2000})
@@ -230,7 +231,7 @@ func TestPublish_TakesPlaceOfAllMessagesOfTopic(t *testing.T) {
 	})
 }
 
-// There are as many topics as there may be. A new one takes the place of the oldest topic that no group has.
+// The number of topics has reached its limit. A new topic takes the place of the oldest topic without groups.
 func TestPublish_NewTopicTakesPlaceOfUnusedOne(t *testing.T) {
 	b := open(t, inmemory.Options{})
 	send := func(topic string) {

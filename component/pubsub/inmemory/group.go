@@ -22,20 +22,20 @@ type group struct {
 // lane holds messages that are delivered one after another. A message without a sequence has a lane of its own.
 type lane struct {
 	sequence string  // "" = none
-	items    []*item // not settled, in their order
-	held     int     // how many of them members hold; they are the first
-	late     bool    // the item is not part of its sequence before it is due
+	items    []*item // items that are not settled, in their order
+	held     int     // number of items that a member holds; these come first
+	late     bool    // the lane has one delayed item, which joins its sequence when it is due
 }
 
 // item is a message that a group has not settled.
 type item struct {
 	*entry
-	seq       uint64
+	seq       uint64 // position in the order of delivery
 	lane      *lane
-	holder    *member // nil = none
-	ref       string
+	holder    *member // the member that has the item; nil = none
+	ref       string  // of the newest delivery
 	attempts  int
-	notBefore time.Time
+	notBefore time.Time // zero = at once
 }
 
 func newGroup(b *Broker, t *topic) *group {
@@ -58,7 +58,7 @@ func (g *group) take(e *entry, now time.Time) {
 	g.enqueue(i)
 }
 
-// enqueue adds an item to the end of its lane.
+// enqueue adds an item to the end of the lane of its sequence.
 func (g *group) enqueue(i *item) {
 	sequence := i.Key
 	if g.broker.concurrency == 1 {
@@ -78,7 +78,7 @@ func (g *group) enqueue(i *item) {
 	}
 }
 
-// schedule puts a lane whose items no member holds into the heap where it belongs.
+// schedule adds a lane whose items no member holds to the heap ready or due. It removes a lane without items.
 func (g *group) schedule(l *lane) {
 	if len(l.items) == 0 {
 		delete(g.lanes, l.sequence)
@@ -92,8 +92,7 @@ func (g *group) schedule(l *lane) {
 	g.changed.Fire()
 }
 
-// wake moves the lanes whose delay has ended to the ready lanes. It returns the time until the next lane is due; 0 = no
-// lane waits.
+// wake makes the lanes ready whose delay has ended. It returns the time until the next lane is due; 0 = no lane waits.
 func (g *group) wake(now time.Time) time.Duration {
 	for len(g.due.list) > 0 {
 		l := g.due.list[0]
@@ -108,7 +107,7 @@ func (g *group) wake(now time.Time) time.Duration {
 			continue
 		}
 		g.broker.seq++
-		i.seq = g.broker.seq // it comes after what was published meanwhile
+		i.seq = g.broker.seq // the item comes after messages that were published meanwhile
 		g.enqueue(i)
 	}
 	return 0
@@ -138,7 +137,7 @@ func (g *group) dropExpired(l *lane, now time.Time) {
 
 func (i *item) expired(now time.Time) bool { return !i.expires.IsZero() && !i.expires.After(now) }
 
-// settled removes an item from its lane.
+// settled removes an acknowledged item from its lane.
 func (g *group) settled(i *item) {
 	l := i.lane
 	if at := slices.Index(l.items, i); at >= 0 {
@@ -148,14 +147,15 @@ func (g *group) settled(i *item) {
 	g.returned(l)
 }
 
-// returned notes that a member has given back one item of a lane.
+// returned notes that a member holds one item of a lane less. When no item of the lane is held any more, returned
+// schedules the lane.
 func (g *group) returned(l *lane) {
 	if l.held--; l.held == 0 {
 		g.schedule(l)
 	}
 }
 
-// lanes is a heap.
+// lanes is a heap of lanes. less defines its order.
 type lanes struct {
 	list []*lane
 	less func(x, y *lane) bool

@@ -14,16 +14,16 @@ import (
 // member is one subscription. Its fields are guarded by Broker.mu.
 type member struct {
 	group   *group
-	held    map[string]*item // by ref
-	lanes   int              // lanes of which it holds items
-	allowed int              // lanes
-	left    bool
+	held    map[string]*item // items that the member holds, by ref
+	lanes   int              // number of lanes of which the member holds items
+	allowed int              // bound of lanes
+	left    bool             // the member has left the group
 }
 
 // Receive implements pubsub.Subscription.
 func (m *member) Receive(ctx context.Context, limit int) ([]pubsub.Delivery, error) {
 	for {
-		// The channel comes first: what changes after the look closes it.
+		// Get the channel before look: a change after look closes the channel.
 		changed := m.group.changed.Wait()
 		out, wait, err := m.look(max(limit, 1))
 		if len(out) > 0 || err != nil {
@@ -43,8 +43,8 @@ func (m *member) Receive(ctx context.Context, limit int) ([]pubsub.Delivery, err
 	}
 }
 
-// look takes the messages that can be delivered now, at most limit of them. It also returns the time until the next
-// delayed message is due; 0 = no message is delayed.
+// look takes the messages that can be delivered now, at most limit. It also returns the time until the next delayed
+// message is due; 0 = no message is delayed.
 func (m *member) look(limit int) ([]pubsub.Delivery, time.Duration, error) {
 	g := m.group
 	g.broker.mu.Lock()
@@ -67,7 +67,7 @@ func (m *member) look(limit int) ([]pubsub.Delivery, time.Duration, error) {
 	return out, wait, nil
 }
 
-// hold takes the first items of a lane.
+// hold gives the first items of a lane to the member. It returns out with their deliveries, at most limit.
 func (m *member) hold(l *lane, limit int, out []pubsub.Delivery) []pubsub.Delivery {
 	m.lanes++
 	for _, i := range l.items {
@@ -105,7 +105,7 @@ func (m *member) DeadLetter(_ context.Context, d *pubsub.Delivery, name string) 
 	if err != nil {
 		return err
 	}
-	b.spare(i.entry) // the message may take the place of itself
+	b.spare(i.entry) // makeRoom may remove the original to make room for the dead letter
 	moved := i.Message
 	moved.TTL, moved.DeliverAt = 0, time.Time{}
 	err = b.publish(name, []pubsub.Message{moved})
@@ -149,7 +149,7 @@ func (m *member) settle(i *item, o pubsub.Outcome) {
 	}
 }
 
-// pause is the wait after an attempt that failed.
+// pause returns the wait after the given number of failed attempts.
 func (b *Broker) pause(attempts int) time.Duration {
 	wait := b.interval
 	for ; attempts > 1 && wait < maxRedeliverInterval; attempts-- {
@@ -165,7 +165,7 @@ func (m *member) Close() {
 	m.leave()
 }
 
-// leave releases what the member holds.
+// leave removes the member from its group, and releases the items that it holds.
 func (m *member) leave() {
 	if m.left {
 		return

@@ -1,6 +1,6 @@
 // Package pubsubtest is the conformance suite that every publish/subscribe broker passes.
 //
-// It owns the tests for the rules of the contract in package pubsub. Goroutines of a test end with it.
+// It owns the tests for the rules of the contract in package pubsub. The goroutines of a test end with the test.
 package pubsubtest
 
 import (
@@ -139,7 +139,7 @@ func wantIDs(t *testing.T, got []pubsub.Delivery, want ...string) {
 	}
 }
 
-// sameIDs compares without regard to order.
+// sameIDs fails the test unless got and want have the same ids, in any order.
 func sameIDs(t *testing.T, got []string, want ...string) {
 	t.Helper()
 	got, want = slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want))
@@ -178,7 +178,7 @@ func testGroups(t *testing.T, b pubsub.Broker) {
 	settle(t, one, pubsub.Acknowledged, receive(t, one, 1)...)
 	wantIDs(t, receive(t, two, 1), "1")
 	publish(t, b, "orders", message("3"))
-	wantIDs(t, receive(t, one, 1), "3") // neither what it acknowledged nor another topic
+	wantIDs(t, receive(t, one, 1), "3") // neither the acknowledged message nor that of another topic
 }
 
 func testMembersShare(t *testing.T, b pubsub.Broker) {
@@ -318,7 +318,7 @@ func testContext(t *testing.T, b pubsub.Broker) {
 	}
 }
 
-// waits reports the error of a Receive that ends through end.
+// waits calls end while a Receive waits. It fails the test unless the Receive returns fault.Unavailable.
 func waits(t *testing.T, s pubsub.Subscription, end func()) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -399,7 +399,7 @@ func testConcurrent(t *testing.T, b pubsub.Broker) {
 			for i := range each {
 				m := []pubsub.Message{keyed(strconv.Itoa(p), fmt.Sprint(p, "-", i))}
 				if _, err := b.Publish(ctx, pubsub.PublishRequest{Topic: "orders", Messages: m}); err != nil &&
-					ctx.Err() == nil { // all may be acknowledged before the last one returns
+					ctx.Err() == nil { // all messages may be acknowledged before the last Publish returns
 					t.Error(err)
 				}
 			}
@@ -430,7 +430,8 @@ func testTTL(t *testing.T, b pubsub.Broker) {
 	short := message("short")
 	short.TTL = time.Second
 	publish(t, b, "orders", short, message("long"))
-	// A new group shows what the topic still has. The message may be there for a while, but not forever.
+	// A new group receives the messages that the topic still has. The expired message may stay for a while, but not
+	// forever.
 	for n, deadline := 0, time.Now().Add(patience); ; n++ {
 		s := subscribe(t, b, "orders", strconv.Itoa(n))
 		got := drain(t, s, "long")
@@ -441,7 +442,7 @@ func testTTL(t *testing.T, b pubsub.Broker) {
 		if time.Now().After(deadline) {
 			t.Fatal("a message does not expire")
 		}
-		<-time.After(20 * time.Millisecond) // each look makes a group
+		<-time.After(20 * time.Millisecond) // each attempt creates a group
 	}
 }
 
@@ -495,7 +496,8 @@ func testOrdered(t *testing.T, b pubsub.Broker) {
 func testOrderSurvivesFailure(t *testing.T, b pubsub.Broker) {
 	one := subscribe(t, b, "orders", "app")
 	publish(t, b, "orders", keyed("k", "1"), keyed("k", "2"), message("other"))
-	// A receiver settles the first as failed and gives back what it also has of the sequence.
+	// The receiver settles the first message of the sequence as failed, and gives back the rest of
+	// the sequence.
 	var first pubsub.Delivery
 	for first.ID == "" {
 		for _, d := range receive(t, one, 1) {
@@ -545,14 +547,14 @@ func testDeduplicate(t *testing.T, b pubsub.Broker) {
 	s := subscribe(t, b, "orders", "app")
 	publish(t, b, "orders", message("1"))
 	publish(t, b, "orders", message("1"), message("2"))
-	publish(t, b, "other", message("1")) // other topics do not matter
+	publish(t, b, "other", message("1")) // the same id in another topic is no duplicate
 	publish(t, b, "orders", message(""), message(""), message("end"))
 	sameIDs(t, drain(t, s, "end"), "1", "2", "", "", "end")
 	wantIDs(t, receive(t, subscribe(t, b, "other", "app"), 1), "1")
 }
 
-// testAtomicDeadLetter moves each message to a dead-letter topic with two concurrent calls. A receiver must find each
-// message exactly once there, and exactly once in the original topic.
+// testAtomicDeadLetter moves each message to a dead-letter topic with two concurrent calls. Each message must be
+// received exactly once from the original topic, and exactly once from the dead-letter topic.
 func testAtomicDeadLetter(t *testing.T, b pubsub.Broker) {
 	const n = 40
 	s, dead := subscribe(t, b, "orders", "app"), subscribe(t, b, "dead", "app")
@@ -572,7 +574,7 @@ func testAtomicDeadLetter(t *testing.T, b pubsub.Broker) {
 		var group sync.WaitGroup
 		for i := range got {
 			moved = append(moved, got[i].ID)
-			for range 2 { // the second one must do nothing
+			for range 2 { // only one of the two calls may have an effect
 				group.Go(func() {
 					if err := s.DeadLetter(ctx, &got[i], "dead"); err != nil && !fault.Is(err, fault.NotFound) {
 						t.Error(err)

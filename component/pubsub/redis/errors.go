@@ -15,7 +15,7 @@ func closedError(op string) error {
 
 func hasPrefix(err error, prefix string) bool { return goredis.HasErrorPrefix(err, prefix) }
 
-// explain gives errors of the client the meaning that they have for topics.
+// explain returns err with a code, a message and a hint that fit the topic. op is the operation in the error.
 func (b *Broker) explain(op, topic string, err error) error {
 	e, ok := fault.As(err)
 	if !ok {
@@ -48,7 +48,7 @@ func (b *Broker) explain(op, topic string, err error) error {
 	return &out
 }
 
-// passes reports whether the cause of an error may end by itself, without a change of the topic or the settings.
+// passes reports whether the cause of an error may go away without a change of the topic or the settings.
 func passes(err error) bool {
 	switch fault.CodeOf(err) {
 	case fault.Unavailable, fault.Timeout, fault.Overloaded, fault.Indeterminate, fault.TooLarge, fault.ReadOnly:

@@ -12,7 +12,7 @@ import (
 	redisstate "github.com/quorate/quorate/component/state/redis"
 )
 
-// Metadata names beside those of the client.
+// Metadata names in addition to those of the client.
 const (
 	metadataProcessingTimeout = "processingTimeout"
 	metadataRedeliverInterval = "redeliverInterval"
@@ -25,7 +25,7 @@ const (
 const (
 	maxConcurrency = 1000
 	maxQueueDepth  = 10_000
-	minInterval    = 10 * time.Millisecond // shorter ones would keep Redis busy
+	minInterval    = 10 * time.Millisecond // shorter intervals would put a high load on Redis
 	maxInterval    = 10 * 365 * 24 * time.Hour
 )
 
@@ -66,12 +66,12 @@ func number(least, most int64) func(string) error {
 
 // settings are the checked metadata of the broker.
 type settings struct {
-	processing  time.Duration // after which a pending message has no member any more
-	redeliver   time.Duration // between looks for such messages
+	processing  time.Duration // idle time after which a pending message has no member any more; 0 = never
+	redeliver   time.Duration // interval of the search for such messages; 0 = no search
 	depth       int           // messages that a group holds ready for its members
-	concurrency int           // deliveries of a member that are not settled
-	maxLen      int64         // entries of a stream; 0 = any number
-	streamTTL   time.Duration // age of entries; 0 = any
+	concurrency int           // deliveries that a member may have without settling them
+	maxLen      int64         // approximate maximum number of entries of a stream; 0 = no limit
+	streamTTL   time.Duration // approximate maximum age of the entries of a stream; 0 = no limit
 }
 
 func read(v component.Values) settings {

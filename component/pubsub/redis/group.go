@@ -16,25 +16,25 @@ import (
 )
 
 const (
-	longestWait  = time.Second // of one request for messages; the end of a group waits for it
-	firstPause   = 100 * time.Millisecond
-	longestPause = 5 * time.Second // between attempts while Redis fails
-	unackedPause = time.Second     // between attempts to acknowledge
-	endTime      = 2 * time.Second // to release messages
-	farAway      = 24 * time.Hour  // idle time of a released message if this broker does not redeliver
-	readBytes    = 4 << 20         // that one request for messages is expected to return
-	firstRead    = readBytes / 10  // expected size of a message before one was seen
+	longestWait  = time.Second            // wait of one request for messages; the end of a group waits for the request
+	firstPause   = 100 * time.Millisecond // first pause between attempts to read while Redis fails
+	longestPause = 5 * time.Second        // longest such pause
+	unackedPause = time.Second            // pause between attempts to acknowledge
+	endTime      = 2 * time.Second        // time in which an ending group may release messages
+	farAway      = 24 * time.Hour         // idle time of a released message if this broker does not redeliver
+	readBytes    = 4 << 20                // bytes that one request for messages is expected to return
+	firstRead    = readBytes / 10         // expected size of a message before the first message came, in bytes
 )
 
 // item is a message that Redis has delivered to this process.
 type item struct {
 	entry
 	size     int64
-	attempt  int
-	lease    time.Time // until then no other process takes the message; zero = forever
-	ref      string    // of the delivery to holder
-	holder   *member   // nil = it is in the queue, or is being settled
-	settling bool
+	attempt  int       // number of the attempt; 1 = the first
+	lease    time.Time // until then, no other process takes the message; zero = forever
+	ref      string    // reference of the delivery to holder
+	holder   *member   // nil = the item is in the queue, or is being settled
+	settling bool      // the item is being settled
 }
 
 // group is the consumer group of a topic, with its members in this process.
@@ -51,12 +51,12 @@ type group struct {
 	mu      sync.Mutex
 	members map[*member]bool
 	items   map[position]*item
-	queue   []*item // that no member has, the oldest first
-	bytes   int64   // of items
-	unacked map[position]bool
-	seq     uint64 // of the newest delivery
-	largest int64  // expected size of the next messages
-	failure error  // that does not pass by itself; nil = none
+	queue   []*item           // items that no member has, the oldest first
+	bytes   int64             // sum of the sizes of items
+	unacked map[position]bool // messages whose acknowledgement Redis may not have received
+	seq     uint64            // number of the newest delivery
+	largest int64             // expected size of the next messages, in bytes
+	failure error             // the error that Receive returns, see passes; nil = none
 }
 
 func newGroup(b *Broker, key groupKey) *group {
@@ -71,7 +71,7 @@ func newGroup(b *Broker, key groupKey) *group {
 	return g
 }
 
-// wait waits for a time, and reports whether the group still runs.
+// wait waits for the duration d or until the group ends. It reports whether the group still runs.
 func (g *group) wait(d time.Duration) bool {
 	select {
 	case <-g.run.Done():
@@ -111,7 +111,7 @@ func (g *group) read() {
 	}
 }
 
-// room returns how many messages may be requested.
+// room returns how many messages may be requested from Redis now.
 func (g *group) room() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -125,7 +125,7 @@ func (g *group) room() int {
 // client refuses a reply with too many bytes. The caller holds g.mu.
 func (g *group) atOnce() int { return int(max(readBytes/max(g.largest, pubsub.MessageCost), 1)) }
 
-// saw adapts the expected size of messages to those that came. g.mu is held.
+// saw adapts the expected size of messages to the size of a message that came. The caller holds g.mu.
 func (g *group) saw(size int64) { g.largest = max(size, g.largest-g.largest/8) }
 
 func (g *group) readOnce(count int) error {
@@ -136,7 +136,7 @@ func (g *group) readOnce(count int) error {
 		block = min(block, b.set.processing/4) // the lease begins before the request
 	}
 	block = max(block, time.Millisecond)
-	// The end of the group does not cut the request: Redis may have delivered messages to it.
+	// The end of the group does not cancel the request, because Redis may have delivered messages for the request.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.run), block+b.client.Patience())
 	defer cancel()
 	start := time.Now()
@@ -163,12 +163,12 @@ func (g *group) readOnce(count int) error {
 		added = g.add(&list[i], 1, start) || added
 	}
 	if err == nil && !added && time.Since(start) < block/2 {
-		g.wait(firstPause) // the server does not wait
+		g.wait(firstPause) // a wrong server does not wait: avoid a busy loop
 	}
 	return b.explain(op, g.key.topic, err)
 }
 
-// note keeps an error that does not pass, for the members.
+// note stores the error of a read for the members, if the cause of the error does not go away by itself (see passes).
 func (g *group) note(err error) {
 	if err != nil && passes(err) {
 		err = nil
@@ -207,7 +207,7 @@ func (g *group) leaseFrom(start time.Time) time.Time {
 	return start.Add(g.broker.set.processing)
 }
 
-// enqueue puts an item that no member has where its id belongs. g.mu is held.
+// enqueue adds an item to the queue, in the order of ids. The caller holds g.mu.
 func (g *group) enqueue(i *item) {
 	i.holder, i.settling = nil, false
 	at, _ := slices.BinarySearchFunc(g.queue, i, func(x, y *item) int {
@@ -223,7 +223,7 @@ func (g *group) enqueue(i *item) {
 	g.changed.Fire()
 }
 
-// drop forgets an item. Redis delivers it again unless it is acknowledged. g.mu is held.
+// drop forgets an item. The message is delivered again later, unless it is acknowledged. The caller holds g.mu.
 func (g *group) drop(i *item) {
 	if g.items[i.id] == i {
 		delete(g.items, i.id)
@@ -235,8 +235,8 @@ func (g *group) drop(i *item) {
 // expired reports whether the lease of an item has ended. Another process may have claimed the message then.
 func (i *item) expired(now time.Time) bool { return !i.lease.IsZero() && !now.Before(i.lease) }
 
-// next removes the oldest item from the queue and returns it; nil = the queue is empty. It drops expired items. The
-// caller holds g.mu.
+// next removes the oldest item from the queue and returns the item, or nil if the queue is empty. It drops expired
+// items. The caller holds g.mu.
 func (g *group) next(now time.Time) *item {
 	for len(g.queue) > 0 {
 		i := g.queue[0]
@@ -250,8 +250,8 @@ func (g *group) next(now time.Time) *item {
 	return nil
 }
 
-// dropExpired drops the expired items of the queue. To renew them or to give them back would take them from a process
-// that handles them. The caller holds g.mu.
+// dropExpired drops the expired items of the queue. This process must neither renew them nor give them back, because
+// another process may handle these messages. The caller holds g.mu.
 func (g *group) dropExpired(now time.Time) {
 	g.queue = slices.DeleteFunc(g.queue, func(i *item) bool {
 		if i.expired(now) {
@@ -261,7 +261,7 @@ func (g *group) dropExpired(now time.Time) {
 	})
 }
 
-// renew keeps the messages of this process from being idle.
+// renew resets the idle time of the messages of this process, three times in each processingTimeout.
 func (g *group) renew() {
 	for g.wait(g.broker.set.processing / 3) {
 		for part := range slices.Chunk(g.owned(time.Now()), portion) {
@@ -272,7 +272,7 @@ func (g *group) renew() {
 	}
 }
 
-// owned returns the ids of the messages that this process has.
+// owned returns the ids of the messages that this process has. It first drops expired items of the queue.
 func (g *group) owned(now time.Time) []position {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -284,7 +284,8 @@ func (g *group) owned(now time.Time) []position {
 	return ids
 }
 
-// renewSome renews some messages, and reports whether Redis answered.
+// renewSome renews the leases of messages. It drops queued messages that are not pending any more. It returns false if
+// the command failed.
 func (g *group) renewSome(ids []position) bool {
 	start := time.Now()
 	command := redisstate.Command{"xclaim", g.key.topic, g.key.name, g.key.name, 0}
@@ -324,10 +325,10 @@ func (g *group) end() {
 	g.stop()
 	g.release()
 	g.loops.Wait()
-	g.release() // what the reader has received last
+	g.release() // messages that the reader has received last
 }
 
-// release gives the messages back that no member has.
+// release gives the messages in the queue back to Redis. It first repeats acknowledgements.
 func (g *group) release() {
 	g.mu.Lock()
 	g.dropExpired(time.Now())
@@ -347,7 +348,8 @@ func (g *group) release() {
 	for part := range slices.Chunk(items, portion) {
 		commands := make([]redisstate.Command, len(part))
 		for n, i := range part {
-			// It is no attempt, and idle for so long that every process takes it.
+			// The delivery does not count as an attempt. The idle time is so long that every process takes the
+			// message.
 			commands[n] = redisstate.Command{"xclaim", g.key.topic, g.key.name, g.key.name, 0, i.id.String(),
 				"idle", idleTime.Milliseconds(), "retrycount", i.attempt - 1, "justid"}
 		}
@@ -396,7 +398,7 @@ func (g *group) removeAll() {
 	}
 }
 
-// hold gives an item to a member. g.mu is held.
+// hold gives an item to a member, and returns the delivery. The caller holds g.mu.
 func (g *group) hold(i *item, m *member) pubsub.Delivery {
 	g.seq++
 	i.holder, i.ref = m, i.id.String()+"/"+strconv.FormatUint(g.seq, 10)

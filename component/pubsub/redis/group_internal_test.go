@@ -13,7 +13,7 @@ import (
 )
 
 // After the end of a lease, another process may have claimed the message. So this process must neither renew the
-// message nor give it back: both would take it from the other process.
+// message nor give the message back, because both would take the message from the other process.
 func TestGroup_LeavesQueuedMessagesWithoutLease(t *testing.T) {
 	h := redistest.StartHostile(t, map[string]string{"xclaim": "*1\r\n$3\r\n2-0\r\n"}, false)
 	values, _, err := component.Metadata{{Name: "redisHost", Value: h.Address}}.Check(component.Pos{}, "topics",
@@ -33,7 +33,7 @@ func TestGroup_LeavesQueuedMessagesWithoutLease(t *testing.T) {
 	g.add(&entry{id: held}, 1, begun.Add(-2*b.set.processing))
 	m := g.join(1)
 	g.mu.Lock()
-	i := g.items[held] // a member still handles it
+	i := g.items[held] // a member still handles this message
 	g.queue = g.queue[:2]
 	g.hold(i, m)
 	g.mu.Unlock()

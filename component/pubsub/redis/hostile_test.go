@@ -16,14 +16,14 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// text and list are replies of Redis.
+// text returns s as a reply of Redis.
 func text(s string) string { return fmt.Sprintf("$%d\r\n%s\r\n", len(s), s) }
 
 func list(elements ...string) string {
 	return fmt.Sprintf("*%d\r\n%s", len(elements), strings.Join(elements, ""))
 }
 
-// stream is the reply to XREADGROUP with entries.
+// stream returns the reply to XREADGROUP with entries of one topic.
 func stream(topic string, entries ...string) string { return list(list(text(topic), list(entries...))) }
 
 func entry(id string, fields ...string) string {
@@ -34,7 +34,8 @@ func entry(id string, fields ...string) string {
 	return list(text(id), list(all...))
 }
 
-// joined subscribes. On a busy machine, the first answers may take longer than the short readTimeout of a test.
+// joined subscribes to the topic orders, and repeats this after an error. On a busy machine, the first answers may
+// take longer than the short readTimeout of a test.
 func joined(t *testing.T, b *redis.Broker) (s pubsub.Subscription) {
 	t.Helper()
 	testutil.Eventually(t, func() (err error) {
@@ -44,8 +45,8 @@ func joined(t *testing.T, b *redis.Broker) (s pubsub.Subscription) {
 	return s
 }
 
-// A hostile server makes the broker allocate little. It ends neither the process nor the group, and no message that it
-// sends in a wrong form is delivered or acknowledged.
+// A hostile server cannot make the broker allocate much memory. It can end neither the process nor the group. A
+// message in a wrong form is neither delivered nor acknowledged.
 func TestBroker_HostileReplies(t *testing.T) {
 	const most = 32 << 20 // bytes that the calls of a case may allocate
 	many := make([]string, 200)
@@ -57,7 +58,7 @@ func TestBroker_HostileReplies(t *testing.T) {
 		endless bool
 	}{
 		"huge string":        {"$2000000000\r\n", false},
-		"largest string":     {"$67108864\r\n", false}, // its bytes never come
+		"largest string":     {"$67108864\r\n", false}, // the bytes of the string never come
 		"huge array":         {"*2000000000\r\n", false},
 		"array of no sense":  {"*9223372036854775807\r\n", false},
 		"map":                {"%1\r\n" + text("orders") + list(entry("1-0", "data", "x")), false},
@@ -110,7 +111,7 @@ func TestBroker_HostileReplies(t *testing.T) {
 	}
 }
 
-// The looks for idle messages get replies of a wrong form.
+// The searches for idle messages get replies of a wrong form. No message is acknowledged.
 func TestReceive_HostilePending(t *testing.T) {
 	idle := list(list(text("5-0"), text("shop"), ":99999999\r\n", ":1\r\n"))
 	for name, answers := range map[string]map[string]string{
@@ -156,7 +157,7 @@ func TestReceive_HostilePending(t *testing.T) {
 	}
 }
 
-// A reply that is too large makes the next request smaller.
+// After a reply that is too large, the next request asks for only one message.
 func TestReceive_ReplyIsTooLarge(t *testing.T) {
 	h := redistest.StartHostile(t, map[string]string{"xreadgroup": "*1\r\n*2\r\n$6\r\norders\r\n*9\r\n*2\r\n" +
 		"$3\r\n1-0\r\n*2\r\n$4\r\ndata\r\n$2000000000\r\n"}, false)
@@ -172,7 +173,7 @@ func TestReceive_ReplyIsTooLarge(t *testing.T) {
 	})
 }
 
-// A server that sends a message twice delivers it once.
+// A server sends a message twice. The member receives the message once.
 func TestReceive_MessageTwice(t *testing.T) {
 	one := entry("1-0", "data", "x")
 	h := redistest.StartHostile(t, map[string]string{"xreadgroup": stream("orders", one, one)}, false)

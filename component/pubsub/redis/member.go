@@ -11,9 +11,9 @@ import (
 // member is one subscription. Its fields are guarded by group.mu.
 type member struct {
 	group   *group
-	allowed int              // deliveries that are not settled
-	held    map[string]*item // by ref
-	left    bool
+	allowed int              // bound of the deliveries that are not settled
+	held    map[string]*item // deliveries that are not settled, by ref
+	left    bool             // the member has left the group
 }
 
 var _ pubsub.Subscription = (*member)(nil)
@@ -23,7 +23,7 @@ var _ pubsub.Subscription = (*member)(nil)
 func (m *member) Receive(ctx context.Context, limit int) ([]pubsub.Delivery, error) {
 	const op = "redis.Receive"
 	for {
-		// The channel comes first: what changes after the look closes it.
+		// Get the channel before look: a change after look closes the channel.
 		changed := m.group.changed.Wait()
 		out, err := m.look(op, max(limit, 1))
 		if len(out) > 0 || err != nil {
@@ -55,11 +55,12 @@ func (m *member) look(op string, limit int) (out []pubsub.Delivery, err error) {
 	if len(out) == 0 {
 		return nil, g.failure
 	}
-	g.changed.Fire() // there is room in the queue
+	g.changed.Fire() // the reader may fill the queue again
 	return out, nil
 }
 
-// take removes a delivery from those that the member holds, so that it is settled once.
+// take removes a delivery from the deliveries that the member holds, so that it is settled only once. It returns
+// fault.NotFound if the delivery was settled already.
 func (m *member) take(op string, d *pubsub.Delivery) (*item, error) {
 	g := m.group
 	g.mu.Lock()
@@ -73,7 +74,7 @@ func (m *member) take(op string, d *pubsub.Delivery) (*item, error) {
 	}
 	delete(m.held, d.Ref)
 	i.holder, i.settling = nil, true
-	g.changed.Fire() // the member may have another one
+	g.changed.Fire() // the member has room for another delivery
 	return i, nil
 }
 

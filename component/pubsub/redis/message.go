@@ -17,14 +17,14 @@ const (
 	fieldQuorate  = "quorate"
 )
 
-// extra is what Dapr's layout has no place for, the content of the field quorate.
+// extra is the content of the field quorate: the parts of a message for which Dapr's layout has no field.
 type extra struct {
 	ID   string `json:"id,omitempty"`
 	Type string `json:"type,omitempty"`
 	Key  string `json:"key,omitempty"`
 }
 
-// fieldsOf returns the fields of an entry, names and values in turn.
+// fieldsOf returns the fields of the entry for a message, names and values in turn.
 func fieldsOf(m *pubsub.Message) []any {
 	out := []any{fieldData, m.Data}
 	if len(m.Metadata) > 0 {
@@ -38,7 +38,7 @@ func fieldsOf(m *pubsub.Message) []any {
 	return out
 }
 
-// position is the id of an entry. Ids of a stream grow.
+// position is the id of an entry of a stream: a time in milliseconds and a number. The ids of a stream grow.
 type position struct{ ms, seq uint64 }
 
 func (p position) String() string {
@@ -47,7 +47,7 @@ func (p position) String() string {
 
 func (p position) less(o position) bool { return p.ms < o.ms || p.ms == o.ms && p.seq < o.seq }
 
-// after returns the next possible id.
+// after returns the smallest id that is greater than p. After the greatest id, it returns zero.
 func (p position) after() position {
 	if p.seq++; p.seq == 0 {
 		p.ms++
@@ -69,17 +69,17 @@ func idOf(v any) (position, bool) {
 	return p, first == nil && second == nil && p.String() == text
 }
 
-// errForm is the error of a reply that has another form than the command has.
+// errForm is the error of a reply that does not have the documented form.
 var errForm = errors.New("the answer has another form than Redis documents")
 
 // entry is one message of a stream.
 type entry struct {
 	id      position
 	message pubsub.Message
-	notice  string // what is wrong with its metadata; "" = nothing
+	notice  string // why the metadata cannot be read; "" = no problem
 }
 
-// entriesOf reads a list of at most the given number of entries.
+// entriesOf decodes a list of entries. most is the maximum number of entries.
 func entriesOf(v any, most int) ([]entry, error) {
 	list, ok := v.([]any)
 	if !ok || len(list) > most {
@@ -154,8 +154,8 @@ func (e *entry) read(fields []any) error {
 // limit of the API, because escapes make the JSON text longer.
 const maxMetadata = 512 << 10
 
-// metadataOf reads the metadata of a message. A message whose metadata cannot be read is delivered without it, as in
-// Dapr.
+// metadataOf decodes the metadata of a message. If this is not possible, notice says why. The message is then
+// delivered without metadata, as in Dapr.
 func metadataOf(text string) (out map[string]string, notice string) {
 	if len(text) > maxMetadata {
 		return nil, fmt.Sprintf("its metadata has %d bytes; the limit is %d", len(text), maxMetadata)
@@ -169,18 +169,18 @@ func metadataOf(text string) (out map[string]string, notice string) {
 	return out, ""
 }
 
-// maxAttempts is the highest number of attempts that is used of a pending message. Every client of Redis can set the
-// number, even to the largest integer. Then adding one attempt would overflow.
+// maxAttempts bounds the number of attempts of a pending message. Every client of Redis can set the number in Redis,
+// even to the largest integer. Adding one attempt would then overflow.
 const maxAttempts = 1 << 30
 
 // idle is a pending message.
 type idle struct {
 	id       position
-	ms       int64 // since it was delivered
+	ms       int64 // idle time in milliseconds
 	attempts int64
 }
 
-// pendingOf reads a reply to XPENDING with a range.
+// pendingOf decodes a reply to XPENDING with a range. most is the maximum number of messages.
 func pendingOf(v any, most int) ([]idle, error) {
 	list, ok := v.([]any)
 	if !ok || len(list) > most {
@@ -203,7 +203,7 @@ func pendingOf(v any, most int) ([]idle, error) {
 	return out, nil
 }
 
-// idsOf reads a list of ids.
+// idsOf decodes a list of ids. most is the maximum number of ids.
 func idsOf(v any, most int) (map[position]bool, error) {
 	list, ok := v.([]any)
 	if !ok || len(list) > most {

@@ -9,7 +9,7 @@ import (
 	"github.com/quorate/quorate/component/pubsub"
 )
 
-// FuzzEntry writes a message and reads it again, and reads texts of others.
+// FuzzEntry encodes a message and decodes it again. It also decodes arbitrary metadata and ids.
 func FuzzEntry(f *testing.F) {
 	f.Add("1", []byte(`{"a":1}`), "application/json", "k", "name", "value", `{"a":"b"}`, "1-2")
 	f.Add("", []byte(nil), "", "", "", "", `{"a":1}`, "18446744073709551615-18446744073709551616")
@@ -45,10 +45,10 @@ func FuzzEntry(f *testing.F) {
 	})
 }
 
-// p0 is what follows the last id.
+// p0 returns the id that after returns for the greatest id.
 func p0() (p position) { return p }
 
-// Another client of Redis has set the largest number of attempts. The message is claimed with one more.
+// Another client of Redis has set the largest number of attempts. The number of attempts plus one must not overflow.
 func TestPendingOf_BoundsAttempts(t *testing.T) {
 	reply := []any{[]any{"1-1", "member", int64(60_000), int64(math.MaxInt64)}}
 	list, err := pendingOf(reply, 1)

@@ -24,9 +24,9 @@ type traffic struct {
 	ctx    context.Context
 
 	mu        sync.Mutex
-	published map[string]bool // with success
-	failed    int             // publishes without success
-	handled   map[string]int
+	published map[string]bool // ids of messages whose publish succeeded
+	failed    int             // number of publishes that failed
+	handled   map[string]int  // how many times each message was handled, by id
 }
 
 // publish publishes until ctx ends.
@@ -43,7 +43,7 @@ func (r *traffic) publish(name string) {
 		}
 		r.mu.Unlock()
 		if err != nil {
-			<-time.After(time.Millisecond) // an absent server refuses at once
+			<-time.After(time.Millisecond) // without a server, a publish fails at once
 		}
 	}
 }
@@ -73,7 +73,7 @@ func (r *traffic) handle(t *testing.T, ctx context.Context, s pubsub.Subscriptio
 	}
 }
 
-// more waits until n more messages are published and one of them is handled.
+// more waits until n more messages are published and one more message is handled.
 func (r *traffic) more(t *testing.T, n int) {
 	t.Helper()
 	counts := func() (int, int) {
@@ -176,7 +176,8 @@ func TestBroker_LosesNothingInOutages(t *testing.T) {
 	}
 }
 
-// TestSettle_AcknowledgementIsRepeated acknowledges a message while the server is away.
+// TestSettle_AcknowledgementIsRepeated acknowledges a message while the server is down. When the server is up again,
+// the acknowledgement reaches it.
 func TestSettle_AcknowledgementIsRepeated(t *testing.T) {
 	t.Parallel()
 	srv := redistest.StartDurable(t)
@@ -199,14 +200,15 @@ func TestSettle_AcknowledgementIsRepeated(t *testing.T) {
 }
 
 // TestReceive_AfterLongPause pauses the server for longer than processingTimeout, while messages wait in the queue.
-// Their leases have ended then, and they come again.
+// The leases of the queued messages then have ended, and these messages come again.
 func TestReceive_AfterLongPause(t *testing.T) {
 	t.Parallel()
 	srv := redistest.StartDurable(t)
 	b := open(t, "redisHost", srv.Address, "processingTimeout", "500ms", "redeliverInterval", "50ms", "readTimeout",
 		"100ms", "concurrency", "1")
 	s := subscribe(t, b, "orders", "shop")
-	publish(t, open(t, "redisHost", srv.Address), "orders", message("1"), message("2")) // may take longer than 100 ms
+	// Another broker publishes, because a publish may take longer than the readTimeout of b.
+	publish(t, open(t, "redisHost", srv.Address), "orders", message("1"), message("2"))
 	first := receive(t, s)
 	wantPending(t, srv, "orders", "shop", 2)
 	srv.Signal(pause)
@@ -217,7 +219,7 @@ func TestReceive_AfterLongPause(t *testing.T) {
 		}
 		return nil
 	})
-	_ = s.Settle(t.Context(), first, pubsub.Acknowledged) // repeated
+	_ = s.Settle(t.Context(), first, pubsub.Acknowledged) // fails, and is repeated later
 	srv.Signal(syscall.SIGCONT)
 	d := receive(t, s)
 	if d.ID != "2" {

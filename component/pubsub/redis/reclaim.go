@@ -8,13 +8,13 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// The bounds of one look for idle messages.
+// The bounds of one search for idle messages.
 const (
-	pendingPage = 1000
-	maxPages    = 10 // the next look continues
+	pendingPage = 1000 // pending messages of one page
+	maxPages    = 10   // pages of one search; the next search continues
 )
 
-// reclaim looks for idle messages, and repeats acknowledgements, until the group ends.
+// reclaim searches for idle messages, and repeats failed acknowledgements, until the group ends.
 func (g *group) reclaim() {
 	var idle <-chan time.Time
 	var from position
@@ -40,7 +40,7 @@ func (g *group) reclaim() {
 	}
 }
 
-// look searches the pending messages for idle ones, and queues those. The search begins at the id in the parameter
+// look searches the pending messages for idle messages, and queues these. The search begins at the id in the parameter
 // from. look returns the id at which the next search begins; zero = the oldest message.
 func (g *group) look(from position) position {
 	for range maxPages {
@@ -64,7 +64,7 @@ func (g *group) look(from position) position {
 	return from
 }
 
-// pending returns a page of the messages that were delivered and not acknowledged.
+// pending returns a page of the messages that were delivered and not acknowledged, beginning at the id from.
 func (g *group) pending(from position) ([]idle, error) {
 	ctx, cancel := context.WithTimeout(g.run, g.broker.client.Patience())
 	defer cancel()
@@ -76,8 +76,8 @@ func (g *group) pending(from position) ([]idle, error) {
 	return pendingOf(reply.Value, pendingPage)
 }
 
-// claimIdle claims and queues the idle messages of a page while the queue has room. The result next is the id after the
-// last message that it has checked. The result done is true if the search must stop.
+// claimIdle claims and queues the idle messages of a page while the queue has room. The result next is the id after
+// the last message that it has checked. The result done is true if the search must stop.
 func (g *group) claimIdle(page []idle, room int) (next position, done bool) {
 	var chosen []idle
 	for n, p := range page {
@@ -110,7 +110,7 @@ func (g *group) claim(list []idle) bool {
 	start := time.Now()
 	commands := make([]redisstate.Command, len(list))
 	for n, p := range list {
-		// Without the message, because only this way the number of attempts is certain.
+		// With JUSTID, the number of attempts is exactly the given number. fetch reads the message afterwards.
 		commands[n] = redisstate.Command{"xclaim", g.key.topic, g.key.name, g.key.name,
 			g.broker.set.processing.Milliseconds(), p.id.String(), "retrycount", p.attempts + 1, "justid"}
 	}
@@ -137,7 +137,8 @@ func (g *group) claim(list []idle) bool {
 	return true
 }
 
-// fetch reads claimed messages and queues them. It reports whether Redis answered.
+// fetch reads claimed messages and queues them. start is a time before the claim. fetch returns false if a command
+// failed.
 func (g *group) fetch(list []idle, start time.Time) bool {
 	commands := make([]redisstate.Command, len(list))
 	for n, p := range list {
@@ -147,7 +148,7 @@ func (g *group) fetch(list []idle, start time.Time) bool {
 	defer cancel()
 	replies := g.broker.client.ReadAll(ctx, "redis.Reclaim", g.key.topic, commands...)
 	for n, reply := range replies {
-		if fault.Is(reply.Err, fault.TooLarge) && len(list) > 1 { // together; each may be small enough
+		if fault.Is(reply.Err, fault.TooLarge) && len(list) > 1 { // read each message alone
 			for ; n < len(list); n++ {
 				if !g.fetch(list[n:n+1], start) {
 					return false
@@ -173,7 +174,7 @@ func (g *group) fetch(list []idle, start time.Time) bool {
 	return true
 }
 
-// acknowledge removes a message from those that are pending.
+// acknowledge removes messages from the pending messages in Redis.
 func (g *group) acknowledge(ctx context.Context, ids ...position) error {
 	command := redisstate.Command{"xack", g.key.topic, g.key.name}
 	for _, id := range ids {
@@ -182,7 +183,7 @@ func (g *group) acknowledge(ctx context.Context, ids ...position) error {
 	return g.broker.client.WriteAll(ctx, "redis.Settle", g.key.topic, command)[0].Err
 }
 
-// acknowledgeAgain repeats the acknowledgements that Redis may not have.
+// acknowledgeAgain repeats up to portion acknowledgements that Redis may not have received.
 func (g *group) acknowledgeAgain(ctx context.Context) {
 	g.mu.Lock()
 	ids := make([]position, 0, min(len(g.unacked), portion))

@@ -37,15 +37,15 @@ const Type = "pubsub.redis"
 
 // Bounds of a broker.
 const (
-	maxGroups    = 1000     // of this process, with one connection each
-	maxUnsettled = 10_000   // deliveries of one member
-	maxBytes     = 16 << 20 // of the messages of a group in this process; one request may exceed it
+	maxGroups    = 1000     // groups in this process, with one connection each
+	maxUnsettled = 10_000   // unsettled deliveries of one member
+	maxBytes     = 16 << 20 // bytes of the messages of a group in this process; one request may exceed it
 	maxUnacked   = 10_000   // acknowledgements of a group that Redis does not have yet
 )
 
 // Options are the settings of a broker.
 type Options struct {
-	Metadata component.Values // of Fields
+	Metadata component.Values // values of the fields that Fields returns
 	Logger   *slog.Logger
 }
 
@@ -57,7 +57,7 @@ type Broker struct {
 	log     *slog.Logger
 	close   func() error
 
-	ending sync.WaitGroup // groups that have not ended
+	ending sync.WaitGroup // counts the groups that have not ended
 
 	mu     sync.Mutex
 	closed bool
@@ -82,14 +82,14 @@ func Open(ctx context.Context, o Options) (*Broker, error) {
 	return b, nil
 }
 
-// Abilities implements pubsub.Broker. TTL is false, because Redis has no TTL for a single entry of a stream. So the API
-// puts the expiry time into the event.
+// Abilities implements pubsub.Broker. TTL is false, because Redis has no TTL for a single entry of a stream. So the
+// API puts the expiry time into the event.
 func (b *Broker) Abilities() pubsub.Abilities { return pubsub.Abilities{} }
 
 // The bounds of one round trip of Publish.
 const (
-	portion      = 256
-	portionBytes = 1 << 20 // exceeded by one message
+	portion      = 256     // messages
+	portionBytes = 1 << 20 // bytes; the last message may exceed it
 )
 
 // Publish implements pubsub.Broker. The messages of a request are stored one by one, in their order.
@@ -183,8 +183,8 @@ func (b *Broker) Subscribe(ctx context.Context, r pubsub.SubscribeRequest) (pubs
 	return g.join(max(b.set.concurrency, min(r.Unsettled, maxUnsettled))), nil
 }
 
-// ensure creates the consumer group if it does not exist. It first checks whether the group exists: a Redis server with
-// full memory refuses the command that creates groups, even for an existing group.
+// ensure creates the consumer group if it does not exist. It first checks whether the group exists, because a Redis
+// server with full memory refuses the command that creates groups, even for an existing group.
 func (b *Broker) ensure(ctx context.Context, op, topic, name string) error {
 	err := b.client.ReadAll(ctx, op, topic, redisstate.Command{"xpending", topic, name})[0].Err
 	if !hasPrefix(err, "NOGROUP") {
@@ -203,7 +203,7 @@ func (b *Broker) isClosed() bool {
 	return b.closed
 }
 
-// leave removes a member from its group, and ends the group if it was the last one.
+// leave removes a member from its group, and ends the group if m was the last member.
 func (b *Broker) leave(m *member) {
 	g := m.group
 	b.mu.Lock()

@@ -54,7 +54,7 @@ func TestBroker_PassesSuiteInCluster(t *testing.T) {
 	})
 }
 
-// patience ends a test that hangs. It asserts nothing.
+// patience bounds how long a test may hang. No test depends on the value.
 const patience = time.Minute
 
 func message(id string) pubsub.Message {
@@ -117,7 +117,7 @@ func TestBroker_LayoutOfDapr(t *testing.T) {
 	if entries[0].Values["data"] != string(m.Data) || metadata["a"] != "b" || len(entries[1].Values) != 1 {
 		t.Errorf("the stream has %v", entries)
 	}
-	// Dapr writes these.
+	// Entries in the form in which Dapr writes them.
 	srv.Do("xadd", "orders", "*", "data", `{"id":"2"}`, "metadata", `{"partitionKey":"p","c":"d"}`)
 	srv.Do("xadd", "orders", "*", "data", `{"id":"3"}`, "metadata", `[]`, "other", "x")
 	s := subscribe(t, b, "orders", "shop")
@@ -174,8 +174,8 @@ func TestPublish_Refuses(t *testing.T) {
 	statetest.WantFault(t, err, fault.Invalid, "another Redis type than a stream")
 }
 
-// TestBroker_FullServer shows that a full server refuses messages, and that subscribers can still handle those that it
-// has.
+// TestBroker_FullServer checks that a full server refuses messages, and that subscribers can still handle the stored
+// messages.
 func TestBroker_FullServer(t *testing.T) {
 	t.Parallel()
 	srv := redistest.StartDurable(t, "--maxmemory-policy", "noeviction")
@@ -217,7 +217,7 @@ func TestBroker_FullServer(t *testing.T) {
 	wantPending(t, srv, "orders", "shop", 0)
 }
 
-// A process that was killed leaves what this leaves.
+// killedReader receives messages and does not acknowledge them, like a process that is killed.
 func killedReader(t *testing.T, srv *redistest.Server, topic, group string) {
 	t.Helper()
 	testutil.Must(t, srv.Admin.XReadGroup(t.Context(), &goredis.XReadGroupArgs{Group: group, Consumer: group,
@@ -243,7 +243,8 @@ func TestReceive_MessagesOfKilledProcess(t *testing.T) {
 	wantPending(t, srv, "orders", "shop", 0)
 }
 
-// TestReceive_DeletedMessage deletes a message that is pending.
+// TestReceive_DeletedMessage deletes a pending message in Redis. The other message is still delivered, and none stays
+// pending.
 func TestReceive_DeletedMessage(t *testing.T) {
 	t.Parallel()
 	srv := redistest.StartDurable(t)
@@ -261,7 +262,7 @@ func TestReceive_DeletedMessage(t *testing.T) {
 	wantPending(t, srv, "orders", "shop", 0)
 }
 
-// TestSettle_FailedIsNeverAcknowledged is where this type differs from Dapr's.
+// TestSettle_FailedIsNeverAcknowledged checks that a failed message stays pending. Dapr's component differs here.
 func TestSettle_FailedIsNeverAcknowledged(t *testing.T) {
 	t.Parallel()
 	srv := redistest.StartDurable(t)
@@ -290,7 +291,7 @@ func TestClose_GivesMessagesToOtherProcesses(t *testing.T) {
 	}
 	publish(t, one, "orders", messages...)
 	receive(t, s)
-	wantPending(t, srv, "orders", "shop", 30) // it has read ahead
+	wantPending(t, srv, "orders", "shop", 30) // the broker has read ahead
 	other := subscribe(t, two, "orders", "shop")
 	s.Close()
 	seen := map[string]bool{}
@@ -305,7 +306,8 @@ func TestClose_GivesMessagesToOtherProcesses(t *testing.T) {
 	wantPending(t, srv, "orders", "shop", 0)
 }
 
-// TestReceive_HeldMessageStaysWithItsProcess handles a message for longer than processingTimeout.
+// TestReceive_HeldMessageStaysWithItsProcess handles a message for longer than processingTimeout. The process renews
+// the message, so no other attempt begins.
 func TestReceive_HeldMessageStaysWithItsProcess(t *testing.T) {
 	t.Parallel()
 	srv := redistest.StartDurable(t)
@@ -362,7 +364,7 @@ func TestReceive_IsBounded(t *testing.T) {
 	wantPending(t, srv, "orders", "shop", 0)
 }
 
-// TestReceive_LargeMessages publishes more than a group may have in memory.
+// TestReceive_LargeMessages publishes more bytes than a group may have in memory.
 func TestReceive_LargeMessages(t *testing.T) {
 	t.Parallel()
 	srv := redistest.StartDurable(t, "--appendonly", "no")
@@ -387,7 +389,8 @@ func TestReceive_LargeMessages(t *testing.T) {
 	}
 }
 
-// TestReceive_GroupIsMissing deletes the stream with its group.
+// TestReceive_GroupIsMissing deletes the stream with its group. The broker creates the group again, and receives new
+// messages.
 func TestReceive_GroupIsMissing(t *testing.T) {
 	t.Parallel()
 	srv := redistest.StartDurable(t)
@@ -402,7 +405,8 @@ func TestReceive_GroupIsMissing(t *testing.T) {
 	}
 }
 
-// TestReceive_KeyOfAnotherType ends Receive with an error, because the topic has to be repaired.
+// TestReceive_KeyOfAnotherType checks that Receive returns an error if the key of the topic is no stream. An operator
+// has to repair the topic.
 func TestReceive_KeyOfAnotherType(t *testing.T) {
 	t.Parallel()
 	srv := redistest.StartDurable(t)
@@ -426,7 +430,7 @@ func TestBroker_Sentinel(t *testing.T) {
 	s := subscribe(t, b, "orders", "shop")
 	publish(t, b, "orders", message("before"))
 	settle(t, s, receive(t, s), pubsub.Acknowledged)
-	testutil.Eventually(t, func() error { // Redis replicates later
+	testutil.Eventually(t, func() error { // Redis replicates asynchronously
 		if n, err := replica.Admin.XLen(t.Context(), "orders").Result(); err != nil || n != 1 {
 			return errors.Join(err, fmt.Errorf("the replica has %d messages", n))
 		}
@@ -528,7 +532,8 @@ func TestOpen_WarnsOfSettings(t *testing.T) {
 	}
 }
 
-// TestClose_WithPausedServer ends although nothing answers, also without a read timeout.
+// TestClose_WithPausedServer checks that Close returns although the server does not answer and there is no read
+// timeout.
 func TestClose_WithPausedServer(t *testing.T) {
 	t.Parallel()
 	srv := redistest.StartDurable(t)

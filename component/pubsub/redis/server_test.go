@@ -37,7 +37,7 @@ func startSentinel(t *testing.T) (sentinel, master, replica *redistest.Server) {
 	})
 	sentinel = redistest.StartWithFile(t, "sentinel monitor main "+host+" "+port+" 1\n"+
 		"sentinel down-after-milliseconds main 500\nsentinel failover-timeout main 2000\n", "--sentinel")
-	testutil.Eventually(t, func() error { // it must know the replica before it can make it the master
+	testutil.Eventually(t, func() error { // the sentinel must know the replica before it can promote the replica
 		n := sentinel.Do("sentinel", "replicas", "main").([]any)
 		if len(n) != 1 {
 			return fmt.Errorf("%d replicas", len(n))

@@ -34,7 +34,7 @@ func (a *applier) act(action *protos.WorkflowAction) error {
 	return invalid(a.ID, "action %d has no type that is known", action.GetId())
 }
 
-// claim checks that an id is used once per generation.
+// claim checks that the id of an action was not used before in this generation, and marks the id as used.
 func (a *applier) claim(action *protos.WorkflowAction) error {
 	id := action.GetId()
 	if id < 0 {
@@ -53,7 +53,8 @@ func (a *applier) claim(action *protos.WorkflowAction) error {
 	return nil
 }
 
-// bounded checks names and ids.
+// bounded returns an error if a text has more than limit bytes or has a zero byte, or if it is required and empty.
+// what names the text in the error.
 func (a *applier) bounded(what, value string, limit int, required bool) error {
 	switch {
 	case required && value == "":
@@ -67,7 +68,7 @@ func (a *applier) bounded(what, value string, limit int, required bool) error {
 }
 
 // target returns the application that an action addresses, and the router for the events of this action. It returns an
-// error for an invalid application id, and for another namespace than that of the instance.
+// error for an invalid application id, and for a namespace other than the one of the instance.
 func (a *applier) target(action *protos.WorkflowAction) (app string, r *protos.TaskRouter, err error) {
 	r = &protos.TaskRouter{SourceAppID: a.App}
 	app = a.App
@@ -88,8 +89,8 @@ func (a *applier) target(action *protos.WorkflowAction) (app string, r *protos.T
 	return app, r, nil
 }
 
-// home returns the router for an action that changes another instance. It returns an error unless this action addresses
-// the application of the workflow itself. The parameter what names the action in the error text.
+// home returns the router for an action that changes another instance. It returns an error unless this action
+// addresses the application of the workflow itself. The parameter what names the action in the error text.
 func (a *applier) home(action *protos.WorkflowAction, what string) (*protos.TaskRouter, error) {
 	app, router, err := a.target(action)
 	if err == nil && app != a.App {
@@ -109,8 +110,8 @@ func (a *applier) namespace() string {
 	return cmp.Or(a.Namespace, namespace)
 }
 
-// beside returns the name of the owner of instances of the application app, in the namespace of the parameter owner. In
-// a namespace other than the default one, the name is the namespace, a slash and the application id.
+// beside returns the name of the owner of instances of the application app, in the namespace of the parameter owner.
+// In a namespace other than the default one, the name is the namespace, a slash and the application id.
 func beside(owner, app string) string {
 	if namespace, _, ok := strings.Cut(owner, "/"); ok && !strings.Contains(app, "/") {
 		return namespace + "/" + app
@@ -118,7 +119,8 @@ func beside(owner, app string) string {
 	return app
 }
 
-// ValidApp reports whether app can be the id of an application: 1 to 256 letters, digits, dots, dashes and underscores.
+// ValidApp reports whether app can be the id of an application: 1 to 256 letters, digits, dots, dashes and
+// underscores.
 func ValidApp(app string) bool {
 	if app == "" || len(app) > 256 {
 		return false
@@ -158,8 +160,8 @@ func (a *applier) schedule(action *protos.WorkflowAction, t *protos.ScheduleTask
 	return nil
 }
 
-// never returns the earliest time of a timer that never fires. For a wait without a timeout, SDKs create a timer at the
-// end of the year 9999.
+// never returns the earliest time of a timer that never fires. For a wait without a timeout, SDKs create a timer at
+// the end of the year 9999.
 func never() time.Time { return time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC) }
 
 func (a *applier) timer(action *protos.WorkflowAction, t *protos.CreateTimerAction) error {
@@ -200,7 +202,7 @@ func (a *applier) timer(action *protos.WorkflowAction, t *protos.CreateTimerActi
 	return nil
 }
 
-// fires returns the timer of an event TimerCreated; false if it never fires.
+// fires returns the timer of an event TimerCreated. ok is false if the timer never fires.
 func fires(id int32, created *protos.TimerCreatedEvent) (t Timer, ok bool) {
 	at := created.GetFireAt().AsTime()
 	fired := &protos.TimerFiredEvent{TimerId: id, FireAt: created.GetFireAt()}
@@ -218,7 +220,8 @@ func (a *applier) execution() string {
 	return a.start.GetWorkflowInstance().GetExecutionId().GetValue()
 }
 
-// key returns the key of a message. App and ID contain no NUL byte, so keys of different instances always differ.
+// key returns the key of a message. id is the id of the action. App and ID contain no NUL byte, so keys of different
+// instances always differ.
 func (a *applier) key(purpose string, id int32) string {
 	return a.App + "\x00" + a.ID + "\x00" + a.execution() + "\x00" + purpose + strconv.Itoa(int(id))
 }
@@ -257,7 +260,7 @@ func (a *applier) child(action *protos.WorkflowAction, c *protos.CreateChildWork
 	return nil
 }
 
-// begin returns the message that starts a child.
+// begin returns the message that starts a child. id is the id of the action, and app is the application of the child.
 func (a *applier) begin(id int32, app string, router *protos.TaskRouter,
 	c *protos.ChildWorkflowInstanceCreatedEvent) Message {
 	parent := &protos.ParentInstanceInfo{TaskScheduledId: id, Name: wrapperspb.String(a.start.GetName()),
@@ -316,7 +319,7 @@ func (a *applier) detached(action *protos.WorkflowAction, c *protos.CreateDetach
 	created := &protos.DetachedWorkflowInstanceCreatedEvent{InstanceId: c.GetInstanceId()}
 	a.append(event(action.GetId(), a.now, &protos.HistoryEvent{Router: router,
 		EventType: &protos.HistoryEvent_DetachedWorkflowInstanceCreated{DetachedWorkflowInstanceCreated: created}}))
-	// the new instance has no parent, so its router names no source
+	// the new instance has no parent, so its router must not name a source
 	var own *protos.TaskRouter
 	if app != a.App {
 		own = &protos.TaskRouter{TargetAppID: router.TargetAppID, TargetAppNamespace: router.TargetAppNamespace}

@@ -23,7 +23,7 @@ func invalid(id, format string, args ...any) *fault.Error {
 		Hint: "the worker gets the turn again; check that its SDK is supported and that the workflow is deterministic"}
 }
 
-// broken returns the error of an engine that has lost an event.
+// broken returns the error of an engine whose events cannot be right.
 func broken(msg string) *fault.Error { return fault.New(fault.Internal, "turn.Apply", msg) }
 
 // applier collects the outcome of one answer.
@@ -34,14 +34,14 @@ type applier struct {
 	start *protos.ExecutionStartedEvent
 	trace *protos.TraceContext // parent of the spans of activities and children; nil = not traced
 	ended *protos.HistoryEvent_ExecutionTerminated
-	// recurse reports that children end too
+	// recurse reports that the termination also ends the children.
 	recurse   bool
 	suspended bool
-	closed    map[int32]struct{}             // what New resolves
-	guarded   map[string]int                 // by the event: how many timers of History.guards are known to be closed
-	looked    int                            // timers that guard has looked at
-	used      map[int32]struct{}             // ids of this answer
-	next      *protos.CompleteWorkflowAction // continue-as-new
+	closed    map[int32]struct{}             // ids of the scheduled events that New resolves
+	guarded   map[string]int                 // by event name: how many timers of History.guards are known to be closed
+	looked    int                            // number of timers that guard has looked at
+	used      map[int32]struct{}             // ids of the actions of this answer
+	next      *protos.CompleteWorkflowAction // a continue-as-new
 	pause     *protos.HistoryEvent           // the newest ExecutionSuspended, while suspended
 }
 
@@ -70,7 +70,8 @@ func Apply(s *State, answer *protos.WorkflowResponse, now time.Time) (*Outcome, 
 	return a.finish(), nil
 }
 
-// read reads the new events, and checks what does not depend on actions.
+// read reads the new events of the turn. It then checks the turn, and the parts of the answer besides the single
+// actions.
 func (a *applier) read(answer *protos.WorkflowResponse) error {
 	a.start = a.History.Started()
 	a.suspended = a.History.suspended
@@ -127,8 +128,8 @@ func (a *applier) read(answer *protos.WorkflowResponse) error {
 	return nil
 }
 
-// guard returns the oldest timer that waits for an external event of a name and that the new events have not resolved.
-// Resolved timers stay so, so the next call for the name begins where this one has ended.
+// guard returns the oldest timer that waits for an external event with this name and that the new events have not
+// resolved. A resolved timer stays resolved, so the next call for the name continues where this call has ended.
 func (a *applier) guard(event string) (id int32, ok bool) {
 	name := strings.ToUpper(event)
 	list := a.History.guards[name]
@@ -152,7 +153,7 @@ func (a *applier) close(id int32) {
 	a.closed[id] = struct{}{}
 }
 
-// stalls returns why the worker cannot run this turn; nil if it can.
+// stalls returns the reason why the worker cannot run this turn, or nil if the worker can.
 func (a *applier) stalls(answer *protos.WorkflowResponse) *protos.ExecutionStalledEvent {
 	if answer == nil {
 		return nil
@@ -171,7 +172,7 @@ func (a *applier) stalls(answer *protos.WorkflowResponse) *protos.ExecutionStall
 		fmt.Sprintf("Patch mismatch. History patches: [%s], current patches: [%s]. ", list(known), list(current)))}
 }
 
-// list joins names and bounds the text.
+// list joins names with commas. It cuts the text off after about 2,000 bytes.
 func list(names []string) string {
 	const most = 2000
 	var b []byte
@@ -241,7 +242,7 @@ func (a *applier) complete(id int32, c *protos.CompleteWorkflowAction) error {
 	return nil
 }
 
-// finishAs ends the instance, and tells the parent.
+// finishAs ends the instance, and adds a message to the parent.
 func (a *applier) finishAs(id int32, c *protos.ExecutionCompletedEvent) {
 	a.out.Completed = c
 	a.append(event(id, a.now, &protos.HistoryEvent{Router: &protos.TaskRouter{SourceAppID: a.App},
@@ -251,7 +252,7 @@ func (a *applier) finishAs(id int32, c *protos.ExecutionCompletedEvent) {
 	}
 }
 
-// report returns the message to the parent; false if there is none.
+// report returns the message to the parent. ok is false if the instance has no parent.
 func (a *applier) report(c *protos.ExecutionCompletedEvent) (m Message, ok bool) {
 	p := a.start.GetParentInstance()
 	if p == nil {
@@ -324,8 +325,8 @@ func (a *applier) finish() *Outcome {
 	return &a.out
 }
 
-// cascade terminates the children that have no result. Each message names the execution that the parent has started. If
-// the child could not be created because another instance has its id, the message does not terminate that instance.
+// cascade terminates the children that have no result. Each message names the execution that the parent has started.
+// If the child could not be created because another instance has its id, the message does not terminate that instance.
 func (a *applier) cascade() {
 	children := map[int32]pending{}
 	for id, p := range a.History.open {
@@ -351,8 +352,8 @@ func (a *applier) cascade() {
 	}
 }
 
-// replace begins the next generation of the instance. It keeps the activities, children and events that precede the
-// continue-as-new in the answer. It drops the timers, because nothing waits for them any more.
+// replace begins the next generation of the instance. It keeps the activities, children and events from actions that
+// precede the continue-as-new in the answer. It drops the timers, because the next generation does not wait for them.
 func (a *applier) replace() {
 	execution := Derive(a.execution(), "next")
 	start := &protos.ExecutionStartedEvent{Name: a.start.GetName(), Version: a.start.GetVersion(),
@@ -380,9 +381,9 @@ func (a *applier) replace() {
 	a.carry(a.next.GetCarryoverEvents())
 }
 
-// carry adds the events that a continue-as-new carries over. Workers carry over external events only; anything else
-// would be an event that did not happen. The worker of Python gives all of them the time 0. A name and a time identify
-// an event, so events of a name get ascending times.
+// carry adds the events that a continue-as-new carries over to the inbox. Workers carry over external events only, so
+// carry ignores other events. The worker of Python gives all carried events the time 0. A name and a time identify an
+// event, so events with the same name get ascending times.
 func (a *applier) carry(list []*protos.HistoryEvent) {
 	last := map[string]time.Time{}
 	for _, e := range list {

@@ -24,8 +24,8 @@ func Start(r *protos.CreateInstanceRequest, execution string, now time.Time) *pr
 }
 
 // Reuse decides what happens to an existing instance when another start has the same id. status is the status of the
-// instance, and existing is its event ExecutionStarted. wanted is the event of the new start. If unique is true, only a
-// child of the same parent may replace the instance. These are the possible results:
+// instance, and existing is its event ExecutionStarted. wanted is the event of the new start. If unique is true, only
+// a child of the same parent may replace the instance. These are the possible results:
 //
 //   - same is true: the same call has created the instance. The caller changes nothing.
 //   - same is false and err is nil: the caller removes the instance and creates a new one. Before, it must check that
@@ -45,7 +45,7 @@ func Reuse(id string, status protos.OrchestrationStatus, existing, wanted *proto
 }
 
 // Foreign reports whether an application other than app requests the start of an instance of app. Such a start is
-// unique (see Reuse), because one application must not replace the instances of another one.
+// unique (see Reuse), because one application must not replace the instances of another application.
 func Foreign(app string, start *protos.HistoryEvent) bool {
 	if p := start.GetExecutionStarted().GetParentInstance(); p != nil {
 		return p.GetAppID() != app
@@ -156,9 +156,9 @@ func Pauses(suspended bool, e *protos.HistoryEvent) bool {
 	return (suspended || e.GetExecutionSuspended() != nil) && e.GetExecutionResumed() == nil
 }
 
-// Repeats reports whether the event e would suspend an instance that is suspended, or resume one that is not. suspended
-// is whether the instance is suspended after all events of its inbox. An engine drops such an event, because an SDK
-// would keep a second suspension, and suspend the workflow again after the resumption.
+// Repeats reports whether the event e would suspend an instance that is suspended, or resume one that is not.
+// suspended is whether the instance is suspended after all events of its inbox. An engine drops such an event, because
+// an SDK would keep a second suspension, and suspend the workflow again after the resumption.
 func Repeats(e *protos.HistoryEvent, suspended bool) bool {
 	return suspended && e.GetExecutionSuspended() != nil || !suspended && e.GetExecutionResumed() != nil
 }

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// A turn with many events, each of which ends the wait of a timer, looks at each timer a few times. Some of the timers
-// fire in the same turn.
+// A turn has many events, and each event resolves one of many timers. Some of the timers fire in the same turn. The
+// turn looks at each timer only a few times.
 func TestApply_LooksAtEachTimerAFewTimes(t *testing.T) {
 	const count = 10_000
 	now := time.UnixMilli(1_000_000)
@@ -40,8 +40,8 @@ func TestApply_LooksAtEachTimerAFewTimes(t *testing.T) {
 	}
 }
 
-// The worker of Python gives all events that it carries over the time 0, and a name and a time identify an event. Each
-// of them must reach the next generation once.
+// The worker of Python gives all events that it carries over the time 0. Although a name and a time identify an event,
+// each of these events must reach the next generation once.
 func TestApply_CarriesEventsWithEqualTimesOver(t *testing.T) {
 	now := time.UnixMilli(1_000_000)
 	start := Start(&protos.CreateInstanceRequest{InstanceId: "i", Name: "order"}, "execution", now)

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// kind is what an open event waits for.
+// kind is the kind of a scheduled event.
 type kind byte
 
 const (
@@ -22,9 +22,9 @@ const (
 // pending is a scheduled event without a resolution.
 type pending struct {
 	kind kind
-	// event is the upper-case name of the external event that a timer guards; only for such timers.
+	// event is the upper-case name of the external event for which a timer is the timeout; "" = none.
 	event string
-	// instance and router name the child.
+	// instance is the id of a child. router is the router of the event that has created the child.
 	instance string
 	router   *protos.TaskRouter
 }
@@ -39,19 +39,19 @@ type raised struct {
 // keeps it in addition to the events, so that no turn has to read the whole history. A History is not safe for
 // concurrent use, but Begin and Apply only read it.
 type History struct {
-	count     int
-	first     time.Time // of the first event
-	last      time.Time // of the newest event
+	count     int       // number of events
+	first     time.Time // time of the first event
+	last      time.Time // time of the newest event
 	start     *protos.HistoryEvent
 	completed *protos.HistoryEvent
-	stalled   *protos.ExecutionStalledEvent // of the newest event, if it is one
+	stalled   *protos.ExecutionStalledEvent // the newest event, if it is ExecutionStalled
 	suspended bool
-	open      map[int32]pending
-	guards    map[string][]int32 // by the event of pending: the open timers that guard it, ascending
-	used      ids
-	raised    map[raised]struct{}
-	patches   []string
-	version   string
+	open      map[int32]pending   // scheduled events without a resolution, by id
+	guards    map[string][]int32  // by pending.event: ids of the open timers, ascending
+	used      ids                 // ids of actions
+	raised    map[raised]struct{} // external events
+	patches   []string            // patches of the workflow's code, in order
+	version   string              // name of the version of the workflow's code
 }
 
 // Read returns the History of events.
@@ -101,7 +101,7 @@ func (h *History) add(e *protos.HistoryEvent) {
 		}
 		h.raised[raised{v.EventRaised.GetName(), at}] = struct{}{}
 		if list := h.guards[strings.ToUpper(v.EventRaised.GetName())]; len(list) > 0 {
-			h.resolve(list[0]) // ids ascend with time
+			h.resolve(list[0]) // the oldest timer, because ids ascend with time
 		}
 	case *protos.HistoryEvent_EventSent, *protos.HistoryEvent_DetachedWorkflowInstanceCreated:
 		h.used.add(e.GetEventId())
@@ -114,7 +114,7 @@ func (h *History) add(e *protos.HistoryEvent) {
 	}
 }
 
-// schedule notes that an event waits.
+// schedule notes that a scheduled event waits for its resolution.
 func (h *History) schedule(id int32, p pending) {
 	if h.open == nil {
 		h.open, h.guards = map[int32]pending{}, map[string][]int32{}
@@ -129,7 +129,7 @@ func (h *History) schedule(id int32, p pending) {
 	}
 }
 
-// resolve notes that an event waits no more.
+// resolve notes that a scheduled event has its resolution.
 func (h *History) resolve(id int32) {
 	p := h.open[id]
 	delete(h.open, id)
@@ -145,7 +145,7 @@ func (h *History) resolve(id int32) {
 	}
 }
 
-// schedules returns what an event waits for.
+// schedules returns the pending entry of a scheduled event. ok is false for other events.
 func schedules(e *protos.HistoryEvent) (p pending, ok bool) {
 	switch v := e.GetEventType().(type) {
 	case *protos.HistoryEvent_TaskScheduled:
@@ -160,7 +160,7 @@ func schedules(e *protos.HistoryEvent) (p pending, ok bool) {
 }
 
 // guarded returns the name of the external event for which a timer is the timeout; "" = none. The timers of older
-// workers have no origin. Their own name is then the name of the event.
+// workers have no origin. The name of such a timer is the name of the event.
 func guarded(t *protos.TimerCreatedEvent) string {
 	if o := t.GetExternalEvent(); o != nil {
 		return o.GetName()
@@ -171,7 +171,7 @@ func guarded(t *protos.TimerCreatedEvent) string {
 	return ""
 }
 
-// resolves returns the id and the kind of the scheduled event that e resolves.
+// resolves returns the id and the kind of the scheduled event that e resolves. ok is false if e resolves none.
 func resolves(e *protos.HistoryEvent) (id int32, k kind, ok bool) {
 	switch v := e.GetEventType().(type) {
 	case *protos.HistoryEvent_TaskCompleted:
@@ -256,8 +256,8 @@ func (h *History) State(id string, start *protos.HistoryEvent, custom *wrappersp
 	return s
 }
 
-// ids is a set of event ids. Each element contains the first and the last id of a run of consecutive ids; the elements
-// are sorted. Workers use consecutive ids, so even the set of a long history is small.
+// ids is a set of event ids. Each element has the first and the last id of a run of consecutive ids. The elements are
+// sorted. Workers use consecutive ids, so even the set of a long history is small.
 type ids [][2]int32
 
 func (s ids) has(id int32) bool {
@@ -265,7 +265,7 @@ func (s ids) has(id int32) bool {
 	return ok
 }
 
-// find returns the position of the run with id, or where it belongs.
+// find returns the position of the run that has id. If there is none, find returns the position at which to insert id.
 func (s ids) find(id int32) (at int, ok bool) {
 	return slices.BinarySearchFunc(s, id, func(run [2]int32, id int32) int {
 		switch {

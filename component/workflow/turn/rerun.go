@@ -12,10 +12,10 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Fork is a new instance that begins in the middle of the history of another one.
+// Fork is a new instance that begins in the middle of the history of another instance.
 type Fork struct {
 	ID       string
-	Events   []*protos.HistoryEvent // its history
+	Events   []*protos.HistoryEvent // the history of the new instance
 	Tasks    []Task
 	Timers   []Timer
 	Messages []Message
@@ -44,7 +44,7 @@ func Rerun(app, namespace string, events []*protos.HistoryEvent, r *protos.Rerun
 	}
 	at := -1
 	for i, e := range events {
-		// the events of the engine have the id -1, so the id of a request never matches them
+		// the events of the engine have the id -1, which a request cannot name
 		if e.GetEventId() >= 0 && uint32(e.GetEventId()) == r.GetEventID() {
 			at = i
 			break
@@ -111,7 +111,7 @@ func retarget(source string, e *protos.HistoryEvent, r *protos.RerunWorkflowFrom
 	return e, nil
 }
 
-// restart gives the instance an identity of its own, and starts again what has no result.
+// restart gives the new instance its own ids. It starts the activities, timers and children that have no result again.
 func (f *Fork) restart(app, namespace, execution string, now time.Time) {
 	h, target := Read(f.Events), f.Events[len(f.Events)-1]
 	a := &applier{State: &State{ID: f.ID, App: app, Namespace: namespace}, now: now}
@@ -123,7 +123,7 @@ func (f *Fork) restart(app, namespace, execution string, now time.Time) {
 			a.start.WorkflowInstance = &protos.WorkflowInstance{InstanceId: f.ID,
 				ExecutionId: wrapperspb.String(execution)}
 			if a.start.GetWorkflowSpanID() != nil {
-				Traced(a.start) // the span of the source is not its own
+				Traced(a.start) // the new instance needs a span of its own
 			}
 			f.Events[i] = e
 		case *protos.HistoryEvent_TaskScheduled:
@@ -151,8 +151,8 @@ func (f *Fork) restart(app, namespace, execution string, now time.Time) {
 	}
 }
 
-// Owner returns the application that owns the target of an event with the router r. If r names an application, it is
-// this application in the namespace of app. Otherwise it is app.
+// Owner returns the application that owns the target of an event with the router r. If r names a target application,
+// Owner returns that application in the namespace of app. Otherwise Owner returns app.
 func Owner(app string, r *protos.TaskRouter) string {
 	if to := r.GetTargetAppID(); to != "" {
 		return beside(app, to)

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// MaxTrace bounds a trace context, in bytes: every activity and every child of an instance carries it.
+// MaxTrace bounds a trace context, in bytes, because every activity and every child of an instance carries it.
 const MaxTrace = 1024
 
 // Traced gives an instance its own trace span, whose parent is the trace context in start. The children and the later
@@ -28,8 +28,9 @@ func spanID(execution string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// Context returns the parent of the spans of the activities, timers and children of an instance. The parent is the span
-// of the instance. If the instance has no span, it is the trace context in start, or nil without one.
+// Context returns the trace context for the spans of the activities, timers and children of an instance. Their parent
+// is the span of the instance. If the instance has no span, Context returns the trace context in start, which may be
+// nil.
 func Context(start *protos.ExecutionStartedEvent) *protos.TraceContext {
 	parent, span := start.GetParentTraceContext(), start.GetWorkflowSpanID().GetValue()
 	parts := strings.Split(parent.GetTraceParent(), "-")
@@ -49,7 +50,8 @@ func Bounded(c *protos.TraceContext) *protos.TraceContext {
 	return c
 }
 
-// inherit gives a new instance a span if the instance that creates it has one.
+// inherit returns start, the start event of a new instance. If the instance that creates the new instance has a span,
+// inherit gives the new instance a span, too.
 func (a *applier) inherit(start *protos.ExecutionStartedEvent) *protos.ExecutionStartedEvent {
 	if a.start.GetWorkflowSpanID() != nil {
 		Traced(start)
@@ -57,8 +59,8 @@ func (a *applier) inherit(start *protos.ExecutionStartedEvent) *protos.Execution
 	return start
 }
 
-// rootTrace returns the context of a new trace, which belongs to an execution. It is sampled if the trace of the
-// previous generation is.
+// rootTrace returns the context of a new trace, which belongs to an execution. The new trace is not sampled if the
+// trace of the previous generation is not sampled.
 func rootTrace(execution string, previous *protos.TraceContext) *protos.TraceContext {
 	sum := sha256.Sum256([]byte("quorate:trace:" + execution))
 	span, flags := hex.EncodeToString(sum[16:24]), "-01"

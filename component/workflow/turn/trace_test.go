@@ -11,7 +11,8 @@ import (
 
 const traceOfCaller = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
-// outcomeOf returns the outcome of the first turn of an instance with a trace context.
+// outcomeOf returns the start event of an instance with a trace context, and the outcome of the first turn. If span is
+// true, the instance has a span. list has the actions of the turn.
 func outcomeOf(t *testing.T, context *protos.TraceContext, span bool, list ...*protos.WorkflowAction) (
 	*protos.ExecutionStartedEvent, *turn.Outcome) {
 	t.Helper()
@@ -29,8 +30,8 @@ func outcomeOf(t *testing.T, context *protos.TraceContext, span bool, list ...*p
 	return first.GetExecutionStarted(), o
 }
 
-// Activities, children and detached workflows are below the span of the instance. Those that have a span of their own
-// have another id.
+// The span of the instance is the parent of the spans of activities, children and detached workflows. A child and a
+// detached workflow have other span ids.
 func TestApply_PassesTraceContextOn(t *testing.T) {
 	caller := &protos.TraceContext{TraceParent: traceOfCaller}
 	start, o := outcomeOf(t, caller, true, calls(0), begets(1, "c"), detaches(2, "d"))
@@ -54,7 +55,7 @@ func TestApply_PassesTraceContextOn(t *testing.T) {
 	}
 }
 
-// A caller that does not sample its trace does not want the spans of later generations either.
+// The trace of the next generation is sampled if and only if the trace of the caller is.
 func TestApply_NextGenerationIsSampledLikeThePrevious(t *testing.T) {
 	for _, flags := range []string{"-00", "-01"} {
 		parent := traceOfCaller[:len(traceOfCaller)-3] + flags
@@ -66,7 +67,7 @@ func TestApply_NextGenerationIsSampledLikeThePrevious(t *testing.T) {
 	}
 }
 
-// Without spans, the context of the caller reaches activities and children as it is.
+// If the instance has no span, activities and children get the unchanged trace context of the caller.
 func TestApply_PassesCallersTraceContextOnWithoutSpans(t *testing.T) {
 	for _, parent := range []string{traceOfCaller, "not-a-trace"} {
 		start, o := outcomeOf(t, &protos.TraceContext{TraceParent: parent}, false, calls(0), begets(1, "c"))

@@ -19,12 +19,13 @@ const (
 	// MaxPatches bounds the patches in an answer, and MaxTags the tags of an instance.
 	MaxPatches = 1000
 	MaxTags    = 100
-	// MaxCustom bounds the custom status, in bytes: every entry of an instance writes it.
+	// MaxCustom bounds the custom status, in bytes, because every entry of an instance writes the custom status.
 	MaxCustom = 256 << 10
 	// MaxCarried bounds the events that a continue-as-new carries over.
 	MaxCarried = 50_000
-	// MaxReasons bounds the bytes of the reasons with which the children of a terminated instance end, together. Above
-	// it, the children end without a reason. Otherwise no entry of a log could have all the messages.
+	// MaxReasons bounds the total size of the messages' reasons, in bytes, when a termination also ends the children
+	// of an instance. Above this bound, the children end without a reason. Otherwise one log entry could not have all
+	// the messages.
 	MaxReasons = 8 << 20
 	// MaxGaps bounds the number of gaps between the ids of a generation's actions. Workers use consecutive ids.
 	MaxGaps = 50_000
@@ -33,24 +34,26 @@ const (
 // State is an instance before a turn.
 type State struct {
 	ID        string
-	App       string // owns the instance
+	App       string // the application that owns the instance
 	Namespace string // of App; "" = the one in the name of App, or the default one
 	History   *History
-	// New are the events that the worker got as new ones: the result of Begin.
+	// New has the new events of the turn that the worker got: the result of Begin.
 	New []*protos.HistoryEvent
 }
 
 // Outcome is what a turn changes. An engine stores all of it at once, or nothing.
 type Outcome struct {
-	// Append are the events that the history gets: those of State.New and those of the actions. They are empty if
-	// Replace.
+	// Append has the events to add to the history: State.New, and the events of the actions. It is empty if Replace is
+	// true.
 	Append []*protos.HistoryEvent
-	// Replace reports a continue-as-new: the history is removed, the generation grows by one, and timers of the old one
-	// are dropped.
+	// Replace reports a continue-as-new: the history is removed, the generation grows by one, and the timers of the
+	// previous generation are dropped.
 	Replace bool
-	// Inbox are events for the inbox of the same instance. With Replace, they come before what is left in the inbox.
+	// Inbox has events for the inbox of the same instance. If Replace is true, they come before the events that are
+	// left in the inbox.
 	Inbox []*protos.HistoryEvent
-	// Consumed reports whether the inbox events of State.New are removed from the inbox. It is false if Stalled.
+	// Consumed reports whether the inbox events of State.New are removed from the inbox. It is false if
+	// Stalled is set.
 	Consumed bool
 
 	Tasks    []Task
@@ -59,10 +62,10 @@ type Outcome struct {
 	Messages []Message
 
 	Status protos.OrchestrationStatus
-	// Completed is the event ExecutionCompleted of an instance that has ended in this turn; nil otherwise. Its timers
-	// are dropped. Its activities run, but their results are ignored.
+	// Completed is the event ExecutionCompleted if the instance has ended in this turn, and otherwise nil. The timers
+	// of an ended instance are dropped. Its activities still run, but their results are ignored.
 	Completed *protos.ExecutionCompletedEvent
-	// Custom is the custom status.
+	// Custom is the custom status of the answer; nil = the answer has none.
 	Custom *wrapperspb.StringValue
 	// Stalled is set if the worker cannot run the turn. Append is then empty, or the event ExecutionStalled. The turn
 	// runs again when a worker connects or an event arrives.
@@ -72,7 +75,7 @@ type Outcome struct {
 // Task is an activity to run.
 type Task struct {
 	ID    int32
-	App   string               // whose worker runs it
+	App   string               // the application whose workers run the activity
 	Event *protos.HistoryEvent // TaskScheduled
 }
 
@@ -80,17 +83,17 @@ type Task struct {
 type Timer struct {
 	ID     int32
 	FireAt time.Time
-	Event  *protos.HistoryEvent // TimerFired; its timestamp is to be set when it fires
+	Event  *protos.HistoryEvent // TimerFired; the engine sets its timestamp when the timer fires
 }
 
 // Message is an event for the inbox of another instance, or of the same one.
 type Message struct {
 	// Key is the same whenever the message is sent again, and different for other messages of any instance.
 	Key string
-	// App owns the target.
+	// App is the application that owns the target.
 	App, Instance string
-	// Execution is the execution that the message is for; "" = any. A target with another execution id ignores the
-	// message. ExecutionTerminated may also name the execution with which the target was created.
+	// Execution is the id of the execution for which the message is; "" = any. A target with another execution id
+	// ignores the message. ExecutionTerminated may also name the execution with which the target was created.
 	Execution string
 	Event     *protos.HistoryEvent
 }
@@ -152,7 +155,7 @@ func Begin(h *History, inbox []*protos.HistoryEvent, now time.Time) []*protos.Hi
 	return events
 }
 
-// event sets id and time of an event that the engine or an action makes.
+// event sets the id and the timestamp of e, and returns e.
 func event(id int32, now time.Time, e *protos.HistoryEvent) *protos.HistoryEvent {
 	e.EventId, e.Timestamp = id, timestamppb.New(now)
 	return e

@@ -45,7 +45,7 @@ func started() *protos.HistoryEvent {
 	return turn.Start(&protos.CreateInstanceRequest{InstanceId: "i", Name: "order", Input: text("in")}, "exec", now())
 }
 
-// startedBy returns the start of a child of application "shop".
+// startedBy returns the start event of an instance that is a child of an instance of the application app.
 func startedBy(app string) *protos.HistoryEvent {
 	e := started()
 	e.GetExecutionStarted().ParentInstance = &protos.ParentInstanceInfo{TaskScheduledId: 7, AppID: proto.String(app),
@@ -81,7 +81,7 @@ func waits(id int32, event string) *protos.HistoryEvent {
 				ExternalEvent: &protos.TimerOriginExternalEvent{Name: event}}}}})
 }
 
-// waitsByName is the timer of a worker that sends no origin.
+// waitsByName returns the timer of a wait for an event, from a worker that sends no origin.
 func waitsByName(id int32, event string) *protos.HistoryEvent {
 	return at(0, &protos.HistoryEvent{EventId: id, EventType: &protos.HistoryEvent_TimerCreated{
 		TimerCreated: &protos.TimerCreatedEvent{FireAt: timestamppb.New(now()), Name: proto.String(event)}}})
@@ -157,7 +157,7 @@ func elsewhere(app string, a *protos.WorkflowAction) *protos.WorkflowAction {
 	return a
 }
 
-// word names an event for the tables: its type, and the id or the name that matters.
+// word returns a short text for an event: its type, and the id or the name that identifies it.
 func word(e *protos.HistoryEvent) string {
 	name := ""
 	switch v := e.GetEventType().(type) {
@@ -223,7 +223,7 @@ func TestBegin_TakesWhatIsNewAndAwaited(t *testing.T) {
 	}
 }
 
-// outcome is an Outcome as text.
+// outcome returns an Outcome as text.
 func outcome(o *turn.Outcome) string {
 	var b strings.Builder
 	b.WriteString(strings.TrimPrefix(o.Status.String(), "ORCHESTRATION_STATUS_"))
@@ -458,7 +458,8 @@ func TestApply_ChildKnowsItsParent(t *testing.T) {
 	}
 }
 
-// The id of a child may belong to another instance by now.
+// A termination of a child names the execution of the child, because another instance may have the id of the child by
+// now.
 func TestApply_CascadeNamesTheExecutionOfTheChild(t *testing.T) {
 	h := turn.Read(nil)
 	s := &turn.State{ID: "i", App: "shop", History: h, New: turn.Begin(h, events{started()}, now())}
@@ -478,7 +479,8 @@ func TestApply_CascadeNamesTheExecutionOfTheChild(t *testing.T) {
 	}
 }
 
-// An entry of the log has the messages to all children, so a long reason must not be in each of them.
+// One log entry has the messages to all children. So the messages have no reason if their reasons would be too large
+// together.
 func TestApply_CascadeBoundsTheReasons(t *testing.T) {
 	for name, c := range map[string]struct {
 		children, reason int
@@ -603,7 +605,7 @@ func TestApply_BoundsTheCustomStatus(t *testing.T) {
 	}
 }
 
-// Ids in a descending order, and events that many timers could guard, must not cost more with each of them.
+// Ids in descending order, and events for which many timers wait, must not make the cost per event grow.
 func TestHistory_ReadsHostileHistoriesFast(t *testing.T) {
 	const n = 200_000
 	h := turn.Read(events{begun(), started()})
@@ -783,7 +785,7 @@ func TestRerun_CopiesTheHistoryBeforeTheEvent(t *testing.T) {
 	})
 }
 
-// FuzzApply gives hostile answers to a turn with everything open.
+// FuzzApply applies arbitrary answers to a turn of an instance with an open activity, timer and child.
 func FuzzApply(f *testing.F) {
 	for _, as := range []actions{{calls(8)}, {sleeps(8, now()), begets(9, "")}, {ends(continued, "x", raised(1, "a"))},
 		{ends(failed, ""), detaches(10, "d"), sends(11, "e"), kills(12, "f")}, {lacksVersion()}, {nil}} {

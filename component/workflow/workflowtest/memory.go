@@ -19,16 +19,16 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Memory is a workflow engine that keeps everything in memory. It is meant only for tests, because it is slow: after
+// Memory is a workflow engine that keeps everything in memory. It is meant only for tests, because it is slow. After
 // every change, each waiting call checks all instances again.
 type Memory struct {
 	mu        sync.Mutex
 	instances map[address]*instance
 	streams   map[*stream]struct{}
-	delivered map[string]struct{} // keys of messages
+	delivered map[string]struct{} // keys of messages that were delivered
 	changed   chan struct{}       // closed and replaced by every change
-	sequence  int
-	tokens    int
+	sequence  int                 // number of instances that were created
+	tokens    int                 // number of completion tokens
 	closed    bool
 }
 
@@ -37,20 +37,20 @@ type address struct{ app, id string }
 // instance is one instance of a workflow.
 type instance struct {
 	address
-	sequence   int    // of its creation
-	creation   string // execution id
+	sequence   int    // position in the order of creation
+	creation   string // execution id at the creation
 	start      *protos.HistoryEvent
 	events     []*protos.HistoryEvent
 	history    *turn.History
 	inbox      []*protos.HistoryEvent
 	custom     *wrapperspb.StringValue
 	generation int
-	raised     time.Time // of the newest external event
-	waits      bool      // for its start time
-	stalled    bool      // and not tried again yet
-	retry      time.Time // not before
-	refused    int       // answers in a row
-	out        *turnOut  // the turn that a worker has
+	raised     time.Time // timestamp of the newest external event
+	waits      bool      // the instance waits for its start time
+	stalled    bool      // the instance is stalled, and nothing has happened since
+	retry      time.Time // the next turn is not handed out before this time
+	refused    int       // number of consecutive answers that were refused
+	out        *turnOut  // the turn that a worker has; nil = none
 	tasks      map[int32]*activity
 	timers     map[int32]*time.Timer
 	children   []address
@@ -61,7 +61,7 @@ type turnOut struct {
 	stream *stream
 	token  string
 	events []*protos.HistoryEvent
-	inbox  int // events of the inbox that it has read
+	inbox  int // number of events of the inbox that belong to the turn
 }
 
 // activity is a task without a result.
@@ -70,7 +70,7 @@ type activity struct {
 	app        string
 	generation int
 	event      *protos.HistoryEvent
-	stream     *stream // that has it; nil = none
+	stream     *stream // the stream that has the activity; nil = none
 	token      string
 }
 
@@ -91,7 +91,7 @@ func (m *Memory) Close() {
 	m.announce()
 }
 
-// announce wakes all calls that wait for a change. The caller holds m.mu, as for all unexported methods.
+// announce wakes all calls that wait for a change. The caller holds m.mu, as for most unexported methods.
 func (m *Memory) announce() {
 	close(m.changed)
 	m.changed = make(chan struct{})
@@ -168,7 +168,7 @@ func (i *instance) begun() *protos.ExecutionStartedEvent {
 	return i.start.GetExecutionStarted()
 }
 
-// running returns the id of a descendant that is not terminal; "" = none.
+// running returns the id of a descendant that is not terminal, or "" if there is none.
 func (m *Memory) running(i *instance) string {
 	for _, child := range m.descendants(i) {
 		if !child.terminal() {
@@ -178,8 +178,8 @@ func (m *Memory) running(i *instance) string {
 	return ""
 }
 
-// descendants returns all descendants of an instance, parents before their children. The list of an instance's children
-// may contain ids of instances with another parent. descendants ignores these.
+// descendants returns all descendants of an instance, parents before their children. The children of an
+// instance may contain ids of instances with another parent. descendants ignores such instances.
 func (m *Memory) descendants(i *instance) []*instance {
 	seen := map[*instance]bool{i: true}
 	list := []*instance{i}
@@ -242,7 +242,7 @@ func (m *Memory) Wait(ctx context.Context, app, id string, until workflow.Until,
 	}
 }
 
-// put adds an event to the inbox of an instance that is not terminal.
+// put adds an event to the inbox of an instance, unless the instance is terminal.
 func (m *Memory) put(i *instance, e *protos.HistoryEvent) {
 	if i.terminal() {
 		return
@@ -252,7 +252,8 @@ func (m *Memory) put(i *instance, e *protos.HistoryEvent) {
 	m.announce()
 }
 
-// change adds an event to the inbox of an instance by request of a client.
+// change adds the event that e returns to the inbox of an instance, for a request of a client. The caller does not
+// hold m.mu.
 func (m *Memory) change(app, id string, e func(i *instance) *protos.HistoryEvent) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -383,7 +384,7 @@ func (m *Memory) PurgeMatching(_ context.Context, app string, f workflow.Filter,
 	return removed, refused == nil, refused
 }
 
-// sorted returns the matching instances in the order of their creation.
+// sorted returns the instances of an application that match f, in the order of their creation.
 func (m *Memory) sorted(app string, f workflow.Filter) []*instance {
 	var list []*instance
 	for _, i := range m.instances {

@@ -16,7 +16,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// stream is the stream of one worker.
+// stream implements workflow.Stream for one worker.
 type stream struct {
 	m      *Memory
 	app    string
@@ -31,7 +31,7 @@ func (m *Memory) Work(_ context.Context, app string, w workflow.Worker) (workflo
 	m.streams[s] = struct{}{}
 	for _, i := range m.instances {
 		if i.app == app {
-			i.stalled = false // the new worker may have what the previous ones lacked
+			i.stalled = false // the new worker may have the version or the patches that earlier workers lacked
 		}
 	}
 	m.announce()
@@ -98,7 +98,7 @@ func (s *stream) Next(ctx context.Context) (*protos.WorkItem, error) {
 	}
 }
 
-// pause returns how long it takes until a refused turn is to be handed out again.
+// pause returns how long it takes until a refused turn of the application is handed out again, at most an hour.
 func (m *Memory) pause(app string) time.Duration {
 	wait := time.Hour
 	for _, i := range m.instances {
@@ -109,7 +109,7 @@ func (m *Memory) pause(app string) time.Duration {
 	return wait
 }
 
-// hand returns an item for a stream; nil = there is none.
+// hand returns an item for a stream, or nil if there is none.
 func (m *Memory) hand(s *stream) *protos.WorkItem {
 	turns, activities := m.held(s.app)
 	for _, i := range m.sorted(s.app, workflow.Filter{}) {
@@ -194,7 +194,7 @@ func (m *Memory) CompleteTurn(_ context.Context, app string, r *protos.WorkflowR
 	return nil
 }
 
-// apply stores the outcome of a turn that has read the first events of the inbox.
+// apply stores the outcome of a turn. read is the number of events of the inbox that belong to the turn.
 func (m *Memory) apply(i *instance, o *turn.Outcome, read int) {
 	i.custom = o.Custom
 	if o.Consumed {
@@ -303,7 +303,7 @@ func (m *Memory) CompleteActivity(_ context.Context, app string, r *protos.Activ
 	return nil
 }
 
-// task returns the activity that an answer is about; nil = none.
+// task returns the activity to which an answer belongs, or nil if there is none.
 func (m *Memory) task(app string, r *protos.ActivityResponse) (found *activity, err error) {
 	for _, i := range m.instances {
 		a := i.tasks[r.GetTaskId()]

@@ -90,7 +90,7 @@ func (s *suite) must(err error) {
 	}
 }
 
-// refused fails the test unless err has a code and a text.
+// refused fails the test unless err has the code and contains the text.
 func (s *suite) refused(err error, code fault.Code, text string) {
 	s.Helper()
 	if !fault.Is(err, code) || !strings.Contains(fault.Text(err), text) {
@@ -112,7 +112,7 @@ func (s *suite) raise(id, name, data string) {
 		Input: wrapperspb.String(data)}))
 }
 
-// state returns the state of an instance.
+// state returns the state of an instance, with payloads.
 func (s *suite) state(id string) *protos.WorkflowState {
 	s.Helper()
 	st, err := s.e.State(s.ctx, s.app, id, true)
@@ -120,7 +120,7 @@ func (s *suite) state(id string) *protos.WorkflowState {
 	return st
 }
 
-// await waits for a status.
+// await waits until the status of an instance satisfies until, and returns the state.
 func (s *suite) await(id string, until workflow.Until) *protos.WorkflowState {
 	s.Helper()
 	st, err := s.e.Wait(s.ctx, s.app, id, until, true)
@@ -128,7 +128,7 @@ func (s *suite) await(id string, until workflow.Until) *protos.WorkflowState {
 	return st
 }
 
-// is waits until the instance has a status.
+// is waits until the instance has the status want.
 func (s *suite) is(id string, want protos.OrchestrationStatus) {
 	s.Helper()
 	for {
@@ -145,7 +145,7 @@ func (s *suite) is(id string, want protos.OrchestrationStatus) {
 	}
 }
 
-// history returns the types of the committed events.
+// history returns the types of the committed events of an instance, separated by spaces.
 func (s *suite) history(id string) string {
 	s.Helper()
 	var out []string
@@ -210,7 +210,7 @@ func (s *suite) chain() {
 		s.Errorf("the activity is %v", a.ActivityRequest)
 	}
 	a.Return("paid")
-	a.Return("again") // a second result means nothing
+	a.Return("again") // a second result has no effect
 	t = w.Turn("a")
 	s.got(t, 3, "taskCompleted")
 	r := t.GetNewEvents()[1].GetTaskCompleted()
@@ -228,7 +228,7 @@ func (s *suite) chain() {
 		"executionCompleted"; got != want {
 		s.Errorf("history %s", got)
 	}
-	s.raise("a", "late", "") // accepted and ignored
+	s.raise("a", "late", "") // a terminal instance ignores the event
 	w.Idle()
 }
 
@@ -371,7 +371,7 @@ func (s *suite) externalEvents() {
 	s.start("a")
 	s.raise("a", "first", "1") // before the first turn
 	t := w.Turn("a")
-	for len(t.GetNewEvents()) < 3 { // the event may come with the first turn or in the next one
+	for len(t.GetNewEvents()) < 3 { // the event may come with the first turn or with the next turn
 		t.Do()
 		t = w.Turn("a")
 		if len(t.GetPastEvents()) > 0 {
@@ -498,7 +498,7 @@ func (s *suite) continueAsNew() {
 		s.Errorf("the start is %v", in)
 	}
 	t.Do(Call(0, "other"), Await(1, "never", time.Hour))
-	slow.Return("stale") // of the earlier execution, with an id that the new one uses too
+	slow.Return("stale") // from the earlier execution; the new execution uses the same id
 	other := w.Activity("other")
 	select { // the timer of the earlier execution would fire now
 	case <-time.After(400 * time.Millisecond):
@@ -537,7 +537,7 @@ func (s *suite) suspendAndResume() {
 		s.Errorf("state %v", st)
 	}
 	s.must(s.e.Suspend(s.ctx, s.app, &protos.SuspendRequest{InstanceId: "a"}))
-	w.Idle() // an instance is suspended once
+	w.Idle() // a second suspension has no effect
 	s.raise("a", "x", "")
 	w.Turn("a").Do() // the worker keeps the event
 	s.is("a", suspended)
@@ -572,7 +572,7 @@ func (s *suite) terminate() {
 	w.Idle()
 	s.refused(s.e.Terminate(s.ctx, s.app, &protos.TerminateRequest{InstanceId: "none"}), fault.NotFound,
 		"no such instance exists")
-	// without recursion the child goes on
+	// without recursion, the child goes on
 	s.start("b")
 	w.Turn("b").Do(Child(0, "ship", "d"))
 	w.Turn("d").Do()
@@ -637,7 +637,7 @@ func (s *suite) purge() {
 		s.Errorf("%d removed, complete %v", n, complete)
 	}
 	s.is("m3", running)
-	s.start("p") // its child runs, which does not keep others from being purged
+	s.start("p") // the running child of p must not keep other instances from being purged
 	w.Turn("p").Do(Child(0, "ship", "q"), Complete(1, ""))
 	w.Turn("q").Do()
 	s.start("r")
@@ -649,7 +649,7 @@ func (s *suite) purge() {
 	if n != 1 || complete {
 		s.Errorf("%d removed, complete %v", n, complete)
 	}
-	s.start("a") // the id is free
+	s.start("a") // the id can be used again after the purge
 	w.Turn("a").Do(Complete(0, ""))
 	s.await("a", workflow.Completed)
 }
@@ -670,7 +670,7 @@ func (s *suite) purgeTrees() {
 	s.start("a")
 	w.Turn("a").Do(Child(0, "ship", "a"), Child(1, "ship", "runs"), Child(2, "ship", "c"))
 	w.Turn("c").Do(Child(0, "ship", "a"), Child(1, "ship", "c"), Child(2, "ship", "runs"))
-	for _, id := range []string{"c", "a"} { // a runs while its child names it
+	for _, id := range []string{"c", "a"} { // c ends first, so a still runs while its child c names a
 		for failed := 0; ; {
 			t := w.Turn(id)
 			failed += strings.Count(strings.Join(types(t.GetNewEvents()), " "), "Failed")
@@ -702,7 +702,7 @@ func (s *suite) purgeTrees() {
 	}
 }
 
-// Every start and every purge of an id has an answer, in whatever order they come.
+// purgesAndStarts checks that every start and every purge of an id returns, in whatever order they come.
 func (s *suite) purgesAndStarts() {
 	for range 20 {
 		done := make(chan error, 40)
@@ -733,7 +733,7 @@ func (s *suite) purgesAndStarts() {
 func (s *suite) purgeInANamespace() {
 	app := &suite{T: s.T, ctx: s.ctx, e: s.e, app: "prod/" + s.app}
 	bank := &suite{T: s.T, ctx: s.ctx, e: s.e, app: "prod/" + s.app + "bank"}
-	other := &suite{T: s.T, ctx: s.ctx, e: s.e, app: s.app + "bank"} // of the default namespace
+	other := &suite{T: s.T, ctx: s.ctx, e: s.e, app: s.app + "bank"} // in the default namespace
 	w, b, o := app.connect(), bank.connect(), other.connect()
 	app.start("a")
 	other.start("c")
@@ -901,7 +901,7 @@ func (s *suite) retention() {
 		s.gone(id)
 	}
 	s.is("failed", failed)
-	s.start("terminated") // the end of the first one's retention does not apply to it
+	s.start("terminated") // the retention of the earlier instance does not end this one
 	w.Turn("terminated").Do()
 	w.Idle()
 	s.is("terminated", running)
@@ -913,8 +913,8 @@ func (s *suite) hostile() {
 	t := w.Turn("a")
 	err := t.Respond(&protos.WorkflowResponse{Actions: []*protos.WorkflowAction{Call(0, "x"), Call(0, "y")}})
 	s.refused(err, fault.Invalid, "the id 0")
-	s.is("a", pending) // nothing of the answer has happened
-	t = w.Turn("a")    // it comes again
+	s.is("a", pending) // no part of the answer was applied
+	t = w.Turn("a")    // the turn comes again
 	s.got(t, 0, "executionStarted")
 	ctx := s.ctx
 	for _, r := range []*protos.WorkflowResponse{
@@ -1039,7 +1039,7 @@ func (s *suite) rerun() {
 	}
 	_, err = rerun(1, "b")
 	s.refused(err, fault.Conflict, "workflow 'b' has already been created")
-	s.start("late") // its timer does not fire in the copy either
+	s.start("late") // the timer of this instance must not fire in the copy either
 	far := Sleep(0, 0)
 	far.GetCreateTimer().FireAt = timestamppb.New(time.Date(2900, 1, 1, 0, 0, 0, 0, time.UTC))
 	w.Turn("late").Do(far, Call(1, "late"), Complete(2, ""))
@@ -1096,7 +1096,8 @@ func (s *suite) otherApplications() {
 	}
 }
 
-// Only activities and new workflows cross the border between two applications.
+// othersAreNotControlled checks that a workflow can neither send events to workflows of another application nor
+// terminate them.
 func (s *suite) othersAreNotControlled() {
 	w := s.connect()
 	victim := &suite{T: s.T, ctx: s.ctx, e: s.e, app: s.app + "bank"}
@@ -1109,7 +1110,7 @@ func (s *suite) othersAreNotControlled() {
 			Actions: []*protos.WorkflowAction{In(victim.app, action)}})
 		s.refused(err, fault.Invalid, "of application '"+victim.app+"'")
 	}
-	// a child whose id is in use is not a child, so it does not end with the parent
+	// v exists already and is not a child of a, so v does not end with a
 	w.Turn("a").Do(In(victim.app, Child(0, "ship", "v")))
 	s.must(s.e.Terminate(s.ctx, s.app, &protos.TerminateRequest{InstanceId: "a", Recursive: true}))
 	for {
@@ -1141,7 +1142,7 @@ func (s *suite) othersKeepInstances() {
 	if st := victim.await("v", workflow.Completed); st.GetOutput().GetValue() != "precious" {
 		s.Errorf("the instance of the other application is %v", st)
 	}
-	// the next execution of the parent begins its own child again
+	// the next execution of the parent may replace its own child
 	t.Do(In(victim.app, Child(2, "ship", "mine")))
 	bank.Turn("mine").Do(Complete(0, "first"))
 	w.Turn("a").Do(End(3, continued, ""))
@@ -1157,8 +1158,8 @@ func (s *suite) othersKeepInstances() {
 	}
 }
 
-// withoutToken completes activities without a completion token, as older workers do. Then two activities of different
-// applications may look the same.
+// withoutToken completes activities without a completion token, as older workers do. Activities of two applications
+// may then look the same.
 func (s *suite) withoutToken() {
 	w := s.connect()
 	bank := &suite{T: s.T, ctx: s.ctx, e: s.e, app: s.app + "bank"}

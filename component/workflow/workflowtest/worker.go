@@ -13,18 +13,18 @@ import (
 	"github.com/quorate/quorate/component/workflow"
 )
 
-// patience is how long a test waits for what must happen.
+// patience bounds how long a test waits for something that must happen.
 const patience = 30 * time.Second
 
-// Worker is a worker that a test drives by hand: the test takes each item of work and answers it. It is not safe for
-// concurrent use.
+// Worker is a worker that a test drives by hand. The test takes each item of work and answers it. A Worker is not safe
+// for concurrent use.
 type Worker struct {
 	t      testing.TB
 	engine workflow.Engine
 	app    string
 	stream workflow.Stream
 	worker workflow.Worker
-	// items that were taken while the test waited for others
+	// turns and activities have the items that were taken while the test waited for other items.
 	turns      []*Turn
 	activities []*Activity
 }
@@ -44,7 +44,7 @@ func ConnectAs(t testing.TB, e workflow.Engine, app string, as workflow.Worker) 
 	return w
 }
 
-// Reconnect replaces the stream by a new one. The items of the old one are given back.
+// Reconnect replaces the stream by a new one. The items of the old stream are given back.
 func (w *Worker) Reconnect() {
 	w.t.Helper()
 	w.Disconnect()
@@ -57,7 +57,7 @@ func (w *Worker) Reconnect() {
 	w.stream = stream
 }
 
-// Disconnect closes the stream.
+// Disconnect closes the stream, which gives back its items.
 func (w *Worker) Disconnect() {
 	if w.stream != nil {
 		w.stream.Close()
@@ -79,7 +79,7 @@ type Activity struct {
 	w     *Worker
 }
 
-// take takes one item within a time.
+// take takes one item from the stream. It returns errNoItem if no item comes within the given time.
 func (w *Worker) take(within time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
@@ -90,7 +90,7 @@ func (w *Worker) take(within time.Duration) error {
 		}
 		return err
 	}
-	// an engine may return events that are encoded already, so the item has to go over the wire once
+	// an engine may return events as encoded unknown fields, so the item must be encoded and decoded once
 	b, err := proto.Marshal(item)
 	if err != nil {
 		return err
@@ -190,19 +190,19 @@ func (a *Activity) Fail(message string) {
 		ErrorMessage: message}})
 }
 
-// Call schedules an activity.
+// Call returns the action that schedules an activity.
 func Call(id int32, name string) *protos.WorkflowAction {
 	return &protos.WorkflowAction{Id: id, WorkflowActionType: &protos.WorkflowAction_ScheduleTask{
 		ScheduleTask: &protos.ScheduleTaskAction{Name: name, TaskExecutionId: name}}}
 }
 
-// Sleep creates a timer.
+// Sleep returns the action that creates a timer.
 func Sleep(id int32, d time.Duration) *protos.WorkflowAction {
 	return &protos.WorkflowAction{Id: id, WorkflowActionType: &protos.WorkflowAction_CreateTimer{
 		CreateTimer: &protos.CreateTimerAction{FireAt: timestamppb.New(time.Now().Add(d))}}}
 }
 
-// Await creates the timer of a wait for an external event. The wait times out after d.
+// Await returns the action that creates the timer of a wait for an external event. The wait times out after d.
 func Await(id int32, event string, d time.Duration) *protos.WorkflowAction {
 	a := Sleep(id, d)
 	a.GetCreateTimer().Origin = &protos.CreateTimerAction_ExternalEvent{
@@ -210,37 +210,38 @@ func Await(id int32, event string, d time.Duration) *protos.WorkflowAction {
 	return a
 }
 
-// Child starts a child workflow.
+// Child returns the action that starts a child workflow.
 func Child(id int32, name, instance string) *protos.WorkflowAction {
 	return &protos.WorkflowAction{Id: id, WorkflowActionType: &protos.WorkflowAction_CreateChildWorkflow{
 		CreateChildWorkflow: &protos.CreateChildWorkflowAction{Name: name, InstanceId: instance}}}
 }
 
-// Detach starts a workflow that has no parent.
+// Detach returns the action that starts a workflow without a parent.
 func Detach(id int32, name, instance string) *protos.WorkflowAction {
 	return &protos.WorkflowAction{Id: id, WorkflowActionType: &protos.WorkflowAction_CreateDetachedWorkflow{
 		CreateDetachedWorkflow: &protos.CreateDetachedWorkflowAction{Name: name, InstanceId: instance}}}
 }
 
-// Send sends an external event.
+// Send returns the action that sends an external event to another workflow.
 func Send(id int32, instance, event, data string) *protos.WorkflowAction {
 	return &protos.WorkflowAction{Id: id, WorkflowActionType: &protos.WorkflowAction_SendEvent{
 		SendEvent: &protos.SendEventAction{Instance: &protos.WorkflowInstance{InstanceId: instance}, Name: event,
 			Data: wrapperspb.String(data)}}}
 }
 
-// Kill terminates another workflow.
+// Kill returns the action that terminates another workflow and its children.
 func Kill(id int32, instance string) *protos.WorkflowAction {
 	return &protos.WorkflowAction{Id: id, WorkflowActionType: &protos.WorkflowAction_TerminateWorkflow{
 		TerminateWorkflow: &protos.TerminateWorkflowAction{InstanceId: instance, Recurse: true}}}
 }
 
-// Complete ends the workflow with a result.
+// Complete returns the action that completes the workflow with a result.
 func Complete(id int32, result string) *protos.WorkflowAction {
 	return End(id, protos.OrchestrationStatus_ORCHESTRATION_STATUS_COMPLETED, result)
 }
 
-// End ends the workflow with a status. With the status CONTINUED_AS_NEW, the result is the next input.
+// End returns the action that ends the workflow with a status. With the status CONTINUED_AS_NEW, result is the next
+// input, and carried are the events that are carried over.
 func End(id int32, s protos.OrchestrationStatus, result string,
 	carried ...*protos.HistoryEvent) *protos.WorkflowAction {
 	return &protos.WorkflowAction{Id: id, WorkflowActionType: &protos.WorkflowAction_CompleteWorkflow{
