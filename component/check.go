@@ -13,9 +13,9 @@ import (
 type checker struct {
 	at        Pos
 	component string
-	fields    map[string]Field // by lower-case name and alias
-	names     []string         // as declared, for suggestions
-	rest      bool             // a field takes all other names
+	fields    map[string]Field // declared fields by lower-case name and alias
+	names     []string         // names of usable fields, for suggestions
+	rest      bool             // a field with Rest is declared
 	values    Values
 	problems  Problems
 	warnings  Problems
@@ -157,7 +157,8 @@ func (c *checker) unknown(p Property) {
 	c.warnings.add(p.Pos, hint, "component %s: metadata %s is unknown to this type and ignored", c.component, p.Name)
 }
 
-// promisesSecurity reports whether a name suggests that it makes things safer.
+// promisesSecurity reports whether a metadata name contains a word such as tls or password. Such a name suggests a
+// setting for security.
 func promisesSecurity(name string) bool {
 	name = strings.ToLower(name)
 	for _, word := range []string{

@@ -1,10 +1,11 @@
 // Package component defines component files and the metadata fields that a component type declares. It checks the
 // metadata in a file against the declared fields.
 //
-// It owns the YAML form of component documents, the rules for names, references and placeholders, the check of
-// metadata, the registry that maps types to factories, and the status of a loaded component. It contains nothing
-// specific to one component type. It uses only the environment, clock and random source that are passed in. It
-// starts no goroutines. Its values are immutable and safe for concurrent use.
+// It owns the YAML form of component documents, the rules for names, references and placeholders, and the check of
+// metadata. It also owns the registry that maps types to factories, and the status of a loaded component. It contains
+// nothing specific to one component type. It uses only the environment, clock and random source that are passed in.
+// It starts no goroutines. Its values are immutable and safe for concurrent use, except that Document.ExpandEnv
+// modifies a document.
 package component
 
 import (
@@ -20,7 +21,8 @@ import (
 // Kind is the kind of a document.
 type Kind string
 
-// The kinds that are recognised. Documents of other kinds are ignored.
+// The kinds that are recognised. Documents of other kinds are skipped, but a kind that is probably misspelt is an
+// error (see sift).
 const (
 	KindComponent     Kind = "Component"
 	KindConfiguration Kind = "Configuration"
@@ -40,12 +42,12 @@ type Document struct {
 	Kind       Kind
 	APIVersion string
 	Name       string
-	Namespace  string   // empty = none given
-	Scopes     []string // app ids it is meant for; empty = all
+	Namespace  string   // empty = the document has none
+	Scopes     []string // ids of the applications that the document is for; empty = all
 	Pos        Pos      // where the document begins
 
-	// Body is the whole document as a mapping with unique keys, aliases expanded, and the lines of the file.
-	// It must not be modified.
+	// Body is the whole document as a mapping with unique keys, aliases expanded, and the lines of the file. Only
+	// ExpandEnv may modify it.
 	Body *yaml.Node
 
 	// Component is set for KindComponent only.
@@ -63,12 +65,12 @@ type Spec struct {
 	Type         string // as written; compare with SameType or through a Registry
 	Version      string // as written; DefaultVersion when left out
 	Scopes       []string
-	SecretStore  string // auth.secretStore: where secretKeyRef looks; empty = none
+	SecretStore  string // auth.secretStore: the secret store for secretKeyRef; empty = none
 	IgnoreErrors bool
 	InitTimeout  time.Duration
 	Metadata     []Item
 	Pos          Pos // where the document begins
-	TypePos      Pos // where spec.type stands
+	TypePos      Pos // position of spec.type
 }
 
 // Item is one element of spec.metadata. It has a name and one of these: a plain value, a reference to a secret, or a
@@ -82,13 +84,14 @@ type Item struct {
 	Pos    Pos
 }
 
-// SecretRef names one key of one secret of the component's secret store.
+// SecretRef names a secret in the component's secret store, and one key of this secret.
 type SecretRef struct {
-	Name string // of the secret
-	Key  string // within the secret; the secret's name when left out
+	Name string // name of the secret
+	Key  string // key within the secret; when left out, the name of the secret
 }
 
-// InScope reports whether the document is meant for at least one of apps.
+// InScope reports whether the document is for at least one of apps. A document without scopes is for all
+// applications.
 func (d Document) InScope(apps []string) bool { return inScope(d.Scopes, apps) }
 
 // InNamespace reports whether the document applies to a node in the given namespace. The namespaces of document and

@@ -9,8 +9,8 @@ import (
 
 // AccessControl is the section accessControl: which applications may call this one.
 type AccessControl struct {
-	DefaultAction Action // default Deny if there are policies
-	TrustDomain   string // of the application; DefaultTrustDomain when left out
+	DefaultAction Action // when left out: Deny if there are policies, otherwise Allow
+	TrustDomain   string // trust domain of the application; when left out, DefaultTrustDomain
 	Policies      []AccessPolicy
 	Pos           Pos
 }
@@ -18,20 +18,20 @@ type AccessControl struct {
 // NeedsIdentity reports whether the decisions depend on the identity of the caller.
 func (a *AccessControl) NeedsIdentity() bool { return a != nil && len(a.Policies) > 0 }
 
-// AccessPolicy is the rule for calls of one application.
+// AccessPolicy is the rule for calls from one application.
 type AccessPolicy struct {
 	AppID         string
 	Namespace     string
 	TrustDomain   string
-	DefaultAction Action // of operations that are not listed; empty = that of AccessControl
+	DefaultAction Action // action for operations not in Operations; empty = AccessControl.DefaultAction
 	Operations    []AccessOperation
 	Pos           Pos
 }
 
 // AccessOperation is the rule for methods that match a pattern.
 type AccessOperation struct {
-	Name   string   // pattern of the path
-	Verbs  []string // in capitals, or "*"
+	Name   string   // pattern for the path of the method
+	Verbs  []string // HTTP methods in capitals, or "*" for all methods
 	Action Action
 	Pos    Pos
 }

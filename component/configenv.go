@@ -6,10 +6,10 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// ExpandEnv replaces $NAME and ${NAME} in the values of the document by environment variables, as Dapr does in the
+// ExpandEnv replaces $NAME and ${NAME} in the values of the document with environment variables, as Dapr does in the
 // files of --config. A variable that is not set is replaced by the empty string. A reserved variable (see
-// ReservedVariable) is not replaced. In both cases, ExpandEnv also returns a problem. It must be called before Body is
-// used.
+// ReservedVariable) is not replaced. In both cases, ExpandEnv also returns a problem. It must be called before Body
+// is used.
 func (d *Document) ExpandEnv(env func(string) (string, bool)) []Problem {
 	x := envExpander{file: d.Pos.File, env: env}
 	x.values(d.Body)
@@ -28,7 +28,7 @@ func (x *envExpander) values(n *yaml.Node) {
 		return
 	}
 	for i, child := range n.Content {
-		if n.Kind != yaml.MappingNode || i%2 == 1 { // not the keys
+		if n.Kind != yaml.MappingNode || i%2 == 1 { // keys of a mapping are not expanded
 			x.values(child)
 		}
 	}

@@ -24,18 +24,18 @@ type TracingConfig struct {
 type OTLPConfig struct {
 	Endpoint string // host:port, or a URL
 	Protocol string // "http" or "grpc"
-	Insecure bool   // without TLS
+	Insecure bool   // connect without TLS
 	Headers  map[string]string
-	Timeout  time.Duration // of one export; 0 = the default
+	Timeout  time.Duration // longest time of one export; 0 = the default
 }
 
 // MetricsConfig is the section metrics.
 type MetricsConfig struct {
 	Enabled      bool
 	DaprNames    bool      // also export metrics with Dapr's names
-	NoPaths      bool      // leave the label path of these metrics empty, unless an element of Paths fits
+	NoPaths      bool      // leave the label path of metrics with Dapr's names empty, unless an element of Paths fits
 	Paths        []string  // patterns of paths that become the label path
-	ExcludeVerbs bool      // leave the label method of these metrics empty
+	ExcludeVerbs bool      // leave the label method of metrics with Dapr's names empty
 	ErrorCodes   bool      // count errors by their code
 	Buckets      []float64 // upper bounds of the latency histograms with Dapr's names, in milliseconds; nil = Dapr's
 	Pos          Pos
@@ -55,15 +55,15 @@ type APIRules struct {
 
 // APIRule names one part of the API.
 type APIRule struct {
-	Name     string // such as state
+	Name     string // name of the part, such as state
 	Version  string // such as v1.0 for HTTP and v1 for gRPC
 	Protocol string // http or grpc
 }
 
 // PipelineHandler is one element of the sections httpPipeline and appHttpPipeline.
 type PipelineHandler struct {
-	Name string // of a component
-	Type string // of that component
+	Name string // name of the component
+	Type string // type of the component
 	Pos  Pos
 }
 
@@ -94,7 +94,7 @@ func (p *docParser) tracing(n *yaml.Node, c *Configuration) {
 	c.Tracing = t
 }
 
-// zipkin returns the URL of a Zipkin collector, or "" if there is none.
+// zipkin returns the URL of a Zipkin collector. It returns "" if the URL is empty, or invalid, which it reports.
 func (p *docParser) zipkin(n *yaml.Node) string {
 	const what = "spec.tracing.zipkin.endpointAddress"
 	text := p.text(n, what)
@@ -235,7 +235,8 @@ func (p *docParser) metrics(n *yaml.Node, c *Configuration) {
 	c.Metrics = m
 }
 
-// needsDaprNames returns a setting that applies only to metrics with Dapr's names, or "".
+// needsDaprNames returns the name of a setting in m that applies only to metrics with Dapr's names, or "" if m has
+// none.
 func (m *MetricsConfig) needsDaprNames() string {
 	switch {
 	case m.Buckets != nil:

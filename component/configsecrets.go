@@ -57,7 +57,7 @@ func (p *docParser) secretScopes(n *yaml.Node) []SecretScope {
 	seen := map[string]int{}
 	for _, element := range n.Content {
 		scope := p.secretScope(element)
-		if scope.Store == "" { // which is already a problem
+		if scope.Store == "" { // secretScope has reported the problem
 			continue
 		}
 		if first, twice := seen[scope.Store]; twice {
@@ -86,7 +86,8 @@ func (p *docParser) secretScope(n *yaml.Node) SecretScope {
 	return scope
 }
 
-// access reads defaultAccess and returns true for deny.
+// access reads defaultAccess. It returns true for deny. For a value that is neither allow nor deny, it reports a
+// problem and also returns true.
 func (p *docParser) access(n *yaml.Node) bool {
 	text := p.text(n, "defaultAccess")
 	switch strings.ToLower(text) {

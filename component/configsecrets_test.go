@@ -37,7 +37,7 @@ func TestSecretScopes_Parse(t *testing.T) {
 	}
 }
 
-// A scope is parsed completely, or there is a problem.
+// For any document, SecretScopes returns no scope without a store.
 func FuzzParseSecretScopes(f *testing.F) {
 	f.Add("{secrets: {scopes: [{storeName: a, defaultAccess: deny}]}}")
 	f.Add("{secrets: {scopes: [{storeName: a, deniedSecrets: a}]}}")

@@ -16,7 +16,7 @@ type Configuration struct {
 	Tracing       *TracingConfig  // nil = the section is not there
 	Metrics       *MetricsConfig  // nil = the section is not there
 	APILog        *APILogConfig   // nil = the section is not there
-	API           *APIRules       // nil = everything is served
+	API           *APIRules       // nil = all parts of the API are served
 	Workflow      *WorkflowConfig // nil = the section is not there
 	Pipeline      []PipelineHandler
 	AppPipeline   []PipelineHandler
@@ -26,16 +26,16 @@ type Configuration struct {
 	Features []string
 
 	// Sections has the YAML of every section of spec, for packages that read a section themselves. It must not be
-	// modified.
+	// modified. ParseConfigurations does not merge it.
 	Sections map[string]*yaml.Node
 
 	// Unused lists sections that are recognised and have no effect.
 	Unused []Problem
 }
 
-// Names of sections of a Configuration resource. Some sections restrict what applications may do. If this package does
-// not support such a section, the section is an error. Otherwise the node would allow actions that the author wanted to
-// forbid.
+// Names of sections of a Configuration resource. Some sections restrict what applications may do. If this package
+// does not support such a section, the section is an error. Otherwise the node would allow actions that the author
+// wanted to forbid.
 const (
 	sectionAccessControl = "accessControl"
 	sectionSecrets       = "secrets"
@@ -45,7 +45,7 @@ func unusedSections() []string {
 	return []string{"nameResolution", "wasm"}
 }
 
-// refusedSections maps sections to a hint what to do instead.
+// refusedSections returns the sections that are errors. Each has a hint what to do instead.
 func refusedSections() map[string]string {
 	return map[string]string{
 		"components": "denying types of components is not available: remove the section, and the components",
@@ -66,7 +66,7 @@ func ParseConfiguration(doc Document) (Configuration, error) {
 //   - The API rules and the pipeline handlers of all documents apply, in the order of the documents.
 //   - The reload of component files is off if any document turns it off.
 //
-// A field that no document sets has its value in defaults.
+// A field that no document sets keeps its value from defaults.
 func ParseConfigurations(docs []Document, defaults Configuration) (Configuration, error) {
 	out := defaults
 	var errs []error
@@ -79,8 +79,9 @@ func ParseConfigurations(docs []Document, defaults Configuration) (Configuration
 	return out, errors.Join(errs...)
 }
 
-// parseConfiguration parses a document. Some sections can be merged with those of earlier documents. The result of such
-// a section begins with the fields in the parameter earlier.
+// parseConfiguration parses one document. The parameter earlier has the merged result of the previous documents.
+// Fields of the sections accessControl, tracing, metrics, logging and workflow keep their values from earlier, if the
+// document does not set them.
 func parseConfiguration(doc Document, earlier *Configuration) (Configuration, error) {
 	p := docParser{file: doc.Pos.File}
 	c := Configuration{Name: doc.Name, Pos: doc.Pos, Sections: map[string]*yaml.Node{},
@@ -95,7 +96,8 @@ func parseConfiguration(doc Document, earlier *Configuration) (Configuration, er
 	return c, p.problems.Err("component.ParseConfiguration")
 }
 
-// add adds a document that was parsed with c as the earlier documents.
+// add merges next into c. The document next must have been parsed with c as the parameter earlier of
+// parseConfiguration.
 func (c *Configuration) add(next Configuration) {
 	c.AccessControl, c.Tracing, c.Metrics, c.APILog = next.AccessControl, next.Tracing, next.Metrics, next.APILog
 	c.Workflow = next.Workflow
@@ -114,7 +116,8 @@ func (c *Configuration) add(next Configuration) {
 	c.Unused = append(c.Unused, next.Unused...)
 }
 
-// complete sets what depends on the fields of all documents.
+// complete sets the defaults that depend on several fields, and records settings that have no effect. The caller must
+// have added all documents.
 func (c *Configuration) complete() {
 	if a := c.AccessControl; a != nil && a.DefaultAction == "" {
 		a.DefaultAction = Allow
@@ -146,7 +149,7 @@ func (p *docParser) configuration(n *yaml.Node, c *Configuration) {
 	}
 	known := fields{
 		sectionAccessControl: func(n *yaml.Node) { p.accessControl(n, c) },
-		sectionSecrets:       func(*yaml.Node) {}, // SecretScopes reads it
+		sectionSecrets:       func(*yaml.Node) {}, // Document.SecretScopes reads this section
 		"mtls":               p.mtls,
 		"tracing":            func(n *yaml.Node) { p.tracing(n, c) },
 		"metric":             func(n *yaml.Node) { p.metrics(n, c) },
@@ -181,7 +184,7 @@ func (p *docParser) configuration(n *yaml.Node, c *Configuration) {
 	slices.SortFunc(c.Unused, func(a, b Problem) int { return a.Pos.Line - b.Pos.Line })
 }
 
-// mtls refuses a document that enables mTLS, because only flags do that here.
+// mtls reports a problem if the document enables mTLS, because in Quorate only --cluster-token-file enables mTLS.
 func (p *docParser) mtls(n *yaml.Node) {
 	if on := child(n, "enabled"); on != nil && p.boolean(on, "spec.mtls.enabled") {
 		p.problems.add(p.pos(on), "traffic between nodes is secured by --cluster-token-file: give it, and remove "+

@@ -8,18 +8,19 @@ import (
 
 // WorkflowConfig is the section spec.workflow.
 type WorkflowConfig struct {
-	// MaxTurns and MaxActivities bound what the workers of one sidecar have at a time; 0 = no bound.
+	// MaxTurns and MaxActivities limit how many workflow turns and activities the workers of one sidecar run at a
+	// time; 0 = no limit.
 	MaxTurns, MaxActivities int
 	Retention               WorkflowRetention
 }
 
 // WorkflowRetention is how long an instance is kept after it has ended. Completed, Failed and Terminated are for the
-// status of that name. If the field for a status is nil, Any applies. If Any is also nil, the instance is kept until it
-// is purged.
+// status of that name. If the field for a status is nil, Any applies. If Any is also nil, the instance is kept until
+// it is purged.
 type WorkflowRetention struct{ Any, Completed, Failed, Terminated *time.Duration }
 
-// For returns the retention for a terminal status. The parameter status is the field of r for this status. A nil result
-// means that the instance is kept until it is purged.
+// For returns the retention for a terminal status. The parameter status is the field of r for this status. A nil
+// result means that the instance is kept until it is purged.
 func (r *WorkflowRetention) For(status *time.Duration) *time.Duration {
 	if status != nil {
 		return status

@@ -40,7 +40,7 @@ func (p *docParser) header(doc *Document) {
 	known := fields{
 		"apiVersion": ignore,
 		"kind":       ignore,
-		"status":     ignore, // of a document that was exported from Kubernetes
+		"status":     ignore, // documents exported from Kubernetes have this field
 		"metadata":   func(n *yaml.Node) { p.docMetadata(n, doc) },
 		"scopes":     func(n *yaml.Node) { doc.Scopes = p.texts(n, "scopes") },
 	}
@@ -60,7 +60,8 @@ func (p *docParser) header(doc *Document) {
 	}
 }
 
-// name checks the name, unless it could not be read.
+// name reports a problem if the name of the document is missing or invalid. It reports nothing if there already is a
+// problem at the position of the name.
 func (p *docParser) name(doc *Document) {
 	at := p.namePos(doc)
 	problem := nameProblem(doc.Name)
@@ -152,7 +153,7 @@ func (p *docParser) items(n *yaml.Node) []Item {
 	return items
 }
 
-// item reads one element of spec.metadata. Its name is empty if it has none.
+// item reads one element of spec.metadata. If the element has no name, Item.Name is empty.
 func (p *docParser) item(n *yaml.Node) Item {
 	item := Item{Pos: p.pos(n)}
 	var given []string
@@ -165,7 +166,7 @@ func (p *docParser) item(n *yaml.Node) Item {
 	for name, read := range sources {
 		all[name] = func(n *yaml.Node) {
 			if name != "value" && isBlank(n) {
-				return // an export from Kubernetes has the fields that are not used
+				return // a document exported from Kubernetes has empty fields for the references that it does not use
 			}
 			given = append(given, name)
 			read(n)

@@ -68,7 +68,7 @@ func (x *expander) stop(n *yaml.Node, format string, limit int) {
 	x.problems.add(x.pos(n), "", format, limit)
 }
 
-// tagged accepts only the tags that match the form of a scalar or collection.
+// tagged keeps a standard YAML tag, such as !!str, in out. It reports any other explicit tag of n as a problem.
 func (x *expander) tagged(n, out *yaml.Node) {
 	switch n.Tag {
 	case "!!str", "!!int", "!!float", "!!bool", "!!null", "!!timestamp", "!!map", "!!seq":

@@ -26,13 +26,13 @@ type Field struct {
 	Kind     FieldKind
 	Required bool
 	Default  string   // used when the name is not given; empty = the zero value of Kind
-	Aliases  []string // other names for the same thing
+	Aliases  []string // other names of this field
 
-	// Replaces are names of settings that Dapr's types have and this type does not know. The warning that such a
-	// setting is ignored names this field.
+	// Replaces lists settings of Dapr's component type that this field replaces. If a component uses such a setting,
+	// Check reports that the setting is unknown and suggests this field.
 	Replaces []string
 
-	// Secret fields are never shown. Writing one into the file instead of a reference causes a warning.
+	// Secret fields are never shown. A secret value in the file, instead of a reference, causes a warning.
 	Secret bool
 	// Security fields switch on a protection. A misspelt name of such a field is an error, because a warning could be
 	// overlooked and the protection would stay off.
@@ -43,7 +43,8 @@ type Field struct {
 	Quoted bool
 	// Refused, if not empty, is the reason why this known name cannot be used.
 	Refused string
-	// Rest takes every name that no other field declares. It has no other property. Values.Properties has the values.
+	// Rest makes the field accept every name that no other field declares. A field with Rest sets nothing else.
+	// Values.Properties returns the values.
 	Rest bool
 	// Check returns an error if the component does not allow the text, although Kind does; nil = no check. An error
 	// that is not a *fault.Error continues a sentence about the value, such as "is not a port".
@@ -91,7 +92,7 @@ func sizeUnit(unit string) (int64, bool) {
 	return 0, false
 }
 
-// ParseBool parses the values of Bool.
+// ParseBool parses the text of a value of kind Bool. The text of an error continues a sentence about the value.
 func ParseBool(text string) (bool, error) {
 	switch strings.ToLower(text) {
 	case "true", "yes", "on", "y", "t", "1":
@@ -106,7 +107,7 @@ func ParseBool(text string) (bool, error) {
 type value struct {
 	text   string
 	number int64 // Int, Size, Duration in nanoseconds, Bool as 0 or 1
-	given  bool  // in the file
+	given  bool  // the file has the field
 }
 
 // parse parses text as a value of the field's Kind. The error text is the end of a sentence about the value, such as

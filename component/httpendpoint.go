@@ -24,11 +24,11 @@ type HTTPEndpoint struct {
 	BaseURL *url.URL
 	Pos     Pos
 
-	spec  Spec // holds the references: headers first, then certificates
+	spec  Spec // its Metadata has the headers and the certificates, with their references
 	reneg tls.RenegotiationSupport
 }
 
-// The names of the certificates in HTTPEndpoint.spec. They cannot be names of headers.
+// The names of the certificates in HTTPEndpoint.spec. They contain a space, so they cannot be names of headers.
 const (
 	tlsRootCA      = "clientTLS rootCA"
 	tlsCertificate = "clientTLS certificate"
@@ -62,7 +62,7 @@ func ParseHTTPEndpoint(doc Document) (HTTPEndpoint, error) {
 
 func (p *docParser) endpoint(n *yaml.Node, e *HTTPEndpoint) {
 	p.readFields(n, "spec", fields{
-		"version": func(*yaml.Node) {}, // written by users of components; Dapr ignores it
+		"version": func(*yaml.Node) {}, // some users write it, as in components; Dapr ignores it too
 		"baseUrl": func(n *yaml.Node) { e.BaseURL = p.baseURL(n) },
 		"baseURL": func(n *yaml.Node) { e.BaseURL = p.baseURL(n) }, // Dapr reads names in any case
 		"headers": func(n *yaml.Node) {
@@ -139,7 +139,8 @@ func validHeader(name string) bool {
 // SecretStore returns the name of the secret store that the references of the endpoint use; empty = none.
 func (e HTTPEndpoint) SecretStore() string { return e.spec.SecretStore }
 
-// CheckSecretStore does for the references of the endpoint what Spec.CheckSecretStore does for those of a component.
+// CheckSecretStore checks the secret store that the references of the endpoint use. It works like
+// Spec.CheckSecretStore.
 func (e HTTPEndpoint) CheckSecretStore(find func(store string) error) error {
 	return e.spec.CheckSecretStore(find)
 }
@@ -147,8 +148,8 @@ func (e HTTPEndpoint) CheckSecretStore(find func(store string) error) error {
 // VisibleTo reports whether an application may call the endpoint.
 func (e HTTPEndpoint) VisibleTo(app string) bool { return inScope(e.Scopes, []string{app}) }
 
-// Resolve returns the settings with the values of all references, and reads the certificates. Errors never contain a
-// value.
+// Resolve resolves all references, parses the certificates, and returns the settings. Errors never contain a value of
+// a reference.
 func (e HTTPEndpoint) Resolve(ctx context.Context, from Sources) (EndpointSettings, error) {
 	values, err := e.spec.Resolve(ctx, from)
 	if err != nil {
@@ -195,8 +196,8 @@ func (e HTTPEndpoint) invalid(text string) error {
 		Msg: e.Pos.String() + ": HTTPEndpoint " + e.Name + ": " + text}
 }
 
-// Digest returns a digest of the endpoint, with the headers and the client certificate in s. If the digests of two
-// endpoints are equal, their connections can be kept.
+// Digest returns a digest of the endpoint, with the headers and the client certificate in s. If a reload does not
+// change the digest, connections to the endpoint can be kept.
 func (e HTTPEndpoint) Digest(s EndpointSettings) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%s %q %d %v %q\n", e.BaseURL, e.Scopes, e.reneg, s.Header, s.root)

@@ -13,7 +13,7 @@ type Property struct {
 	Value      string
 	Pos        Pos
 	Bare       bool // not a YAML string: a number or boolean without quotes
-	Sensitive  bool // came from a reference: it is never shown
+	Sensitive  bool // the value came from a reference, and is never shown
 	Unresolved bool // a reference that was not resolved; Value is meaningless
 }
 
@@ -45,12 +45,12 @@ func (m Metadata) Sensitive() []string {
 // field panics, because it is a bug.
 type Values struct {
 	byName     map[string]value
-	properties map[string]string // nil without a field that takes the rest
+	properties map[string]string // nil if no field with Rest is declared
 	sensitive  []string
 }
 
-// Properties returns the whole metadata, including the metadata of declared fields, under the names in the file. It
-// returns nil unless a field with Rest is declared. The caller must not change the map.
+// Properties returns all metadata under the names in the file, including the metadata of declared fields. It omits
+// unresolved references. It returns nil unless a field with Rest is declared. The caller must not change the map.
 func (v Values) Properties() map[string]string { return v.properties }
 
 // Sensitive returns the values that come from references, like Metadata.Sensitive.
@@ -59,13 +59,13 @@ func (v Values) Sensitive() []string { return v.sensitive }
 // Text returns the text of a field of any kind, or its default.
 func (v Values) Text(name string) string { return v.value(name).text }
 
-// Bool returns a field of kind Bool.
+// Bool returns the value of a field of kind Bool.
 func (v Values) Bool(name string) bool { return v.value(name).number != 0 }
 
-// Int returns a field of kind Int, or a field of kind Size in bytes.
+// Int returns the value of a field of kind Int, or of a field of kind Size in bytes.
 func (v Values) Int(name string) int64 { return v.value(name).number }
 
-// Duration returns a field of kind Duration.
+// Duration returns the value of a field of kind Duration.
 func (v Values) Duration(name string) time.Duration { return time.Duration(v.value(name).number) }
 
 // Given reports whether the file names the field, by its name or an alias.
@@ -81,8 +81,8 @@ func (v Values) value(name string) value {
 
 // Check checks metadata against the declared fields and returns the values by field name. It also returns warnings,
 // for example about unknown names and about secrets in the file. If anything is wrong, it returns one fault.Invalid
-// error that lists all problems with file and line. Warnings and errors never contain a value that comes from a
-// reference.
+// error. The error lists up to 20 problems with file and line. Warnings and errors never contain a value that comes
+// from a reference.
 func (m Metadata) Check(at Pos, component string, declared []Field) (Values, []Problem, error) {
 	c := checker{at: at, component: component, values: Values{byName: make(map[string]value, len(declared))}}
 	c.index(declared)

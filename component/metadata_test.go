@@ -57,7 +57,7 @@ func TestCheck_ValuesByDeclaredName(t *testing.T) {
 	}
 }
 
-// A setting of Dapr that is ignored may have a successor of another name.
+// The warning for an ignored setting of Dapr suggests the field that replaces the setting.
 func TestCheck_IgnoredSettingNamesItsSuccessor(t *testing.T) {
 	fields := []component.Field{{Name: "defaultTTLInSeconds", Replaces: []string{"ttlInSeconds"}}}
 	_, warnings, err := given("TTLInSeconds=5").Check(at(1), "c", fields)

@@ -45,7 +45,8 @@ func (p *docParser) unknown(key *yaml.Node, what string, known fields) {
 	p.problems.add(p.pos(key), hint, "unknown field %q%s", name, what)
 }
 
-// lenient is mapping for documents whose other fields are checked elsewhere.
+// lenient calls the functions in known with the fields of n, like readFields. It ignores unknown fields, because
+// other code checks them.
 func (p *docParser) lenient(n *yaml.Node, known fields) {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		if read, ok := known[n.Content[i].Value]; ok {
@@ -54,7 +55,8 @@ func (p *docParser) lenient(n *yaml.Node, known fields) {
 	}
 }
 
-// text reads a scalar as it is written; null is empty text.
+// text returns a scalar as it is written, and "" for null. For a mapping or a list, it reports a problem and returns
+// "".
 func (p *docParser) text(n *yaml.Node, what string) string {
 	switch {
 	case isNull(n):
@@ -104,7 +106,7 @@ func (p *docParser) value(n *yaml.Node) string {
 	return string(appendJSON(nil, n))
 }
 
-// appendJSON writes an expanded node as JSON in the order of the file.
+// appendJSON appends an expanded node as JSON to out. The fields of a mapping keep the order of the file.
 func appendJSON(out []byte, n *yaml.Node) []byte {
 	switch n.Kind {
 	case yaml.MappingNode:
@@ -157,7 +159,7 @@ func appendJSONText(out []byte, text string) []byte {
 	return append(out, quoted...)
 }
 
-// isBare reports whether a scalar is not a string.
+// isBare reports whether n is a scalar that is neither a string nor null, such as a number without quotes.
 func isBare(n *yaml.Node) bool {
 	return n.Kind == yaml.ScalarNode && n.Tag != "!!str" && n.Tag != "!!null"
 }

@@ -18,7 +18,7 @@ import (
 // MaxFileSize is the largest file that Parse reads, in bytes.
 const MaxFileSize = 1 << 20
 
-// File is the content of one file.
+// File is the result of parsing one file.
 type File struct {
 	Documents []Document
 	Skipped   []Problem // documents that are ignored, and why
@@ -27,8 +27,9 @@ type File struct {
 // Parse parses a file of YAML documents. name is used only in messages. Empty documents are ignored. Documents of
 // unknown kinds are listed as skipped, because the folder may contain manifests of other programs.
 //
-// Any other problem makes the whole file invalid. Parse then returns one fault.Invalid error that lists all problems
-// up to the first syntax error, with file and line.
+// Any other problem makes the whole file invalid, except a problem of a component with ignoreErrors (see
+// Document.Err). Parse then returns one fault.Invalid error. The error lists up to 20 problems with file and line.
+// Parse stops at the first syntax error. If r fails, Parse returns fault.Internal.
 func Parse(name string, r io.Reader) (File, error) {
 	const op = "component.Parse"
 	data, err := io.ReadAll(io.LimitReader(r, MaxFileSize+1))
@@ -75,7 +76,8 @@ func syntaxProblem(name string, err error) Problem {
 	return Problem{Pos: pos, Text: "this is not YAML: " + text}
 }
 
-// add adds one document to the file, or returns its problems.
+// add parses one document and adds it to f.Documents or f.Skipped. It returns the problems that make the file
+// invalid.
 func (f *File) add(name string, root *yaml.Node) Problems {
 	body := root
 	if root.Kind == yaml.DocumentNode && len(root.Content) == 1 {
@@ -166,7 +168,8 @@ func knownKind(kind string) bool {
 	return false
 }
 
-// topText returns the scalar under key of a mapping that is not checked yet.
+// topText returns the scalar under key in a mapping whose aliases are not expanded yet. It returns "" if there is
+// none.
 func topText(body *yaml.Node, key string) string {
 	for i := 0; i+1 < len(body.Content); i += 2 {
 		value := body.Content[i+1]

@@ -9,9 +9,9 @@ import (
 // Placeholders are the values of {uuid}, {podName}, {namespace} and {appID} in plain metadata values. In values from
 // references, these texts are not replaced.
 type Placeholders struct {
-	UUID      func() string // a new one for each {uuid}; required
+	UUID      func() string // returns a new UUID for each {uuid}; required
 	PodName   string        // empty = {podName} is an error
-	Namespace string        // {namespace} becomes <namespace>.<app id>, or the app id without one
+	Namespace string        // {namespace} becomes <namespace>.<app id>, or only the app id if Namespace is empty
 	AppID     string        // empty = {appID} and {namespace} are errors
 }
 
@@ -52,8 +52,8 @@ func (p Placeholders) Replace(value string) (string, error) {
 	return b.String(), nil
 }
 
-// first returns what replaces the start of value, which must begin with a brace. This is the value of the placeholder
-// that begins there. If no placeholder begins there, it is the brace itself. The result used is the number of bytes of
+// first returns the text that replaces the start of value, which must begin with a brace. If a placeholder begins
+// there, text is the value of the placeholder. Otherwise text is the brace. The result used is the number of bytes of
 // value to replace.
 func (p Placeholders) first(value string) (text string, used int, err error) {
 	switch {

@@ -15,7 +15,7 @@ type Pos struct {
 	Line int // counted from 1; 0 = the file as a whole
 }
 
-// String returns "file:line", or as much of it as is known.
+// String returns "file:line", or only the file if the line is 0.
 func (p Pos) String() string {
 	if p.Line == 0 {
 		return p.File
@@ -26,7 +26,7 @@ func (p Pos) String() string {
 // Problem is an error or warning at a place in a file.
 type Problem struct {
 	Pos  Pos
-	Text string // never a value that came from a reference
+	Text string // never contains a value from a reference
 	Hint string // how to fix it; may be empty
 }
 
@@ -70,7 +70,8 @@ func (ps Problems) Err(op string) error {
 	return &fault.Error{Code: fault.Invalid, Op: op, Msg: b.String(), Key: ps[0].Pos.File}
 }
 
-// order sorts the problems of one document by line and adds the name of the document.
+// order sorts the problems of one document by line. If the document has a valid name, order adds the kind and the
+// name of the document to each text.
 func (ps Problems) order(doc Document) {
 	slices.SortStableFunc(ps, func(a, b Problem) int { return a.Pos.Line - b.Pos.Line })
 	if nameProblem(doc.Name) != "" {

@@ -21,10 +21,10 @@ type Sources struct {
 // by spaces or commas. If it is set, envRef may refer only to the variables in the list.
 const EnvKeys = "DAPR_ENV_KEYS"
 
-// Resolve replaces references and placeholders by their values. It returns fault.NotFound if an environment variable is
-// not set, and fault.Denied if components must not read the variable. It returns fault.Invalid if a reference is
-// malformed, or a placeholder has no value. If a secret cannot be read, the error has the code of that failure. All
-// errors name file, line and component, and never contain a value.
+// Resolve replaces references and placeholders by their values. It returns fault.NotFound if an environment variable
+// is not set, and fault.Denied if components must not read the variable. It returns fault.Invalid if a reference is
+// malformed, the component names no secret store, or a placeholder has no value. If a secret cannot be read, the
+// error has the code of that failure. All errors name file, line and component, and never contain a value.
 func (s *Spec) Resolve(ctx context.Context, from Sources) (Metadata, error) {
 	out := make(Metadata, 0, len(s.Metadata))
 	for _, item := range s.Metadata {
@@ -62,9 +62,9 @@ func (s *Spec) Unresolved() Metadata {
 	return out
 }
 
-// CheckSecretStore checks the secret store of a component that has a secretKeyRef. It returns an error if the component
-// names no secret store, or if find returns an error for this store. It reads no secret. The error names file, line and
-// component.
+// CheckSecretStore checks the secret store of a component that has a secretKeyRef. It returns an error if the
+// component names no secret store, or if find returns an error for this store. It reads no secret. The error names
+// file, line and component.
 func (s *Spec) CheckSecretStore(find func(store string) error) error {
 	for _, item := range s.Metadata {
 		if item.Secret == nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// sources are an environment and a secret store with one secret. Every {uuid} is different.
+// sources returns Sources with the environment env and a secret store with one secret. Every {uuid} is different.
 func sources(env map[string]string) component.Sources {
 	n := 0
 	return component.Sources{

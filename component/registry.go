@@ -12,11 +12,11 @@ import (
 // Registry maps the component types of one building block to factories of type F. It is immutable. The zero value has
 // no types.
 type Registry[F any] struct {
-	entries map[string]F // by lower-case type + "/" + version
+	entries map[string]F // factories by lower-case type + "/" + version
 }
 
-// allTypes is the end of a name such as "state.*", which stands for all types of a building block that have no entry of
-// their own.
+// allTypes is the end of a name such as "state.*". Such a name stands for all types of a building block without an
+// entry of their own.
 const allTypes = ".*"
 
 // NewRegistry creates a registry from a table that maps type names to factories. A type with several versions has
@@ -67,8 +67,8 @@ func (r Registry[F]) Find(typ, version string) (F, error) {
 	return zero, e
 }
 
-// Has reports whether the table names this type and version. An entry for all types of a block, such as "state.*", does
-// not count.
+// Has reports whether the table names this type and version. An entry for all types of a block, such as "state.*",
+// does not count.
 func (r Registry[F]) Has(typ, version string) bool {
 	_, named := r.entries[registryKey(typ, version)]
 	return named

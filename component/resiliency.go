@@ -17,24 +17,24 @@ type Resiliency struct {
 	Timeouts map[string]time.Duration
 	Retries  map[string]RetryPolicy
 	Breakers map[string]BreakerPolicy
-	Apps     map[string]ResiliencyTarget // by app id, which may have a namespace after a dot
+	Apps     map[string]ResiliencyTarget // by application id, optionally with a dot and a namespace
 	// Components are the targets by component name.
 	Components map[string]ComponentTargets
 	Actors     map[string]ResiliencyTarget // by actor type
 	Unused     []Problem                   // parts that have no effect
 }
 
-// RetryPolicy says which calls are retried, and when.
+// RetryPolicy defines which failed calls are retried, and when.
 type RetryPolicy struct {
 	Exponential bool
-	Duration    time.Duration // the pause, or the first of growing pauses
-	MaxInterval time.Duration // of growing pauses
+	Duration    time.Duration // pause between two attempts; if Exponential, the first pause
+	MaxInterval time.Duration // longest pause if Exponential
 	MaxRetries  int           // negative = no limit
-	Statuses    [][2]int      // HTTP statuses of failures, both ends included; empty = all
-	Codes       [][2]int      // gRPC codes of failures; empty = all
+	Statuses    [][2]int      // ranges of retried HTTP statuses, with both ends; empty = all failures
+	Codes       [][2]int      // ranges of retried gRPC codes, with both ends; empty = all failures
 }
 
-// BreakerPolicy says when a circuit breaker opens and closes.
+// BreakerPolicy defines when a circuit breaker opens and closes.
 type BreakerPolicy struct {
 	MaxRequests uint32
 	Interval    time.Duration
@@ -53,7 +53,8 @@ type ResiliencyTarget struct {
 // Outbound is for calls of the application to the component.
 type ComponentTargets struct{ Inbound, Outbound ResiliencyTarget }
 
-// Names of policies that apply to every application without a target of its own.
+// Names of the default policies, which apply to every application without a target of its own, and the default pauses
+// of a retry policy.
 const (
 	DefaultAppTimeout  = "DefaultAppTimeoutPolicy"
 	DefaultTimeout     = "DefaultTimeoutPolicy"
@@ -101,7 +102,7 @@ func (p *docParser) resiliencyPolicies(n *yaml.Node, r *Resiliency) {
 	})
 }
 
-// named calls read for every entry of a mapping whose names are free.
+// named calls read for every entry of the mapping n. The names of the entries are free.
 func (p *docParser) named(n *yaml.Node, what string, read func(name string, n *yaml.Node)) {
 	if isNull(n) {
 		return
@@ -160,13 +161,13 @@ func (p *docParser) retryPolicy(n *yaml.Node) RetryPolicy {
 		},
 	})
 	if r.Exponential && n.Kind == yaml.MappingNode && child(n, "duration") == nil {
-		r.Duration = 500 * time.Millisecond // the first of growing pauses
+		r.Duration = 500 * time.Millisecond // the first pause
 	}
 	return r
 }
 
-// ranges parses a list of numbers and ranges, such as "429,500-599". Each number must be from lowest to highest. ranges
-// returns nil for an empty text.
+// ranges parses a list of numbers and ranges, such as "429,500-599". Each number must be from lowest to highest.
+// ranges returns nil for an empty text.
 func (p *docParser) ranges(n *yaml.Node, what string, lowest, highest int) (out [][2]int) {
 	text := p.text(n, what)
 	if strings.TrimSpace(text) == "" {
@@ -225,7 +226,7 @@ func (p *docParser) resiliencyTargets(n *yaml.Node, r *Resiliency) {
 						t.CircuitBreaker = p.required(n,
 							"circuitBreaker")
 					},
-					"circuitBreakerCacheSize": func(*yaml.Node) {}, // breakers are always bounded
+					"circuitBreakerCacheSize": func(*yaml.Node) {}, // no effect: the number is always bounded
 				})
 				r.Apps[app] = t
 			})

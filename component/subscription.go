@@ -6,22 +6,22 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Subscription is the content of a document of kind Subscription. It has the form of version v2alpha1. Default contains
-// the single route of a v1alpha1 document.
+// Subscription is the content of a document of kind Subscription. It has the form of version v2alpha1. Default
+// contains the single route of a v1alpha1 document.
 type Subscription struct {
 	Name       string
-	Scopes     []string // ids of the applications that subscribe; empty = all
+	Scopes     []string // application ids of the subscribers; empty = all
 	Pos        Pos
 	PubSub     string
 	Topic      string
 	Metadata   map[string]string
 	Rules      []SubscriptionRule
 	Default    string // path of events that no rule matches; empty = they are dropped
-	DeadLetter string // topic; empty = none
+	DeadLetter string // topic for messages that cannot be delivered; empty = none
 
 	Bulk        bool // several messages come in one delivery
-	MaxMessages int  // of a delivery; 0 = the default
-	MaxAwaitMs  int  // for a delivery to fill; 0 = the default
+	MaxMessages int  // largest number of messages in one delivery; 0 = the default
+	MaxAwaitMs  int  // longest wait in milliseconds until a delivery is full; 0 = the default
 }
 
 // SubscriptionRule sends the events for which the expression Match is true to Path.

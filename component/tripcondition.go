@@ -24,10 +24,11 @@ type tripNode func(c TripCounts) float64
 // String returns the condition as it was written.
 func (t *TripCondition) String() string { return t.text }
 
-// IsTrue reports whether the condition is true for the counts c. A division by zero makes the condition false.
+// IsTrue reports whether the condition is true for the counts c. A division by zero gives an infinity or NaN, as for
+// a float64.
 func (t *TripCondition) IsTrue(c TripCounts) bool { return t.root(c) == 1 }
 
-// ParseTripCondition parses the text of a condition.
+// ParseTripCondition parses the text of a condition. The text of an error continues a sentence about the condition.
 func ParseTripCondition(text string) (*TripCondition, error) {
 	p := tripParser{rest: text}
 	p.next()
@@ -50,10 +51,10 @@ const (
 	tripCondition
 )
 
-// tripParser is a recursive descent over one line.
+// tripParser is a recursive descent parser for the text of one condition.
 type tripParser struct {
 	rest  string
-	token string // the current one; empty = the end
+	token string // the current token; empty = the end
 	depth int
 	err   error
 }

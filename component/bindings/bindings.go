@@ -44,9 +44,9 @@ type Output interface {
 
 // Event is one event for the application.
 type Event struct {
-	Data     []byte            // delivered as it is
-	Metadata map[string]string // becomes headers; may be nil
-	Claimed  bool              // no other node will deliver it, so a stopping node still does
+	Data     []byte            // delivered unchanged
+	Metadata map[string]string // sent as headers to the application; may be nil
+	Claimed  bool              // no other node delivers this event, so a stopping node still delivers it
 }
 
 // Sink receives the events of an input binding. It is safe for concurrent use.
@@ -66,7 +66,7 @@ type Input interface {
 	Start(ctx context.Context, sink Sink) error
 }
 
-// Binding is one opened component. At least one of its sides is not nil.
+// Binding is one opened component. At least one of Output and Input is not nil.
 type Binding struct {
 	Output Output
 	Input  Input

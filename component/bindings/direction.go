@@ -6,7 +6,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// MetadataDirection is the metadata name of the direction. It limits a binding with two sides to one of them.
+// MetadataDirection is the metadata name of the direction. It can limit a binding that has an input and an output to
+// one of them.
 const MetadataDirection = "direction"
 
 // MetadataRoute is the metadata name of the application path that receives the events. The default path is the name of
@@ -20,7 +21,8 @@ type Direction struct{ Input, Output bool }
 // Given reports whether the component sets a direction.
 func (d Direction) Given() bool { return d.Input || d.Output }
 
-// ParseDirection parses "input", "output" or both, separated by a comma.
+// ParseDirection parses "input", "output", or both words separated by a comma. It ignores case. An empty text gives
+// the zero value. Any other text is fault.Invalid.
 func ParseDirection(text string) (Direction, error) {
 	var d Direction
 	if text == "" {

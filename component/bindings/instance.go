@@ -10,8 +10,8 @@ type Instance struct {
 	Name      string
 	Type      string // in lower case
 	Version   string
-	Namespace string   // of the node; empty = none
-	Scopes    []string // app ids it is meant for; empty = all
+	Namespace string   // namespace of the node; empty = none
+	Scopes    []string // ids of the applications that may use the binding; empty = all
 	Route     string   // path of the application that events go to; empty = Name
 	Direction Direction
 	Binding

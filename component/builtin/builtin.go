@@ -24,8 +24,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Factories returns the factories of this package together with those in extra. It returns fault.Internal if a type is
-// in both.
+// Factories returns the factories of this package together with those in extra. It returns fault.Internal if this
+// package and extra have the same type.
 func Factories(extra loader.Factories) (loader.Factories, error) {
 	all := loader.Factories{
 		State: map[string]loader.StateFactory{

@@ -81,8 +81,8 @@ func daprFields() map[string][]string {
 	return out
 }
 
-// fieldsOf returns the fields of every type, with those that all types of its building block have. Versions of a type
-// are joined: a field works if one version has it.
+// fieldsOf returns the fields of every type, including the fields that all types of its building block have. It joins
+// the versions of a type: a field works if one version has it.
 func fieldsOf(f loader.Factories) map[string][]component.Field {
 	out := map[string][]component.Field{}
 	add := func(typ string, fields ...[]component.Field) {
@@ -107,14 +107,15 @@ func fieldsOf(f loader.Factories) map[string][]component.Field {
 		add(typ, loader.PubSubFields(), one.Fields)
 	}
 	for typ, one := range f.Configuration {
-		if _, twice := out[pageOf(typ)]; !twice { // under another name
+		if _, twice := out[pageOf(typ)]; !twice { // the type has another name already
 			add(typ, one.Fields)
 		}
 	}
 	return out
 }
 
-// effectOf returns what a metadata name does: works, refused or ignored, and all names of the field that has it.
+// effectOf returns the effect of a metadata name: works, refused or ignored. names are all names of the field with
+// this metadata name.
 func effectOf(name string, fields []component.Field) (effect string, names []string) {
 	var optional []component.Field
 	for _, f := range slices.SortedStableFunc(slices.Values(fields), func(a, b component.Field) int {
@@ -193,8 +194,8 @@ func TestDocs_FieldsOfDaprsComponents(t *testing.T) {
 	}
 }
 
-// requestMetadata returns the names of request metadata that Dapr 1.18 reads, by component type. Those that all types
-// of a building block have are not in it.
+// requestMetadata returns the names of request metadata that Dapr 1.18 reads, by component type. It omits names that
+// all types of a building block have.
 func requestMetadata() map[string]string {
 	return map[string]string{
 		"state.azure.cosmosdb":           "partitionKey",
@@ -208,7 +209,7 @@ func requestMetadata() map[string]string {
 	}
 }
 
-// A setting of one request is easily forgotten, because no type declares them. So each page names those of Dapr.
+// The pages must name the request metadata of Dapr, which no type declares as a field.
 func TestDocs_PagesNameRequestMetadataOfDapr(t *testing.T) {
 	fields := fieldsOf(factories(t))
 	for typ, names := range requestMetadata() {

@@ -26,7 +26,7 @@ import (
 
 const (
 	pages         = "../../docs/components"
-	pluggablePage = "pluggable.md" // about types without a page
+	pluggablePage = "pluggable.md" // describes types that have no page of their own
 )
 
 // factories returns all types of a node. state.raft needs a node, so another store replaces it. lock.raft cannot be
@@ -209,7 +209,7 @@ func TestDocs_PagesNameMetadataOfType(t *testing.T) {
 		declared[typ] = factory.Fields
 	}
 	for typ, factory := range factories(t).Bindings {
-		declared[typ] = factory.Fields // README.md has those of every binding
+		declared[typ] = factory.Fields // README.md has the fields that every binding has
 	}
 	for typ, factory := range factories(t).Middleware {
 		declared[typ] = factory.Fields
@@ -250,7 +250,7 @@ func TestFactories_NeverReplaceType(t *testing.T) {
 	}
 }
 
-// The examples in deploy are those of the pages, with a comment before each.
+// Each example in deploy is the example of a page, with a comment before it.
 func TestDocs_DeployExamplesMatchPages(t *testing.T) {
 	const folder = "../../deploy/components/secrets"
 	f := factories(t)

@@ -17,8 +17,8 @@ import (
 
 // Pluggable describes where the processes of pluggable components are.
 type Pluggable struct {
-	Folder     string // of their sockets
-	MaxMessage int64  // bytes of the data in an answer
+	Folder     string // folder of the sockets
+	MaxMessage int64  // largest data in an answer, in bytes
 }
 
 // Add makes the node serve pluggable components: it adds the types "state.*", "secretstores.*", "bindings.*" and

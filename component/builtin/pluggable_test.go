@@ -47,7 +47,7 @@ spec:
   metadata: [{name: direction, value: output}]
 `
 
-// pluggableOptions are options of a loader that knows pluggable components, whose sockets are in folder.
+// pluggableOptions returns options of a loader with pluggable components, whose sockets are in folder.
 func pluggableOptions(t *testing.T, folder, files string, logs io.Writer) loader.Options {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "components.yaml")
@@ -57,7 +57,8 @@ func pluggableOptions(t *testing.T, folder, files string, logs io.Writer) loader
 	return o
 }
 
-// TestPluggable_ComponentsOfFiles opens components of all blocks from files. One gets its password from another.
+// TestPluggable_ComponentsOfFiles opens components of all blocks from files. One of them gets its password from
+// another component.
 func TestPluggable_ComponentsOfFiles(t *testing.T) {
 	folder := pluggabletest.Folder(t)
 	backing := inmemory.Open(inmemory.Options{})
@@ -94,7 +95,8 @@ func TestPluggable_ComponentsOfFiles(t *testing.T) {
 	}
 }
 
-// TestPluggable_MissingProcess starts without a process. Its component is refused by name, or reported as failed.
+// TestPluggable_MissingProcess opens a component whose process does not run. The loader returns an error that names
+// the component, or reports the component as failed.
 func TestPluggable_MissingProcess(t *testing.T) {
 	files := strings.ReplaceAll(`apiVersion: dapr.io/v1alpha1
 kind: Component

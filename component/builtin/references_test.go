@@ -58,7 +58,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// The password that every kind of store holds, and the credentials of the stores.
+// The password that every kind of secret store contains, and the credentials for the stores.
 const (
 	password    = "hunter2-password"
 	vaultToken  = "hunter2-vault-token"
@@ -68,7 +68,7 @@ const (
 	accessToken = "hunter2-access-token"
 )
 
-// services returns all remote services in one.
+// services starts one server that imitates all remote services.
 func services(t *testing.T) *secretstorestest.Fake {
 	var f *secretstorestest.Fake
 	f = secretstorestest.NewFake(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -135,7 +135,7 @@ func write(t *testing.T, path, text string) string {
 	return path
 }
 
-// stores returns the metadata of one store of each kind, and the reference to the password.
+// stores returns the metadata of one store of each type, and the reference to the password in this store.
 func stores(dir, kubeconfig, base string) map[string][2]string {
 	return map[string][2]string{
 		"secretstores.local.file": {"{name: secretsFile, value: " + dir + "/own.json}",
@@ -163,8 +163,8 @@ func document(name, typ, metadata string) string {
 		"}\nauth: {secretStore: own}\nspec:\n  type: " + typ + "\n  metadata: [" + metadata + "]\n---\n"
 }
 
-// A store with a password, like that of Redis, gets it from every kind of secret store. Neither the password nor any
-// credential on the way is shown anywhere.
+// A component such as state.redis can get its password from every kind of secret store. No log, error or metric
+// contains the password or a credential of a store.
 func TestSecretStores_PasswordFromEveryKindIsNeverShown(t *testing.T) {
 	f := services(t)
 	dir := t.TempDir()
@@ -196,7 +196,8 @@ func TestSecretStores_PasswordFromEveryKindIsNeverShown(t *testing.T) {
 	}
 }
 
-// load opens documents. It returns what the state store got, and all log lines and errors.
+// load opens documents. It returns the password that the state store received. shown has the statuses, the log lines
+// and the metrics.
 func load(t *testing.T, documents string) (got, shown string, err error) {
 	t.Helper()
 	registry := prometheus.NewRegistry()

@@ -196,7 +196,7 @@ func keyVaultFields() []component.Field {
 	return []component.Field{{Name: "vaultName"}, {Name: "vaultUrl"}}
 }
 
-// entraFields are the fields that all components of Azure services have.
+// entraFields returns the fields for a Microsoft Entra ID identity, which all components of Azure services have.
 func entraFields() []component.Field {
 	return []component.Field{
 		{Name: "azureEnvironment", Check: func(text string) error { _, err := entra.Cloud(text); return err }},
@@ -210,7 +210,7 @@ func entraFields() []component.Field {
 	}
 }
 
-// identity returns the identity that the entraFields describe.
+// identity returns the Microsoft Entra ID settings from the values of entraFields.
 func identity(m component.Values) entra.Settings {
 	return entra.Settings{
 		Environment: m.Text("azureEnvironment"), AuthorityHost: m.Text("azureAuthorityHost"),
@@ -239,7 +239,7 @@ func oneOf(words ...string) func(string) error {
 	}
 }
 
-// wordError is the second half of a sentence about a value.
+// wordError is an error whose text continues a sentence about a value.
 type wordError string
 
 func (e wordError) Error() string { return string(e) }

@@ -37,8 +37,8 @@ func CheckKey(key string) error {
 		Msg: "the key " + strconv.Quote(key) + " " + why}
 }
 
-// isDotSegment reports whether some servers treat a segment of a path as . or .. because they remove the parameters
-// after ';'.
+// isDotSegment reports whether s, a segment of a path, is . or .. without the parameters after ';'. Some servers
+// remove these parameters.
 func isDotSegment(s string) bool {
 	bare, _, _ := strings.Cut(s, ";")
 	return bare == "." || bare == ".."

@@ -11,8 +11,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// largestRead is the maximum total size in bytes of the items of one read from an external server. itemCost is the size
-// in bytes that is counted for each item in addition to its texts.
+// largestRead is the maximum total size in bytes of the items of one read from an external server. itemCost is the
+// size in bytes that is counted for each item in addition to its texts.
 const (
 	largestRead = 64 << 20
 	itemCost    = 128
@@ -37,21 +37,21 @@ func (t *Tally) Add(op string, i *Item) error {
 
 // Limits of configuration.raft and configuration.in-memory.
 const (
-	MaxItems            = 10_000    // items of one store
-	MaxItemMetadata     = 64        // pairs of metadata of one item
-	MaxKey              = 1024      // bytes of a key
-	DefaultMaxValueSize = 256 << 10 // bytes of a value, unless the component sets another limit
+	MaxItems            = 10_000    // largest number of items in one store
+	MaxItemMetadata     = 64        // largest number of metadata pairs of one item
+	MaxKey              = 1024      // largest key, in bytes
+	DefaultMaxValueSize = 256 << 10 // largest value in bytes, unless the component sets another limit
 )
 
 // VersionAbsent is the version of a change that is made only if the key does not exist.
 const VersionAbsent = "0"
 
-// Item is one configuration value. In a subscription, an Item without a version means that the key was deleted.
+// Item is one configuration value. In a subscription, an Item with only a key means that the key was deleted.
 type Item struct {
 	Key      string
 	Value    string
 	Version  string
-	Metadata map[string]string // nil = none; never changed
+	Metadata map[string]string // nil = none; must not be modified
 }
 
 // Deleted reports whether an item of a subscription says that its key was deleted.
@@ -60,7 +60,7 @@ func (i *Item) Deleted() bool { return i.Version == "" && i.Value == "" && len(i
 // GetRequest reads items.
 type GetRequest struct {
 	Keys     []string // empty = all
-	Strong   bool     // linearizable, if the store can
+	Strong   bool     // linearizable read, if the store supports it
 	Session  string   // token of an earlier answer; empty = none
 	Metadata map[string]string
 }
@@ -71,9 +71,9 @@ type Found struct {
 	Session string // token to send with later requests; empty if the store has no sessions
 }
 
-// SubscribeRequest asks for the changes of items.
+// SubscribeRequest is a request to subscribe to the changes of items.
 type SubscribeRequest struct {
-	Keys     []string // empty = all, also those that are created later
+	Keys     []string // empty = all keys, including keys that are created later
 	Initial  bool     // deliver the current items first
 	Metadata map[string]string
 }
@@ -89,7 +89,7 @@ type Subscription interface {
 	// Overflow returns a context that ends when changes are dropped. It is safe for concurrent use.
 	Overflow() context.Context
 	// Present returns the keys of the subscription that exist, as far as the subscription knows. It may be called
-	// after the end. A new subscription can then tell which keys were deleted.
+	// after the subscription has ended. A comparison with a new subscription then shows which keys were deleted.
 	Present() []string
 	// Close ends the subscription. It is idempotent.
 	Close()
@@ -120,7 +120,7 @@ type WriteRequest struct {
 
 // Written is the answer to a WriteRequest.
 type Written struct {
-	Versions []string // of the changes, in their order; empty for a deleted key
+	Versions []string // new versions in the order of the changes; empty for a deleted key
 	Session  string
 }
 

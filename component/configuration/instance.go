@@ -5,7 +5,7 @@ import "slices"
 // Metadata names of the stores that can be written.
 const (
 	MetadataWriters      = "writers"      // app ids that may write, separated by commas
-	MetadataMaxValueSize = "maxValueSize" // bytes of one value
+	MetadataMaxValueSize = "maxValueSize" // largest value in bytes
 )
 
 // Instance is one opened configuration store with the settings of its component file. It is immutable.
@@ -13,7 +13,7 @@ type Instance struct {
 	Name      string
 	Type      string // in lower case
 	Version   string
-	Namespace string   // of the node; empty = none
+	Namespace string   // namespace of the node; empty = none
 	Scopes    []string // app ids that may use the store; empty = all
 	Writers   []string // app ids that may write; empty = none
 	Store     Store

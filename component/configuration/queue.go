@@ -19,7 +19,7 @@ type Queue struct {
 	wake chan struct{} // has a value if there may be something new
 	end  func()
 
-	present func() []string // nil = not known
+	present func() []string // returns the keys that exist; nil = not known
 
 	overflow context.Context
 	drop     context.CancelFunc // ends overflow

@@ -20,7 +20,7 @@ func TestQueue_KeepsNewestValueOfEachKeyInOrder(t *testing.T) {
 	}
 }
 
-// The keys of deleted items have no bound of their own.
+// Deleted items do not count towards MaxItems, so more than MaxWaiting keys can wait.
 func TestQueue_OverflowEndsTheSubscription(t *testing.T) {
 	q := configuration.NewQueue(func() {})
 	for i := range configuration.MaxWaiting {
@@ -37,7 +37,7 @@ func TestQueue_OverflowEndsTheSubscription(t *testing.T) {
 	}
 }
 
-// The first items of a large store come at once.
+// An empty queue accepts any number of items, such as the initial items of a large store.
 func TestQueue_AcceptsAnyNumberAtOnce(t *testing.T) {
 	q := configuration.NewQueue(func() {})
 	items := make([]configuration.Item, configuration.MaxWaiting+10)

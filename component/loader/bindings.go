@@ -20,7 +20,7 @@ func BindingFields() []component.Field {
 	}
 }
 
-// closeTime bounds closing a binding whose input was never started.
+// closeTime bounds the time in which the loader closes a binding.
 const closeTime = 5 * time.Second
 
 func (p *opening) bindingOf(ctx context.Context, u *unit) error {
@@ -56,7 +56,8 @@ func (p *opening) bindingOf(ctx context.Context, u *unit) error {
 	return nil
 }
 
-// wantedSide returns a side that the component requests and does not have.
+// wantedSide returns the side, input or output, that the component requests and does not have. It returns "" if
+// nothing is missing.
 func wantedSide(i *bindings.Instance) string {
 	switch {
 	case i.Direction.Input && i.Input == nil:

@@ -22,7 +22,7 @@ type ConfigurationFactory struct {
 // ConfigurationConfig is the configuration of a configuration store.
 type ConfigurationConfig struct {
 	Name      string // component name
-	Namespace string // of the node; empty = none
+	Namespace string // namespace of the node; empty = none
 	Type      string // in lower case
 	Version   string
 	Metadata  component.Values // the declared Fields, checked

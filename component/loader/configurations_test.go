@@ -14,8 +14,8 @@ type idleItems struct{ configuration.Store }
 
 func (idleItems) Close() error { return nil }
 
-// TestOpen_ConfigurationStoreWithoutWriters opens a type that cannot be written, such as configuration.redis, beside
-// one that can.
+// TestOpen_ConfigurationStoreWithoutWriters opens a store whose type does not support writes, such as
+// configuration.redis, and a store whose type does.
 func TestOpen_ConfigurationStoreWithoutWriters(t *testing.T) {
 	r := newRig()
 	open := func(context.Context, loader.ConfigurationConfig) (configuration.Store, error) {

@@ -40,7 +40,8 @@ func Each(err error) []error {
 	return out
 }
 
-// parts splits what join made.
+// parts returns the errors that join combined. Any other error is the only element of the result. For nil, the result
+// is empty.
 func parts(err error) []error {
 	if err == nil {
 		return nil
@@ -51,7 +52,7 @@ func parts(err error) []error {
 	return []error{err}
 }
 
-// joined is a fault whose causes are already part of its message.
+// joined is an error made by join. The message of whole contains the messages of all parts.
 type joined struct {
 	whole *fault.Error
 	parts []error
@@ -63,7 +64,8 @@ func (j *joined) Error() string { return j.whole.Text() }
 // Unwrap returns the fault with the joined text, then every cause.
 func (j *joined) Unwrap() []error { return append([]error{j.whole}, j.parts...) }
 
-// joinClose keeps the cause of a failed start first: errors of closing are a consequence.
+// joinClose joins the error of a failed start with the error of closing, which may be nil. The result has the code of
+// err, because err is the cause.
 func joinClose(err, closing error) error {
 	if closing == nil {
 		return err

@@ -19,10 +19,10 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// secret is the value in the fake secret store. It must appear nowhere.
+// secret is the value in the fake secret store. It must not appear in any log or error.
 const secret = `hunter2 "and" more/&`
 
-// world is a set of fake component types that record what is done to them.
+// world has fake component types, and records the calls of their stores.
 type world struct {
 	mu     sync.Mutex // guards events, seen
 	events []string
@@ -169,7 +169,7 @@ func newRig(paths ...string) *rig {
 	}}
 }
 
-// open opens the documents, each in a file of its own, and closes them at the end of the test.
+// open opens the documents, each in a file of its own. The set is closed at the end of the test.
 func (r *rig) open(t *testing.T, documents ...string) (*loader.Set, error) {
 	t.Helper()
 	dir := t.TempDir()

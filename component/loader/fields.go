@@ -72,7 +72,7 @@ func settings(v component.Values) (state.Settings, error) {
 	}, nil
 }
 
-// outbox returns where the transactions of a store publish their events; nil = nowhere.
+// outbox returns the outbox settings of a state store, or nil if the store has no outbox.
 func outbox(v component.Values) (*state.Outbox, error) {
 	o := &state.Outbox{PubSub: v.Text(state.MetadataOutboxPubSub), Topic: v.Text(state.MetadataOutboxTopic),
 		Internal: v.Text(state.MetadataOutboxInternal)}

@@ -70,8 +70,9 @@ func findFiles(paths []string, once *distinct) (files []string, skipped []compon
 	return files, skipped, nil
 }
 
-// folder returns the component files directly in a folder, sorted by name. skipped lists the other files. Names that
-// begin with a dot are in neither list, because editors and volume mounts create such files.
+// folder returns the component files directly in a folder, sorted by name. skipped lists the other files. Subfolders
+// are in neither list. Names that begin with a dot are in neither list, because editors and volume mounts create such
+// files.
 func folder(path string) (files []string, skipped []component.Problem, err error) {
 	entries, err := os.ReadDir(path)
 	if err != nil {

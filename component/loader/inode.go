@@ -5,7 +5,8 @@ import (
 	"syscall"
 )
 
-// inode returns the number of a file, which differs when the file was replaced by another.
+// inode returns the inode number of a file, or 0 if it is unknown. A file that replaces another file usually has a
+// different number.
 func inode(info os.FileInfo) uint64 {
 	if s, ok := info.Sys().(*syscall.Stat_t); ok {
 		return s.Ino

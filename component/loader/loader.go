@@ -1,7 +1,7 @@
 // Package loader opens components from component files.
 //
-// It owns the steps and their order: read every file, filter by namespace and scope, find duplicates, open the secret
-// stores, resolve references, open the other components, and close everything in reverse order. Reload replaces the
+// It reads every file, filters by namespace and scope, and finds duplicates. It then opens the secret stores,
+// resolves references, and opens the other components. It closes everything in reverse order. Reload replaces the
 // components whose files have changed. The package also owns the rules that involve several components: the default
 // state store, the actor state store, references between components, and the scopes of secret stores. Component types
 // are passed in as Factories, everything else as Options. It starts no goroutines of its own.
@@ -67,7 +67,7 @@ type BindingFactory struct {
 // BindingConfig is the configuration of a binding.
 type BindingConfig struct {
 	Name      string // component name
-	Namespace string // of the node; empty = none
+	Namespace string // namespace of the node; empty = none
 	Type      string // in lower case
 	Version   string
 	Metadata  component.Values // the declared Fields, checked
@@ -95,7 +95,7 @@ type StateFactory struct {
 // loader applies them.
 type StateConfig struct {
 	Name      string // component name
-	Namespace string // of the node; empty = none
+	Namespace string // namespace of the node; empty = none
 	Type      string // in lower case
 	Version   string
 	Metadata  component.Values // the declared Fields, checked
@@ -116,12 +116,12 @@ type SecretStoreFactory struct {
 // SecretStoreConfig is the configuration of a secret store.
 type SecretStoreConfig struct {
 	Name      string // component name
-	Namespace string // of the node; empty = none
+	Namespace string // namespace of the node; empty = none
 	Type      string // in lower case
 	Version   string
 	Metadata  component.Values // the declared Fields, checked
 	Logger    *slog.Logger     // carries the component's name
 
 	Env     func(name string) (string, bool) // looks up environment variables
-	Environ func() []string                  // lists them as "NAME=value"
+	Environ func() []string                  // lists the environment variables as "NAME=value"
 }

@@ -26,7 +26,7 @@ type LockFactory struct {
 // LockConfig is the configuration of a lock store.
 type LockConfig struct {
 	Name        string // component name
-	Namespace   string // of the node; empty = none
+	Namespace   string // namespace of the node; empty = none
 	Type        string // in lower case
 	Version     string
 	Metadata    component.Values // the declared Fields, checked

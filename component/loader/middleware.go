@@ -51,7 +51,8 @@ type Endpoint struct {
 	digest   string
 }
 
-// httpEndpoints resolves the references of all endpoints.
+// httpEndpoints resolves the references of all endpoints. If this fails for an endpoint during a reload,
+// httpEndpoints records the error and keeps the endpoint of the previous set, if any.
 func (p *opening) httpEndpoints(ctx context.Context, all []component.HTTPEndpoint) error {
 	for _, e := range all {
 		bounded, cancel := context.WithTimeout(ctx, component.DefaultInitTimeout)
@@ -80,7 +81,7 @@ func (p *opening) endpoint(ctx context.Context, e component.HTTPEndpoint) (*Endp
 	made := &Endpoint{HTTPEndpoint: e, Settings: settings}
 	made.digest = e.Digest(settings)
 	if old, ok := p.old.endpoint(e.Name); ok && old.digest == made.digest {
-		return old, nil // keeps its connections
+		return old, nil // the same endpoint keeps its connections
 	}
 	return made, nil
 }

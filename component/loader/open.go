@@ -28,9 +28,9 @@ func Open(ctx context.Context, o Options) (*Set, error) {
 	return p.set, nil
 }
 
-// OpenStateStore opens the state store with the given name, and the secret stores that its references need. It opens no
-// other component. It returns fault.NotFound if the files declare no such store for this node. The caller must close
-// the set.
+// OpenStateStore opens the state store with the given name, and all secret stores, because its references may need
+// them. It opens no other component. It returns fault.NotFound if the files declare no such store for this node. The
+// caller must close the set.
 func OpenStateStore(ctx context.Context, o Options, name string) (*Set, *state.Instance, error) {
 	o.onlyState = name
 	set, err := Open(ctx, o)
@@ -56,8 +56,8 @@ type opening struct {
 	options Options
 	set     *Set
 
-	old      *Set    // that Reload replaces; nil for Open
-	failures []error // of components that Reload could not open
+	old      *Set    // the set that Reload replaces; nil for Open
+	failures []error // errors of components that Reload could not open
 }
 
 func (p *opening) run(ctx context.Context, plan *Plan) error {
@@ -122,7 +122,8 @@ func (p *opening) run(ctx context.Context, plan *Plan) error {
 	return p.httpEndpoints(ctx, plan.endpoints)
 }
 
-// secretStores opens the secret stores, each after the store of its own references.
+// secretStores opens the secret stores. A store whose references use another secret store is opened after that store.
+// A cycle is an error.
 func (p *opening) secretStores(ctx context.Context, pending []*unit) error {
 	pending = slices.Clone(pending)
 	for len(pending) > 0 {
@@ -181,7 +182,7 @@ func (p *opening) resolveAll(ctx context.Context, units []*unit) ([]*unit, error
 //
 //   - ctx itself has ended: attempt returns the error.
 //   - During a reload, if the document of the component has not changed or does not set ignoreErrors: it records the
-//     error, keeps the component of the previous set, if any, and returns nil.
+//     error and returns nil. It keeps the component of the previous set, if any.
 //   - The component sets ignoreErrors: it records the error and returns nil. During a reload, the component of the
 //     previous set is not in the new set.
 //   - Otherwise it returns the error.
@@ -300,7 +301,7 @@ func (p *opening) stateStore(ctx context.Context, u *unit) error {
 	return nil
 }
 
-// instance wraps an opened store.
+// instance wraps an opened store with its settings and metrics.
 func (p *opening) instance(u *unit, set state.Settings, store state.Store) *state.Instance {
 	level := set.Consistency(state.DefaultConsistency)
 	wrapped := state.WithSettings(store, set)
@@ -310,7 +311,7 @@ func (p *opening) instance(u *unit, set state.Settings, store state.Store) *stat
 	features := slices.Clone(state.FeaturesOf(store))
 	if set.ActorStore && !u.state.Fenced {
 		features = append(features, state.FeatureActorUnfenced)
-		if p.options.onlyState == "" { // otherwise it does not serve actors
+		if p.options.onlyState == "" { // OpenStateStore opens a store that serves no actors
 			u.logger(p.options.Logger).Info("the actor state is in a store that does not check the owner of an actor: "+
 				"a paused owner may overwrite what the next one has written", "hint", "use a store of type state.raft")
 		}
@@ -328,7 +329,7 @@ func (p *opening) sources() component.Sources {
 	return component.Sources{Placeholders: p.options.placeholders(), Env: p.options.Env, Secret: p.secret}
 }
 
-// secret resolves a secretKeyRef. Its errors name what is missing, never a value.
+// secret resolves a secretKeyRef. Errors name the missing store, secret or key, and never contain a value.
 func (p *opening) secret(ctx context.Context, name string, ref component.SecretRef) (string, error) {
 	store, ok := p.set.SecretStore(name)
 	if !ok {

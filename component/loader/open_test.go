@@ -101,7 +101,7 @@ func TestOpen_FileGivenTwiceLoadsOnce(t *testing.T) {
 	r := newRig(filepath.Join(dir, "store.yaml"))
 	other := filepath.Join(t.TempDir(), "other.yaml")
 	write(t, other, scopes("c", "[]"))
-	r.ConfigFiles = []string{file, other} // Dapr joins configurations, whatever their names are
+	r.ConfigFiles = []string{file, other} // Dapr merges configurations, even with different names
 	if got := r.mustOpen(t).Documents(component.KindConfiguration); len(got) != 2 {
 		t.Errorf("%d configurations, want 2", len(got))
 	}
@@ -324,7 +324,7 @@ func TestOpen_IgnoreErrors(t *testing.T) {
 			if !found {
 				t.Errorf("statuses are %+v, want a failure with %q", set.Statuses(), c.reason)
 			}
-			log, both := r.logs.String(), 2 // vault and bad
+			log, both := r.logs.String(), 2 // both vault and bad have failed
 			if strings.Count(log, "it is not served") != both || !strings.Contains(log, "component=bad") {
 				t.Errorf("the log is\n%s", log)
 			}

@@ -19,8 +19,8 @@ type Options struct {
 	// order, without subfolders.
 	Paths     []string
 	Apps      []string // application ids of this node, at least one; they select the scopes
-	Namespace string   // of the node; empty = none
-	PodName   string   // for {podName}; empty = none
+	Namespace string   // namespace of the node; empty = none
+	PodName   string   // value of {podName}; empty = none
 	// ConfigFiles are files with Configurations. They are read as if they were in Paths.
 	ConfigFiles []string
 
@@ -39,22 +39,22 @@ type Options struct {
 	MaxBody int64 // bytes of the largest body of a request; 0 = unknown
 
 	Env         func(name string) (string, bool) // looks up environment variables
-	Environ     func() []string                  // lists them as "NAME=value"; nil = they cannot be listed
-	UUID        func() string                    // for {uuid}
+	Environ     func() []string                  // lists environment variables as "NAME=value"; nil = not possible
+	UUID        func() string                    // returns a new UUID for each {uuid}
 	Logger      *slog.Logger
 	Metrics     *state.Metrics // nil = state stores are not counted
 	LockMetrics *lock.Metrics  // nil = locks are not counted
-	// ConfigurationMetrics are those of configuration stores; nil = they are not counted.
+	// ConfigurationMetrics are the metrics of configuration stores; nil = they are not counted.
 	ConfigurationMetrics *configuration.Metrics
 	BindingMetrics       *bindings.Metrics // nil = bindings are not counted
 	PubSubMetrics        *pubsub.Metrics   // nil = publish/subscribe components are not counted
-	Claims               bindings.Claims   // for bindings that act once in the cluster; nil only if there are none
-	// SecretMetrics are those of secret stores; nil = they are not counted.
+	Claims               bindings.Claims   // for bindings that act once in the cluster; nil = there are none
+	// SecretMetrics are the metrics of secret stores; nil = they are not counted.
 	SecretMetrics *secretstores.Metrics
 
 	onlyState   string // open only this state store and the secret stores; empty = everything
 	keepDefault bool   // open DefaultState also beside other stores
-	actorStore  string // has the actor state while the node runs; empty = none
+	actorStore  string // the open state store that has the actor state; empty = none
 }
 
 func (o Options) validate() error {

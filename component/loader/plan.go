@@ -20,7 +20,7 @@ type Plan struct {
 	secrets        []*unit
 	state          []*unit
 	bindings       []*unit
-	filters        []*unit // middleware
+	filters        []*unit // middleware components
 	endpoints      []component.HTTPEndpoint
 	subscriptions  []component.Subscription
 	locks          []*unit
@@ -72,7 +72,7 @@ func Read(o Options) (*Plan, error) {
 			errs = append(errs, parts(b.add(doc))...)
 		}
 	}
-	if err == nil { // with files missing, other problems prove nothing
+	if err == nil { // if a file could not be read, a missing name proves nothing
 		errs = append(errs, b.applyScopes()...)
 		errs = append(errs, b.plan.checkSecretStores()...)
 	}
@@ -169,7 +169,7 @@ func readDocuments(o Options) ([]component.Document, []component.Problem, error)
 		}
 		documents = append(documents, configurations...)
 		if once.contains(path) {
-			continue // its errors and other documents are among those of Paths
+			continue // Paths has its errors and its other documents
 		}
 		if err != nil {
 			errs = append(errs, err)
@@ -209,9 +209,9 @@ type planner struct {
 	pubsubTypes         component.Registry[PubSubFactory]
 	seen                map[component.Kind]map[string]component.Pos
 	scopes              []component.SecretScope
-	stateFailed         bool // a state component was accepted but cannot be opened
-	locksFailed         bool // the same of a lock component
-	configurationFailed bool // the same of a configuration component
+	stateFailed         bool // a state component with ignoreErrors is invalid
+	locksFailed         bool // a lock component with ignoreErrors is invalid
+	configurationFailed bool // a configuration component with ignoreErrors is invalid
 }
 
 func newPlanner(o Options) (*planner, error) {
@@ -252,7 +252,7 @@ func newPlanner(o Options) (*planner, error) {
 	}, nil
 }
 
-// add adds one document, if it is meant for this node.
+// add adds one document to the plan if the namespace and the scopes match this node.
 func (b *planner) add(doc component.Document) error {
 	if reason := b.foreign(doc); reason != "" {
 		if doc.Component != nil {
@@ -324,7 +324,8 @@ func (b *planner) unique(doc component.Document) error {
 	return nil
 }
 
-// tolerate converts an error of a component with ignoreErrors to a status.
+// tolerate records the error of a component with ignoreErrors as its status, and returns nil. It returns the error of
+// any other component.
 func (b *planner) tolerate(spec *component.Spec, err error) error {
 	if err == nil || !spec.IgnoreErrors {
 		return err
@@ -381,7 +382,7 @@ func (b *planner) addComponent(spec *component.Spec) error {
 	return nil
 }
 
-// addDefault plans the default store.
+// addDefault adds the default state store to the plan. This store has the actor state.
 func (b *planner) addDefault(spec component.Spec) error {
 	if err := b.addComponent(withDefaults(spec)); err != nil {
 		return err
@@ -390,7 +391,7 @@ func (b *planner) addDefault(spec component.Spec) error {
 	return nil
 }
 
-// withDefaults returns the specification of a component that no file declares.
+// withDefaults returns a copy of spec. It sets InitTimeout and Version to their defaults if they are empty.
 func withDefaults(spec component.Spec) *component.Spec {
 	if spec.InitTimeout == 0 {
 		spec.InitTimeout = component.DefaultInitTimeout
@@ -401,7 +402,8 @@ func withDefaults(spec component.Spec) *component.Spec {
 	return &spec
 }
 
-// unit finds the factory of a component.
+// unit returns a unit with the factory and the metadata fields of the component's type. It returns an error if the
+// type is unknown.
 func (b *planner) unit(spec *component.Spec) (*unit, error) {
 	u := &unit{spec: spec}
 	var err error

@@ -23,7 +23,7 @@ type PubSubFactory struct {
 // PubSubConfig is the configuration of a publish/subscribe broker.
 type PubSubConfig struct {
 	Name      string // component name
-	Namespace string // of the node; empty = none
+	Namespace string // namespace of the node; empty = none
 	Type      string // in lower case
 	Version   string
 	Metadata  component.Values // the declared Fields, checked

@@ -24,8 +24,8 @@ type Changes struct {
 	Added, Changed, Removed []string // names of components and endpoints, with their block
 	Documents               bool     // a Configuration or Resiliency document changed
 	Subscriptions           bool     // a Subscription document changed
-	Failed                  []error  // of components that stay as they were, or stay absent
-	Ignored                 []error  // of components with ignoreErrors, which are absent now
+	Failed                  []error  // errors of components that stay as they were, or stay absent
+	Ignored                 []error  // errors of components with ignoreErrors, which are absent now
 
 	retired []*closer
 }
@@ -135,7 +135,7 @@ func (p *opening) movesActors(u *unit) error {
 // only the previous set has.
 func Compare(old, now *Set) Changes { return changes(old, now) }
 
-// changes compares two sets.
+// changes returns the differences between two sets.
 func changes(old, now *Set) (c Changes) {
 	for key, e := range now.entries {
 		switch before := old.entries[key]; {

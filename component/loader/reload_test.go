@@ -123,7 +123,7 @@ func TestReload_ComponentThatDoesNotOpenStaysAsItWas(t *testing.T) {
 	}
 }
 
-// As in Dapr, a component with ignoreErrors that fails to open during a reload is gone, and the rest is served.
+// As in Dapr, a reload removes a component with ignoreErrors that fails to open. It still opens the other components.
 func TestReload_ComponentWithIgnoreErrorsThatDoesNotOpenIsRemoved(t *testing.T) {
 	dir := t.TempDir()
 	writeFile(t, dir, "a.yaml", fakeDoc("a", "name"))

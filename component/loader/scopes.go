@@ -9,7 +9,7 @@ import (
 	"github.com/quorate/quorate/internal/suggest"
 )
 
-// addScopes adds the secret scopes of a Configuration.
+// addScopes adds the secret scopes of a Configuration document. A second scope for a store is an error.
 func (b *planner) addScopes(doc component.Document) error {
 	scopes, problems := doc.SecretScopes()
 	for _, scope := range scopes {
@@ -26,8 +26,8 @@ func (b *planner) addScopes(doc component.Document) error {
 }
 
 // applyScopes sets the scopes of all secret stores. A scope may name a store that this node does not declare, because
-// several nodes may share a Configuration. Such a scope causes a warning. It causes an error if a store without a scope
-// has a similar name. Then the name in the scope is probably misspelt, and the store would be unrestricted.
+// several nodes may share a Configuration. Such a scope usually causes a warning. It causes an error if a store
+// without a scope has a similar name, because the name is probably misspelt. The store would then be unrestricted.
 func (b *planner) applyScopes() (errs []error) {
 	for i := range b.scopes {
 		scope := &b.scopes[i]
@@ -47,8 +47,8 @@ func (b *planner) applyScopes() (errs []error) {
 	return errs
 }
 
-// declared reports whether a secret store with this name is declared but not open on this node. Such a store is for
-// other applications or has failed.
+// declared reports whether a secret store with this name is declared, but will not be opened on this node. Such a
+// store is invalid, or is for other applications or another namespace.
 func (b *planner) declared(name string) bool {
 	return slices.ContainsFunc(b.plan.rejected,
 		func(s component.Status) bool { return s.Name == name && blockOf(s.Type) == blockSecrets })

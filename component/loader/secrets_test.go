@@ -142,7 +142,7 @@ func TestOpen_InstrumentsSecretStores(t *testing.T) {
 	}
 }
 
-// encrypting opens a store above below, which the test can read.
+// encrypting opens a store that encrypts the values in below. The test can read below directly.
 func encrypting(t *testing.T, below state.Store, metadata ...string) (*loader.Set, error) {
 	t.Helper()
 	r := newRig()

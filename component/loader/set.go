@@ -30,7 +30,7 @@ type Set struct {
 	subscriptions  []component.Subscription
 	entries        map[entryKey]*entry
 	closers        []*closer // in the order of opening
-	ignored        []error   // of components with ignoreErrors that could not be opened
+	ignored        []error   // errors of components with ignoreErrors
 
 	once     sync.Once
 	closeErr error
@@ -60,15 +60,16 @@ type entryKey struct{ block, name string }
 // entry is one open component, as Reload needs it.
 type entry struct {
 	digest  string
-	spec    *component.Spec // of the last document with this digest
+	spec    *component.Spec // content of the last document with this digest
 	closing *closer
-	list    func(*Set, *unit) // adds it to the lists of another set
+	list    func(*Set, *unit) // adds the component to the lists of another set
 }
 
 // Ignored returns the errors of components with ignoreErrors that could not be opened.
 func (s *Set) Ignored() []error { return slices.Clone(s.ignored) }
 
-// add adds an open component, which list adds to the lists of a set.
+// add adds an open component to the set. The function list adds the component to the lists of a set; Reload calls it
+// again for the next set.
 func (s *Set) add(u *unit, closing *closer, list func(*Set, *unit)) {
 	s.entries[u.key()] = &entry{u.digest, u.spec, closing, list}
 	s.closers = append(s.closers, closing)
@@ -93,7 +94,7 @@ func (s *Set) StateStore(name string) (*state.Instance, bool) {
 // StateStores returns the state stores in the order in which they were declared.
 func (s *Set) StateStores() []*state.Instance { return slices.Clone(s.stores) }
 
-// ActorStore returns the store with the actor state.
+// ActorStore returns the store with the actor state, if there is one.
 func (s *Set) ActorStore() (*state.Instance, bool) {
 	for _, i := range s.stores {
 		if i.ActorStore {

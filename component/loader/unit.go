@@ -23,12 +23,12 @@ type unit struct {
 	lock          LockFactory
 	configuration ConfigurationFactory
 	pubsub        PubSubFactory
-	values        component.Values       // as of the last check
+	values        component.Values       // result of the last check
 	hidden        []string               // values from references; they must not appear in any text
-	scope         *component.SecretScope // of a secret store; nil = no restriction
+	scope         *component.SecretScope // scope of a secret store; nil = no restriction
 	outside       bool                   // its type is not built in: a process serves it
-	actor         bool                   // has the actor state whatever its metadata says
-	digest        string                 // of everything that decides how it is opened; set by resolve
+	actor         bool                   // has the actor state, even if its metadata does not request it
+	digest        string                 // see digestOf; set by resolve
 }
 
 // check checks metadata and sets values. Its error names file, line and component.
@@ -53,7 +53,8 @@ func (u *unit) claimsActors() bool {
 	return u.actor || u.values.Bool(state.MetadataActorStateStore)
 }
 
-// opened returns the error for a failure of a factory, whose text may contain anything.
+// opened returns the error for a failure of a factory. It hides the values of references, because the factory may
+// have quoted them.
 func (u *unit) opened(err error) error {
 	if err == nil {
 		return nil
@@ -77,7 +78,8 @@ func (u *unit) logger(l *slog.Logger) *slog.Logger {
 // typ returns the type in lower case.
 func (u *unit) typ() string { return strings.ToLower(u.spec.Type) }
 
-// late adds a hint how to extend a component's time, if that time ran out.
+// late adds a hint how to raise initTimeout if err was caused by this timeout. The context bounded has the timeout;
+// ctx is its parent.
 func (u *unit) late(ctx, bounded context.Context, err error) error {
 	if err == nil || ctx.Err() != nil || !errors.Is(bounded.Err(), context.DeadlineExceeded) {
 		return err

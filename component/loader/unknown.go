@@ -9,7 +9,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// withoutIt is how to start a node although a component cannot be served.
+// withoutIt is the end of a hint for a component that cannot be served. It explains how to start a node without the
+// component.
 const withoutIt = "or remove it from this folder, or set ignoreErrors: true in its spec to start without it"
 
 // blockNames maps the first part of a type to what components of the block are called.

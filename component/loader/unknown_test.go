@@ -9,8 +9,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// A user of Dapr moves a folder with components that are not built in. The message names the file, the block and what
-// to do.
+// Read fails for a component of Dapr that is not built in. The message names the file, the building block, and what
+// the user can do.
 func TestRead_ExplainsTypesThatAreNotBuiltIn(t *testing.T) {
 	const tail = ", or remove it from this folder, or set ignoreErrors: true in its spec to start without it)"
 	for typ, want := range map[string]string{
@@ -33,7 +33,7 @@ func TestRead_ExplainsTypesThatAreNotBuiltIn(t *testing.T) {
 	}
 }
 
-// With ignoreErrors the node starts. Skipped says which components it starts without, so that no user is surprised.
+// Skipped returns the components that ignoreErrors hides, so the user learns which components the node lacks.
 func TestPlan_SkippedNamesWhatIgnoreErrorsHides(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "own.yaml")
 	write(t, path, doc("queue", "pubsub.kafka", "ignoreErrors: true"))

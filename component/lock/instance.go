@@ -16,7 +16,7 @@ type Instance struct {
 	Name      string
 	Type      string // in lower case
 	Version   string
-	Namespace string   // of the node; empty = none
+	Namespace string   // namespace of the node; empty = none
 	Scopes    []string // app ids that may use the store; empty = all
 	KeyPrefix state.KeyPrefix
 	// StateStore is the state store whose writes can check tokens of these locks; empty = none.

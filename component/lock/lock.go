@@ -27,12 +27,12 @@ type Key struct {
 // Claim is a request for a lock.
 type Claim struct {
 	Key
-	Owner  string        // who owns the lock afterwards
+	Owner  string        // the owner of the lock if the claim succeeds
 	Expiry time.Duration // how long the lock is valid without a renewal; above 0
 	// Wait is how long the call may wait for the lock; 0 = not at all. Only a Leaser supports more than 0.
 	Wait time.Duration
-	// RequestID is the caller's own id of the request. A repeated request with this id gets the answer of the first
-	// one. It has no effect with Wait. Empty = none. Only a Leaser supports it.
+	// RequestID is the caller's own id of the request; empty = none. A retry with the same id gets the answer to the
+	// original request. RequestID has no effect if Wait is above 0. Only a Leaser supports it.
 	RequestID string
 }
 
@@ -69,7 +69,7 @@ type Grant struct {
 	Expiry time.Duration // how long the lock is valid from now on
 }
 
-// Status is the result of Unlock. The numbers are those of Dapr's API.
+// Status is the result of Unlock. Dapr's API has the same numbers.
 type Status int
 
 // The results of Unlock.

@@ -21,7 +21,7 @@ type Refusal struct {
 	Status  int
 	Code    string // errorCode of the answer
 	Message string
-	Header  http.Header // of the answer; may be nil
+	Header  http.Header // additional headers of the answer; may be nil
 }
 
 // Error returns the message.

@@ -33,7 +33,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// values are the checked metadata of a component.
+// values returns the checked metadata of a component.
 func values(t testing.TB, properties ...component.Property) component.Values {
 	t.Helper()
 	v, _, err := component.Metadata(properties).Check(component.Pos{}, "c",
@@ -48,7 +48,7 @@ func options(t testing.TB, folder, typ string) pluggable.Options {
 		Metadata: values(t, component.Property{Name: "Url", Value: "a"}), Logger: slog.New(slog.DiscardHandler)}
 }
 
-// soon bounds a call of a test that must not hang.
+// soon returns a context with a timeout, for calls that must not hang.
 func soon(t testing.TB) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testutil.Patience)
@@ -81,7 +81,7 @@ func memory(t testing.TB, o inmemory.Options) *inmemory.Store {
 	return s
 }
 
-// TestState_Conformance runs the suite against processes that offer more and less.
+// TestState_Conformance runs the suite against processes with different features.
 func TestState_Conformance(t *testing.T) {
 	all := []string{"ETAG", "TRANSACTIONAL", "TTL", "QUERY_API", "something else"}
 	for name, server := range map[string]*pluggabletest.State{
@@ -106,8 +106,8 @@ func TestState_Conformance(t *testing.T) {
 	}
 }
 
-// TestState_ConformanceOfProcess runs the suite against a process that somebody else has started. Its clock cannot be
-// moved, so that tests of the time to live are left out.
+// TestState_ConformanceOfProcess runs the suite against a process that the user has started. The test cannot set the
+// clock of this process, so it omits the tests of the time to live.
 func TestState_ConformanceOfProcess(t *testing.T) {
 	path := os.Getenv("QUORATE_TEST_PLUGGABLE")
 	if path == "" {
@@ -123,7 +123,7 @@ func TestState_ConformanceOfProcess(t *testing.T) {
 	}, statetest.Options{UnknownETags: true, Level: state.Stale})
 }
 
-// timeless is a store that does not announce a time to live.
+// timeless is a store that does not announce the feature TTL.
 type timeless struct {
 	state.Store
 	state.BulkGetter
@@ -134,7 +134,7 @@ func (t timeless) Features() []state.Feature {
 	return slices.DeleteFunc(state.FeaturesOf(t.Store), func(f state.Feature) bool { return f == state.FeatureTTL })
 }
 
-// untimed returns a store without time to live.
+// untimed returns s without the feature TTL.
 func untimed(s state.Store) state.Store {
 	a := state.AbilitiesOf(s)
 	out := timeless{s, a.BulkGetter}

@@ -19,8 +19,8 @@ import (
 type failure struct {
 	err   error // status of gRPC, or a fault if there is no connection
 	sent  bool  // the process may have received the request
-	begun bool  // its answer had a header
-	ended error // of the context; nil = it had not ended
+	begun bool  // the answer of the process had a header
+	ended error // error of the context; nil = the context had not ended
 }
 
 // code returns the gRPC status code with which the process answered. It returns codes.OK if the call succeeded, if
@@ -74,12 +74,12 @@ type verb uint8
 
 const (
 	reading verb = iota
-	writing      // without an answer its outcome is unknown
+	writing      // without an answer, the outcome is unknown
 )
 
-// fault converts the error of a call. If the process refused the request (see refused), a write was not executed. After
-// any other failure of a write that was sent, the outcome is unknown: the process may have lost the connection to its
-// own server.
+// fault converts the error of a call. If the process refused the request (see refused), a write was not executed.
+// After any other failure of a write that was sent, the outcome is unknown: the process may have lost the connection
+// to its own server.
 func (l *link) fault(op, key string, f *failure, doing verb) error {
 	if e, ours := fault.As(f.err); ours {
 		return &fault.Error{Code: e.Code, Op: op, Key: key, Err: f.err}
@@ -91,7 +91,7 @@ func (l *link) fault(op, key string, f *failure, doing verb) error {
 	switch code := status.Code(f.err); {
 	case l.isClosed() && !(doing == writing && f.sent):
 		return errClosed(op)
-	case !f.sent && code == codes.Internal: // gRPC could not encode it
+	case !f.sent && code == codes.Internal: // gRPC could not encode the request
 		e.Code, e.Msg = fault.Invalid, "the request cannot be sent to the component: "+l.text(f.err)
 		e.Hint = "use only UTF-8 in keys and metadata"
 	case f.ended == nil && l.refused(e, f, code):
@@ -107,7 +107,8 @@ func (l *link) fault(op, key string, f *failure, doing verb) error {
 	return e
 }
 
-// refused fills e if the process refused the request.
+// refused reports whether a status code means that the process refused the request. If so, it sets the code of e, and
+// for some status codes also the message and the hint.
 func (l *link) refused(e *fault.Error, f *failure, code codes.Code) bool {
 	switch code {
 	case codes.InvalidArgument, codes.OutOfRange:
@@ -123,7 +124,7 @@ func (l *link) refused(e *fault.Error, f *failure, code codes.Code) bool {
 	case codes.Unimplemented:
 		e.Code = fault.Unimplemented
 	case codes.ResourceExhausted:
-		if e.Code = fault.Overloaded; f.begun { // gRPC gave up reading a large answer
+		if e.Code = fault.Overloaded; f.begun { // gRPC stopped reading a large answer
 			e.Code, e.Msg = fault.TooLarge, "the answer of "+l.who()+" is larger than the limit"
 			e.Hint = "raise --max-body-size, or request less at once"
 		}

@@ -12,5 +12,5 @@ func OpenStateAt(ctx context.Context, o Options, now func() time.Time) (state.St
 	return openState(ctx, o, now)
 }
 
-// MaxEvents is how many events of an input are in progress.
+// MaxEvents is the maximum number of events of an input that are in progress.
 const MaxEvents = maxEvents

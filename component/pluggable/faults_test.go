@@ -35,7 +35,7 @@ type world struct {
 	log     *testutil.Output
 }
 
-// start opens a store with a process that offers everything. change may change the options.
+// start opens a store whose process has transactions and ETags. change may change the options.
 func start(t *testing.T, change func(*pluggable.Options)) *world {
 	t.Helper()
 	w := &world{server: &pluggabletest.State{Store: memory(t, inmemory.Options{}), Offers: []string{"ETAG",
@@ -79,7 +79,7 @@ func TestRestart_NextReadSucceeds(t *testing.T) {
 	}
 }
 
-// TestRestart_ReadIsMadeAgain kills a process while it reads, after its successor has started.
+// TestRestart_ReadIsMadeAgain starts a second process, and then kills the first process while it reads.
 func TestRestart_ReadIsMadeAgain(t *testing.T) {
 	w := start(t, nil)
 	testutil.Must(t, statetest.Set(soon(t), w.store, statetest.Put("a||k", "1")))
@@ -216,7 +216,7 @@ func TestState_StatusesOfProcess(t *testing.T) {
 	}
 }
 
-// TestState_ETagErrorNeedsCondition answers writes without a condition as if their ETag were wrong.
+// TestState_ETagErrorNeedsCondition makes the process answer unconditional writes with the error for a wrong ETag.
 func TestState_ETagErrorNeedsCondition(t *testing.T) {
 	w := start(t, nil)
 	for _, code := range []codes.Code{codes.FailedPrecondition, codes.InvalidArgument} {
@@ -375,7 +375,7 @@ func TestState_RequestThatCannotBeSent(t *testing.T) {
 	statetest.WantFault(t, statetest.Set(soon(t), w.store, put), fault.Invalid, "UTF-8")
 }
 
-// TestState_WhatProcessGets checks the requests of writes.
+// TestState_WhatProcessGets checks the requests that a process receives for writes.
 func TestState_WhatProcessGets(t *testing.T) {
 	w := start(t, nil)
 	put := state.Write{Key: "a||k", Value: []byte("\x00"), ContentType: state.OctetStream, TTL: state.TTL{Set: true,
@@ -397,7 +397,7 @@ func TestState_WhatProcessGets(t *testing.T) {
 	if r := <-seen; r.GetMetadata()["ttlInSeconds"] != "-1" || r.GetContentType() != "application/json" {
 		t.Errorf("the process got %v", r)
 	}
-	// Many components ignore an ETag without first-write.
+	// Many components ignore an ETag without first-write concurrency.
 	put = state.Write{Key: "a||k", Value: []byte("2"), ETag: "old"}
 	statetest.WantFault(t, statetest.Set(soon(t), w.store, put), fault.Conflict)
 	if r := <-seen; r.GetEtag().GetValue() != "old" ||
@@ -426,7 +426,7 @@ func TestClose_EndsCalls(t *testing.T) {
 	}
 }
 
-// TestSecrets_ErrorsHaveNoTextOfProcess answers with a text that quotes a secret.
+// TestSecrets_ErrorsHaveNoTextOfProcess makes the process answer with an error text that quotes a secret.
 func TestSecrets_ErrorsHaveNoTextOfProcess(t *testing.T) {
 	folder := pluggabletest.Folder(t)
 	server := &pluggabletest.Secrets{Secrets: map[string]map[string]string{"a": {"a": "hunter2"}, "none": {}}}
@@ -459,7 +459,8 @@ func TestSecrets_ErrorsHaveNoTextOfProcess(t *testing.T) {
 	statetest.WantFault(t, err, fault.TooLarge)
 }
 
-// Without transactions, items are saved one by one. If a later one is refused for now, earlier ones are saved.
+// Without transactions, a Set may save only some items. The error is then fault.Indeterminate, because callers repeat
+// a request after fault.Overloaded.
 func TestState_PartOfItemsIsSaved(t *testing.T) {
 	for _, noBulk := range []bool{false, true} {
 		sets := 0
@@ -481,7 +482,7 @@ func TestState_PartOfItemsIsSaved(t *testing.T) {
 		testutil.Must(t, err)
 		created, plain := statetest.Put("a||k", "1"), statetest.Put("a||l", "1")
 		if !noBulk {
-			created.Concurrency = state.FirstWrite // so that the items are not sent in one call
+			created.Concurrency = state.FirstWrite // a condition, so that the items are not sent in one call
 		}
 		err = statetest.Set(soon(t), store, created, plain)
 		statetest.WantFault(t, err, fault.Indeterminate, "may have been saved", "too busy")

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	maxEvents = 16                     // in progress; the process waits with further ones
-	readyTick = 200 * time.Millisecond // between checks of the application
+	maxEvents = 16                     // events in progress; the process must wait with further events
+	readyTick = 200 * time.Millisecond // pause between checks whether the application is ready
 )
 
 // Streams of events.
@@ -27,16 +27,16 @@ type (
 // input is the input side of a binding. It is safe for concurrent use. Whenever its stream ends, it opens a new one.
 type input struct {
 	reader eventReader
-	life   context.Context // of deliveries and streams
+	life   context.Context // context of deliveries and streams
 	end    context.CancelFunc
 	slots  chan struct{} // holds a value for each event in progress
 
 	reading sync.WaitGroup // the goroutine of the stream
 	mu      sync.Mutex     // guards the fields below
-	sink    bindings.Sink  // nil = it is not started; never changed while there is a stream
+	sink    bindings.Sink  // nil = not started; constant while there is a stream
 	closing chan struct{}  // closed when no further event is delivered
 	closed  bool
-	events  sync.WaitGroup // in progress; none begins after closed
+	events  sync.WaitGroup // events in progress; no event begins after closed is set
 }
 
 func newInput(l *link) *input {
@@ -126,7 +126,7 @@ func (in *input) ended(*eventStream) bool {
 	}
 }
 
-// deliver delivers one event and acknowledges it. The delivery goes on if the stream ends.
+// deliver delivers one event and acknowledges it. The delivery continues even if the stream ends.
 func (in *input) deliver(s *eventStream, event *components.ReadResponse) {
 	defer func() { <-in.slots }()
 	answer, err := in.sink.Deliver(in.life, bindings.Event{Data: event.GetData(), Metadata: event.GetMetadata()})
@@ -137,7 +137,8 @@ func (in *input) deliver(s *eventStream, event *components.ReadResponse) {
 	_ = s.acknowledge(ack.GetMessageId(), ack) // if it fails, the process delivers the event again
 }
 
-// close stops the input. Events in progress may end and be acknowledged until ctx ends.
+// close stops the input. Until ctx ends, it waits for the events in progress and their acknowledgements. Then it
+// cancels them.
 func (in *input) close(ctx context.Context) error {
 	in.mu.Lock()
 	if !in.closed {

@@ -84,8 +84,8 @@ func receive(t *testing.T, sink bindings.Sink) (*pluggabletest.Input, *pluggable
 	return server, p, b, log
 }
 
-// TestInput_BoundsEventsInProgress sends more events than may be in progress. Each must be acknowledged with its own id
-// and answer.
+// TestInput_BoundsEventsInProgress sends more events than may be in progress. Each must be acknowledged with its own
+// id and answer.
 func TestInput_BoundsEventsInProgress(t *testing.T) {
 	sink := newSlowSink()
 	server, _, _, _ := receive(t, sink)
@@ -108,7 +108,8 @@ func TestInput_BoundsEventsInProgress(t *testing.T) {
 	}
 }
 
-// TestInput_DropsEventWithIDInProgress sends two events with the same id. An acknowledgement could mean either.
+// TestInput_DropsEventWithIDInProgress sends two events with the same id. The input drops the second event, because
+// an acknowledgement could mean either event.
 func TestInput_DropsEventWithIDInProgress(t *testing.T) {
 	sink := newSlowSink()
 	server, _, _, log := receive(t, sink)
@@ -133,7 +134,7 @@ func TestInput_OpensStreamAgain(t *testing.T) {
 	server, p, _, log := receive(t, sink)
 	<-server.Send(t, "", "1")
 	server.EndStream()
-	<-server.Send(t, "", "2") // on the next stream
+	<-server.Send(t, "", "2") // Send uses the next stream
 	p.Kill()
 	p.Run()
 	<-server.Send(t, "", "3")
@@ -172,7 +173,7 @@ func TestInput_StartFailsWithoutProcess(t *testing.T) {
 	sink.Wait(t, 1)
 }
 
-// TestInput_PausesWithApplication sends an event while the application takes none.
+// TestInput_PausesWithApplication sends an event while the application accepts no events.
 func TestInput_PausesWithApplication(t *testing.T) {
 	sink := newSlowSink()
 	close(sink.release)
@@ -190,7 +191,8 @@ func TestInput_PausesWithApplication(t *testing.T) {
 	}
 }
 
-// TestInput_CloseLetsEventsEnd closes a binding while an event is in progress.
+// TestInput_CloseLetsEventsEnd closes a binding while an event is in progress. Close waits until the event is
+// acknowledged.
 func TestInput_CloseLetsEventsEnd(t *testing.T) {
 	sink := newSlowSink()
 	server, _, b, _ := receive(t, sink)
@@ -263,7 +265,7 @@ func TestOutput_RefusesOperations(t *testing.T) {
 	}
 }
 
-// TestOutput_SentOnce kills a process while it carries out an operation, after its successor has started.
+// TestOutput_SentOnce starts a second process, and then kills the first process while it executes an operation.
 func TestOutput_SentOnce(t *testing.T) {
 	folder, begun := pluggabletest.Folder(t), make(chan struct{}, 2)
 	server := func() *pluggabletest.Output {

@@ -24,10 +24,10 @@ import (
 )
 
 const (
-	callTime = time.Minute // of a call whose context has no earlier deadline
+	callTime = time.Minute // longest time of a call
 	openTime = 5 * time.Second
 
-	minPause = 100 * time.Millisecond // after the second failed attempt to connect; doubles
+	minPause = 100 * time.Millisecond // pause after the second failed attempt to connect; it doubles
 	maxPause = 5 * time.Second
 	stable   = 10 * time.Second // a connection that ends earlier counts as a failed attempt
 
@@ -39,32 +39,32 @@ const (
 // distinguishes them by this key.
 const keyInstance = "x-component-instance"
 
-// link connects one component to its process. Every connection begins with a call of greet, which calls Init, because a
-// restarted process has forgotten the earlier Init. If the connection is lost, the next call opens a new one. The
+// link connects one component to its process. Every connection begins with a call of greet, which calls Init, because
+// a restarted process has forgotten the earlier Init. If the connection is lost, the next call opens a new one. The
 // methods are safe for concurrent use.
 type link struct {
 	options  Options
 	greet    func(ctx context.Context, conn *session) error
-	openTime time.Duration // of one attempt to connect
+	openTime time.Duration // longest time of one attempt to connect
 
 	life    context.Context
 	end     context.CancelFunc
-	path    atomic.Value   // string: the last socket
+	path    atomic.Value   // string: path of the socket that was found last
 	running sync.WaitGroup // attempts to connect, and to end a connection
 
 	mu        sync.Mutex // guards the fields below, and those of sessions that say so
 	closed    bool
-	served    bool // there has been a connection
+	served    bool // there was a successful connection
 	current   *session
 	trying    *attempt // nil = none
-	failure   error    // of the last attempt
+	failure   error    // error of the last attempt
 	pause     time.Duration
-	notBefore time.Time // of the next attempt
+	notBefore time.Time // earliest time of the next attempt
 }
 
 // attempt is an attempt to connect.
 type attempt struct {
-	step atomic.Value  // string: what it waits for
+	step atomic.Value  // string: what the attempt waits for
 	done chan struct{} // closed when err is set
 	err  error
 }
@@ -74,7 +74,7 @@ type attempt struct {
 type session struct {
 	link     *link
 	conn     *grpc.ClientConn
-	services []string // sorted
+	services []string // sorted names of the gRPC services of the process
 	begun    time.Time
 
 	over  bool // the connection is lost; guarded by link.mu
@@ -103,7 +103,8 @@ func openLink(ctx context.Context, o Options, greet func(ctx context.Context, s 
 	return l, nil
 }
 
-// suggest adds a similar type that is built in to the error of a type without a socket.
+// suggest extends the error of a type without a socket. It adds the name of a similar type that is built in, if there
+// is one.
 func (l *link) suggest(err error) error {
 	near := suggest.For(l.options.Type, l.options.BuiltIn)
 	if near == "" || !fault.Is(err, fault.Unavailable) {
@@ -133,7 +134,8 @@ func (l *link) isClosed() bool {
 	return l.closed
 }
 
-// enter returns the connection, and connects if there is none. The caller must call leave.
+// enter returns the connection, and connects if there is none. The caller must call leave when it no longer uses the
+// session.
 func (l *link) enter(ctx context.Context) (*session, error) {
 	const op = "pluggable.Connect"
 	for {
@@ -172,7 +174,7 @@ func (l *link) enter(ctx context.Context) (*session, error) {
 	}
 }
 
-// connect carries out an attempt.
+// connect carries out the attempt a to connect, and then closes a.done.
 func (l *link) connect(a *attempt) {
 	ctx, cancel := context.WithTimeout(l.life, l.openTime)
 	defer cancel()
@@ -184,7 +186,7 @@ func (l *link) connect(a *attempt) {
 	switch {
 	case l.closed:
 		err = errClosed("pluggable.Connect")
-	case err != nil && l.served && !fault.Is(err, fault.Unavailable): // its callers have made no mistake
+	case err != nil && l.served && !fault.Is(err, fault.Unavailable): // the current callers have made no mistake
 		err = &fault.Error{Code: fault.Unavailable, Op: "pluggable.Connect", Err: err,
 			Msg: "the component was lost and cannot be used again"}
 	}
@@ -217,7 +219,7 @@ func (l *link) failed(err error) {
 	}
 }
 
-// lost is the error of a connection that has ended.
+// lost returns the error of a connection that has ended.
 func (l *link) lost() error {
 	return &fault.Error{Code: fault.Unavailable, Op: "pluggable.Connect",
 		Msg: l.who() + " ended the connection", Hint: "look at the log of the component, and that it runs"}
@@ -244,7 +246,7 @@ func (l *link) open(ctx context.Context, a *attempt) (*session, error) {
 	raw, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
 	if err != nil {
 		if refused, ok := errors.AsType[*net.OpError](err); ok {
-			err = refused.Err // without the path, which the message has
+			err = refused.Err // the message already has the path
 		}
 		return nil, &fault.Error{Code: fault.Unavailable, Op: "pluggable.Connect", Err: err,
 			Msg: "no component listens at " + path, Hint: "start the component; its process may have ended"}
@@ -282,7 +284,7 @@ func (s *session) client(raw net.Conn) (*grpc.ClientConn, error) {
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(largest), grpc.MaxCallSendMsgSize(math.MaxInt32)))
 }
 
-// tracked is a connection whose end ends its session.
+// tracked is a connection. When gRPC closes it, its session ends.
 type tracked struct {
 	net.Conn
 	session *session
@@ -294,8 +296,8 @@ func (t *tracked) Close() error {
 	return t.Conn.Close()
 }
 
-// end marks the session as over, so that the next call connects again. Calls in progress may still succeed, for example
-// while the process shuts down gracefully.
+// end marks the session as over, so that the next call connects again. Calls in progress may still succeed, for
+// example while the process shuts down gracefully.
 func (s *session) end() {
 	l := s.link
 	l.mu.Lock()
@@ -360,8 +362,8 @@ func (l *link) outgoing(ctx context.Context) context.Context {
 	return metadata.NewOutgoingContext(ctx, metadata.Pairs(keyInstance, name))
 }
 
-// call makes one call with the function f. If the connection was lost, call repeats it on a new connection. It does not
-// repeat a write that the process may have received. It returns nil if the call succeeded.
+// call makes one call with the function f. If the connection was lost, call repeats it on a new connection. It does
+// not repeat a write that the process may have received. It returns nil if the call succeeded.
 func (l *link) call(ctx context.Context, doing verb, f func(context.Context, grpc.ClientConnInterface) error) *failure {
 	const attempts = 3
 	ctx, cancel := context.WithTimeout(l.outgoing(ctx), callTime)
@@ -383,12 +385,12 @@ func (l *link) call(ctx context.Context, doing verb, f func(context.Context, grp
 	}
 }
 
-// errClosed is the error of a call after Close.
+// errClosed returns the error of a call after Close.
 func errClosed(op string) error {
 	return &fault.Error{Code: fault.Unavailable, Op: op, Msg: "the component is closed"}
 }
 
-// tooMany is the error of an answer with too many parts.
+// tooMany returns the error of an answer with too many parts.
 func (l *link) tooMany(op, what string, limit int) error {
 	return &fault.Error{Code: fault.TooLarge, Op: op,
 		Msg: fmt.Sprintf("%s has more than %d %s", l.who(), limit, what)}

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	maxOperations    = 100 // of an output binding; each is the value of a label of metrics
-	maxOperationName = 100 // bytes
+	maxOperations    = 100 // operations of one binding; each becomes a label value of metrics
+	maxOperationName = 100 // longest name of an operation, in bytes
 )
 
 // OpenBinding opens a binding as input, output or both, according to direction. If direction is not set, it opens the
@@ -40,16 +40,16 @@ func OpenBinding(ctx context.Context, o Options, direction bindings.Direction) (
 	return out, nil
 }
 
-// binding is both sides of a binding, and its output side. It is safe for concurrent use.
+// binding has what both sides of a binding share. It implements bindings.Output.
 type binding struct {
 	link            *link
 	greeted         bool
-	sends, receives bool     // as of the first connection
-	operations      []string // the same
+	sends, receives bool     // sides of the first connection
+	operations      []string // operations of the first connection
 }
 
-// greet initialises the input side and the output side, as far as direction and the process require. A later connection
-// must have the same sides as the first one.
+// greet initialises the sides that direction selects. If direction is not set, it initialises the sides that the
+// process has. A later connection must have the same sides as the first connection.
 func (b *binding) greet(ctx context.Context, c *session, direction bindings.Direction) error {
 	sends := direction.Output || !direction.Given() && c.has(components.OutputBinding_ServiceDesc.ServiceName)
 	receives := direction.Input || !direction.Given() && c.has(components.InputBinding_ServiceDesc.ServiceName)

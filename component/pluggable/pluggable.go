@@ -30,11 +30,11 @@ func Fields() []component.Field { return []component.Field{{Rest: true}} }
 
 // Options are the settings of one component. All fields except BuiltIn are required.
 type Options struct {
-	Folder     string // of the sockets
-	Name       string // of the component; the process distinguishes its components by this name
+	Folder     string // folder of the sockets
+	Name       string // component name; the process distinguishes its components by this name
 	Type       string // such as state.redis-like
 	Metadata   component.Values
-	MaxMessage int64    // bytes of the data in an answer, and of a published message
+	MaxMessage int64    // largest data in an answer or in a published message, in bytes
 	BuiltIn    []string // component types that need no process, for suggestions
 	Logger     *slog.Logger
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Names of metadata of messages. The first two are those of Dapr.
+// Names of metadata of messages. Dapr has the first two names.
 const (
 	metaTTL       = "ttlInSeconds"
 	metaPartition = "partitionKey"
@@ -31,7 +31,7 @@ const (
 type broker struct {
 	link      *link
 	greeted   bool
-	ttl, bulk bool // as of the first connection
+	ttl, bulk bool // features of the first connection
 
 	mu      sync.Mutex
 	closed  bool
@@ -73,8 +73,9 @@ func (b *broker) greet(ctx context.Context, c *session) error {
 // Abilities implements pubsub.Broker. Dapr's protocol promises neither order nor that a bulk is published as a whole.
 func (b *broker) Abilities() pubsub.Abilities { return pubsub.Abilities{TTL: b.ttl} }
 
-// merge returns the metadata of a client without the names of the node: a client must not forge the id or the key of a
-// message. Of several pairs with the same name, the last one counts. The map has room for the names of the node.
+// merge merges metadata of a client, and omits the names that only the node may use. A client must not forge the id
+// or the key of a message. Of several pairs with the same name, the last one counts. The map has room for the names
+// of the node.
 func merge(parts ...map[string]string) map[string]string {
 	size := 3
 	for _, part := range parts {
@@ -106,7 +107,8 @@ func metadataOf(m *pubsub.Message, request map[string]string) map[string]string 
 	return out
 }
 
-// checkSize returns fault.TooLarge for a message that a subscription could not receive: it would end every stream.
+// checkSize returns fault.TooLarge for a message that is too large for a subscription. Such a message would end every
+// stream.
 func (b *broker) checkSize(op string, m *pubsub.Message) error {
 	limit := b.link.options.MaxMessage
 	if int64(len(m.Data)) <= limit {
@@ -116,8 +118,8 @@ func (b *broker) checkSize(op string, m *pubsub.Message) error {
 		Msg: fmt.Sprintf("the event of the message has %d bytes; the limit is %d", len(m.Data), limit)}
 }
 
-// Publish implements pubsub.Broker. A process with the feature BULK_PUBSUB gets several messages in one call. Others
-// get one call for each, in their order.
+// Publish implements pubsub.Broker. A process with the feature BULK_PUBSUB gets several messages in one call. Any
+// other process gets one call for each message, in order.
 func (b *broker) Publish(ctx context.Context, r pubsub.PublishRequest) ([]pubsub.Failure, error) {
 	if b.bulk && len(r.Messages) > 1 {
 		return b.publishBulk(ctx, &r)
@@ -141,7 +143,7 @@ func (b *broker) Publish(ctx context.Context, r pubsub.PublishRequest) ([]pubsub
 
 const opPublish = "pluggable.Publish"
 
-// publish publishes one message of any size.
+// publish publishes one message without a check of its size.
 func (b *broker) publish(ctx context.Context, topic string, m *pubsub.Message, request map[string]string) error {
 	failed := b.link.call(ctx, writing, func(ctx context.Context, conn grpc.ClientConnInterface) error {
 		_, err := components.NewPubSubClient(conn).Publish(ctx, &components.PublishRequest{Data: m.Data,

@@ -41,7 +41,7 @@ func openPubSub(t *testing.T, server *pluggabletest.PubSub, change func(*pluggab
 	return b, p
 }
 
-// logTo returns a change of the options that sends the log to out.
+// logTo returns a function that makes options write their log to out.
 func logTo(out *testutil.Output) func(*pluggable.Options) {
 	return func(o *pluggable.Options) { o.Logger = slog.New(slog.NewTextHandler(out, nil)) }
 }
@@ -94,7 +94,8 @@ func TestPubSub_BulkNamesWhatFailed(t *testing.T) {
 	statetest.WantFault(t, err, fault.Unavailable, "it was refused")
 }
 
-// TestPubSub_MessageLimit publishes the largest message, with the largest metadata, and a message that is larger.
+// TestPubSub_MessageLimit publishes a message of the largest size with the largest metadata, and a message that is
+// too large.
 func TestPubSub_MessageLimit(t *testing.T) {
 	const limit = 1 << 20
 	metadata := pairs(pubsub.MaxMessageMetadata, 64<<10)
@@ -139,7 +140,7 @@ func TestPubSub_MessageLimit(t *testing.T) {
 	}
 }
 
-// TestPubSub_DeadLetterAboveMessageLimit receives a message that is larger than what may be published. Another
+// TestPubSub_DeadLetterAboveMessageLimit receives a message that is too large to be published by this node. Another
 // publisher may have a higher limit.
 func TestPubSub_DeadLetterAboveMessageLimit(t *testing.T) {
 	const limit = 1 << 20
@@ -216,8 +217,8 @@ func TestPubSub_TimeToLive(t *testing.T) {
 	}
 }
 
-// TestPubSub_ClientsCannotForgeIDs publishes raw messages with the names of metadata in which the node has the id and
-// the key of a message.
+// TestPubSub_ClientsCannotForgeIDs publishes raw messages whose metadata has the names that the node uses for the id
+// and the key of a message.
 func TestPubSub_ClientsCannotForgeIDs(t *testing.T) {
 	forged := map[string]string{"quorate.id": "1", "quorate.key": "k", "QUORATE.ID": "1", "a": "b"}
 	want := map[string]string{"a": "b"}
@@ -245,8 +246,8 @@ func TestPubSub_ClientsCannotForgeIDs(t *testing.T) {
 	}
 }
 
-// TestPubSub_StreamAndProcessEnd checks that messages that are not settled come again on the next stream, also if the
-// process was restarted.
+// TestPubSub_StreamAndProcessEnd checks that the next stream delivers unsettled messages again, even after a restart
+// of the process.
 func TestPubSub_StreamAndProcessEnd(t *testing.T) {
 	server := &pluggabletest.PubSub{}
 	b, p := openPubSub(t, server, nil)
@@ -303,7 +304,7 @@ func TestPubSub_HostileMessagesEndTheStream(t *testing.T) {
 	}
 }
 
-// pairs returns metadata with a number of pairs and of bytes.
+// pairs returns metadata with number pairs and size bytes.
 func pairs(number, size int) map[string]string {
 	out := map[string]string{}
 	for n := range number {
@@ -315,8 +316,8 @@ func pairs(number, size int) map[string]string {
 	return out
 }
 
-// TestPubSub_MetadataLimits publishes messages with the largest metadata, to which the node adds names of its own. It
-// also publishes messages with more metadata, as other publishers of the topic may.
+// TestPubSub_MetadataLimits publishes messages with the largest metadata, to which the node adds its own pairs. It
+// also publishes messages with more metadata, as another publisher may.
 func TestPubSub_MetadataLimits(t *testing.T) {
 	for name, c := range map[string]struct {
 		metadata map[string]string

@@ -22,7 +22,7 @@ const maxSecretName = 4 << 10
 type secrets struct {
 	link     *link
 	gate     secretstores.Gate
-	multiple bool // as of the first connection
+	multiple bool // feature of the first connection
 }
 
 // OpenSecrets opens a secret store. It waits for the socket until the deadline of ctx.

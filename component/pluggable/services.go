@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	maxServices   = 1000    // of one process
-	maxReflection = 1 << 20 // bytes of their list
+	maxServices   = 1000    // largest number of services of one process
+	maxReflection = 1 << 20 // largest list of services, in bytes
 	listTime      = 5 * time.Second
 )
 
@@ -37,7 +37,7 @@ func services(ctx context.Context, conn grpc.ClientConnInterface) ([]string, err
 	return names, err
 }
 
-// reflect asks one version of reflection.
+// reflect returns the sorted names of the services that one version of the reflection service lists.
 func reflect(ctx context.Context, conn grpc.ClientConnInterface, service string) ([]string, error) {
 	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true},
 		"/"+service+"/ServerReflectionInfo", grpc.MaxCallRecvMsgSize(maxReflection))

@@ -63,10 +63,10 @@ func findSocket(folder, name string) (string, error) {
 		Hint: "start the component, and let it create its socket there (SDKs read DAPR_COMPONENT_SOCKETS_FOLDER)"}
 }
 
-// list returns the files in the folder.
+// list returns the files in the folder. It returns fault.TooLarge for more than maxEntries files.
 func list(folder string) ([]fs.DirEntry, error) {
 	const op = "pluggable.Find"
-	d, err := os.OpenFile(folder, os.O_RDONLY|syscall.O_DIRECTORY, 0) // to open a pipe can block
+	d, err := os.OpenFile(folder, os.O_RDONLY|syscall.O_DIRECTORY, 0) // O_DIRECTORY: opening a pipe could block
 	if err != nil {
 		return nil, &fault.Error{Code: fault.Unavailable, Op: op, Err: err,
 			Msg:  "the folder with the sockets of components cannot be read",

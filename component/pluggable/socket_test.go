@@ -21,7 +21,7 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// once is a context whose Open tries only once, because it has no deadline.
+// once returns a context without a deadline, with which an Open function tries only once.
 func once(t testing.TB) context.Context { return context.WithoutCancel(t.Context()) }
 
 func write(t testing.TB, path string) {

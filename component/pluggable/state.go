@@ -22,7 +22,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// maxETag is the largest ETag in bytes. It becomes a header.
+// maxETag is the largest ETag, in bytes. An ETag becomes a header of a response.
 const maxETag = 1 << 10
 
 // gatherers is how many keys are read at a time from a process without bulk reads.
@@ -33,8 +33,8 @@ type store struct {
 	link     *link
 	gate     outside.Gate
 	now      func() time.Time
-	features []state.Feature // of the first connection
-	most     atomic.Int64    // operations of a transaction; 0 = no limit
+	features []state.Feature // features of the first connection
+	most     atomic.Int64    // largest number of operations in a transaction; 0 = no limit
 	noBulk   atomic.Bool     // the process has no bulk reads
 }
 
@@ -198,7 +198,7 @@ func (s *store) item(op, key string, a answered) (state.Item, error) {
 	if a.GetContentType() == state.OctetStream || !json.Valid(out.Value) {
 		out.ContentType = state.OctetStream
 	}
-	// Like Dapr, a process returns the time only if it knows it. Any other text is not a time.
+	// A process returns the expiry time only if it knows the time. Any other text is ignored.
 	if at, err := time.Parse(time.RFC3339, a.GetMetadata()[state.MetadataExpireTime]); err == nil {
 		out.Expires = at.UTC()
 	}
@@ -230,11 +230,11 @@ func (s *store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.It
 	return out, nil
 }
 
-// bulk reads the distinct keys.
+// bulk reads the distinct keys in r. It returns the items in the answer of the process, by key.
 func (s *store) bulk(ctx context.Context, op string, r *state.BulkGetRequest) (map[string]state.Item, error) {
 	in := &components.BulkGetRequest{
 		Options: &components.BulkGetRequestOptions{Parallelism: int64(max(r.Parallelism, 0))}}
-	found := make(map[string]state.Item, len(r.Keys)) // an item with another key = no answer yet
+	found := make(map[string]state.Item, len(r.Keys)) // an empty item = no answer yet
 	for _, key := range r.Keys {
 		if _, twice := found[key]; !twice {
 			found[key] = state.Item{}
@@ -319,8 +319,8 @@ func (s *store) each(ctx context.Context, op string, items []*components.GetRequ
 	return found, nil
 }
 
-// Set implements state.Store. Without transactions, the items are written one by one. After an error the items written
-// so far remain.
+// Set implements state.Store. If the process has no transactions, Set is not atomic: after an error, the items
+// written so far remain.
 func (s *store) Set(ctx context.Context, r state.SetRequest) (state.Written, error) {
 	const op = "pluggable.Set"
 	ops, err := s.operations(ctx, op, r.RequestID, outside.Upserts(r.Items))
@@ -336,8 +336,8 @@ func (s *store) Set(ctx context.Context, r state.SetRequest) (state.Written, err
 	return s.oneByOne(ctx, op, ops, r.Consistency)
 }
 
-// single reports whether an operation needs a call of its own. A removal does, because BulkSet only saves. A write with
-// a condition does, because the error of a bulk call does not say which condition was not met.
+// single reports whether an operation needs a call of its own. A removal does, because BulkSet only saves. A write
+// with a condition does, because the error of a bulk call does not say which condition was not met.
 func single(o state.Operation) bool { return o.Kind == state.Remove || outside.Conditional(&o) }
 
 // partialError returns the error of an item, and adds that other items may have been saved.
@@ -437,7 +437,7 @@ func (s *store) operations(ctx context.Context, op, requestID string, ops []stat
 	return out, nil
 }
 
-// one carries out one operation.
+// one carries out one operation. It returns fault.Conflict if the condition of the operation is not met.
 func (s *store) one(ctx context.Context, op string, o *state.Operation, c state.Consistency) error {
 	failed := s.link.call(ctx, writing, func(ctx context.Context, conn grpc.ClientConnInterface) (err error) {
 		client := components.NewStateStoreClient(conn)
@@ -547,7 +547,7 @@ func (s *store) setRequest(o *state.Operation, c state.Consistency) *components.
 			out.ContentType = kind
 		}
 	}
-	if o.ContentType == state.OctetStream { // also if encryption has changed the value
+	if o.ContentType == state.OctetStream { // even if encryption has changed the value
 		maps.DeleteFunc(out.Metadata, func(name, _ string) bool {
 			return strings.EqualFold(name, state.MetadataContentType)
 		})

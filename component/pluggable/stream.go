@@ -13,7 +13,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-const ackTime = 30 * time.Second // until a process that reads no acknowledgements loses its stream
+const ackTime = 30 * time.Second // then a stream ends if its process reads no acknowledgements
 
 // duplex is a gRPC stream on which the process sends T, and the node sends A.
 type duplex[A, T any] interface {
@@ -22,7 +22,8 @@ type duplex[A, T any] interface {
 	Recv() (*T, error)
 }
 
-// stream is a stream of events or messages, which the node acknowledges on it. It is safe for concurrent use.
+// stream is a stream of events or messages, which the node acknowledges on the same stream. It is safe for concurrent
+// use.
 type stream[A, T any] struct {
 	duplex[A, T]
 	session *session
@@ -58,8 +59,8 @@ func (s *stream[A, T]) begin(id string) bool {
 	return true
 }
 
-// acknowledge sends the acknowledgement of an id. After that, the process may use the id again. An error means that the
-// stream has ended.
+// acknowledge sends the acknowledgement of an id. After that, the process may use the id again. An error means that
+// the stream has ended.
 func (s *stream[A, T]) acknowledge(id string, ack *A) error {
 	s.sending.Lock()
 	defer s.sending.Unlock()
@@ -73,13 +74,13 @@ func (s *stream[A, T]) acknowledge(id string, ack *A) error {
 
 // consumer handles what streams deliver. Its methods are called by one goroutine at a time.
 type consumer[A, T any] interface {
-	// begin makes the call of a stream, and sends what the process needs first.
+	// begin opens a stream. It also sends the first message if the process needs one.
 	begin(ctx context.Context, conn grpc.ClientConnInterface) (duplex[A, T], error)
 	// ready waits until something may be read from the stream. An error ends the stream.
 	ready(s *stream[A, T]) error
 	// accept handles an event or a message. An error ends the stream.
 	accept(s *stream[A, T], one *T) error
-	// ended is called when a stream has ended. It reports whether no further one is needed.
+	// ended is called when a stream has ended. It reports whether no further stream is needed.
 	ended(s *stream[A, T]) bool
 }
 
@@ -87,10 +88,10 @@ type consumer[A, T any] interface {
 type reader[A, T any] struct {
 	consumer[A, T]
 	link    *link
-	op      string // of errors
-	what    string // in logs
+	op      string // operation in errors
+	what    string // what the stream delivers, for logs
 	log     *slog.Logger
-	life    context.Context // of streams
+	life    context.Context // context of streams
 	closing <-chan struct{} // closed when no further stream is opened
 }
 

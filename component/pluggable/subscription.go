@@ -18,14 +18,14 @@ import (
 )
 
 const (
-	maxDeliveries  = 1000     // of one subscription that are not settled
-	maxBytes       = 16 << 20 // of these; one message may exceed it
+	maxDeliveries  = 1000     // unsettled deliveries of one subscription
+	maxBytes       = 16 << 20 // bytes of these deliveries; one message may exceed the limit
 	maxMessageID   = 1 << 10  // bytes of the id of a delivery, and of a message whose attempts count
 	maxAttempts    = 10_000   // failed messages whose attempts a subscription counts
 	maxMessageText = 64 << 10 // bytes of the metadata of a message
 	maxSeconds     = 20       // bytes of ttlInSeconds
 
-	leaveTime = time.Second // until a process that does not end a closed stream loses it
+	leaveTime = time.Second // time that a process has to end a stream after the node has closed its side
 )
 
 // Streams of messages.
@@ -41,7 +41,7 @@ type member struct {
 	broker  *broker
 	request pubsub.SubscribeRequest
 	reader  pullReader
-	most    int            // deliveries that are not settled
+	most    int            // maximum number of unsettled deliveries
 	changed *signal.Signal // fired when there are more messages in the queue
 	freed   *signal.Signal // fired when deliveries are settled or void
 	life    context.Context
@@ -50,20 +50,20 @@ type member struct {
 
 	mu       sync.Mutex // guards the fields below
 	closed   bool
-	stream   *pullStream // the present one; nil = none
-	number   uint64      // of the last delivery
+	stream   *pullStream // current stream; nil = none
+	number   uint64      // number of the last delivery
 	queue    []*delivery
-	held     map[string]*delivery // by Ref; those of the queue as well
-	bytes    int64                // of those in held
-	attempts map[string]int       // failed ones, by the id of the message
+	held     map[string]*delivery // unsettled deliveries by Ref, including those in the queue
+	bytes    int64                // total size of the deliveries in held
+	attempts map[string]int       // number of failed attempts, by the id of the message
 }
 
 // delivery is a message that the process has delivered and that is not settled.
 type delivery struct {
 	pubsub.Delivery
 	stream *pullStream
-	id     string // of the process
-	size   int64  // bytes
+	id     string // id that the process has given the message
+	size   int64  // size of the message in bytes
 }
 
 // Subscribe implements pubsub.Broker. Dapr's protocol has no consumer groups, so the name of the group is sent as the
@@ -104,7 +104,7 @@ func (m *member) begin(ctx context.Context, conn grpc.ClientConnInterface) (pull
 	}
 	meta := map[string]string{}
 	for name, value := range m.request.Metadata {
-		if !strings.EqualFold(name, pubsub.MetadataConsumerID) { // it may name the group of another application
+		if !strings.EqualFold(name, pubsub.MetadataConsumerID) { // the pair may name the group of another application
 			meta[name] = value
 		}
 	}
@@ -113,8 +113,8 @@ func (m *member) begin(ctx context.Context, conn grpc.ClientConnInterface) (pull
 		Metadata: meta}})
 }
 
-// ready implements consumer. It waits for room for a message. The size of the message is not known. So messages of any
-// size can be received, and what is not settled may exceed maxBytes by one message.
+// ready implements consumer. It waits until there is room for a message. The size of the next message is not known,
+// so the unsettled messages may exceed maxBytes by one message.
 func (m *member) ready(s *pullStream) error {
 	for {
 		freed := m.freed.Wait()
@@ -175,8 +175,8 @@ func (d *delivery) name() string {
 }
 
 // messageOf returns the message of a delivery, without the metadata that metadataOf has added. If the other metadata
-// exceeds a limit, the message has none, and notice says why. ttlInSeconds does not count, because metadataOf may have
-// added it to as many pairs as a publisher may send.
+// exceeds a limit, the message has none, and notice says why. ttlInSeconds does not count, because metadataOf may
+// have added it to the largest metadata of a publisher.
 func messageOf(in *components.PullMessagesResponse) (out pubsub.Message, notice string) {
 	meta := in.GetMetadata()
 	out = pubsub.Message{Data: in.GetData(), ContentType: in.GetContentType(), ID: meta[metaID], Key: meta[metaKey]}
@@ -249,7 +249,8 @@ func (m *member) Receive(ctx context.Context, limit int) ([]pubsub.Delivery, err
 	}
 }
 
-// take removes a delivery from those that are not settled.
+// take removes a delivery from the unsettled ones, and counts the attempt if it has failed. It returns fault.NotFound
+// if the delivery is settled or void.
 func (m *member) take(ref string, o pubsub.Outcome) (*delivery, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -264,7 +265,7 @@ func (m *member) take(ref string, o pubsub.Outcome) (*delivery, error) {
 		delete(m.attempts, name)
 	case o == pubsub.Failed:
 		if len(m.attempts) >= maxAttempts {
-			clear(m.attempts) // their numbers are only shown
+			clear(m.attempts) // the counts are only informative
 		}
 		m.attempts[name] = d.Attempt
 	}

@@ -46,7 +46,8 @@ func scripted(ctx context.Context, unsettled int, data []byte, ids ...string) (*
 	return m, &pullStream{duplex: s, cancel: m.end, pending: map[string]bool{}}, s
 }
 
-// TestReceive_ReportsAcceptedMessages checks when a stream counts as useful. Only then the next one is opened soon.
+// TestReceive_ReportsAcceptedMessages checks when a stream counts as useful. After such a stream, the next stream is
+// opened without a growing pause.
 func TestReceive_ReportsAcceptedMessages(t *testing.T) {
 	for want, ids := range map[bool][]string{true: {"1", ""}, false: {"", "1"}} {
 		m, p, _ := scripted(t.Context(), 0, nil, ids...)
@@ -57,8 +58,8 @@ func TestReceive_ReportsAcceptedMessages(t *testing.T) {
 	}
 }
 
-// TestReceive_Bounds checks how many messages a subscription reads while none is settled. After one is settled, it
-// reads one more.
+// TestReceive_Bounds checks how many messages a subscription reads while no message is settled. When a message is
+// settled, the subscription reads one more.
 func TestReceive_Bounds(t *testing.T) {
 	ids := make([]string, 1100)
 	for n := range ids {
@@ -77,7 +78,7 @@ func TestReceive_Bounds(t *testing.T) {
 				ctx, end := context.WithCancel(t.Context())
 				m, p, s := scripted(ctx, c.unsettled, make([]byte, c.bytes), ids...)
 				defer m.end()
-				go func() { _, _ = m.reader.read(p) }() // it ends with ctx
+				go func() { _, _ = m.reader.read(p) }() // the read ends with ctx
 				defer end()
 				for _, outcome := range []pubsub.Outcome{pubsub.Acknowledged, pubsub.Failed, pubsub.Released} {
 					synctest.Wait()
@@ -100,7 +101,7 @@ func TestReceive_Bounds(t *testing.T) {
 	}
 }
 
-// TestSettle_KeepsNoLongIDs lets messages with the longest id and a longer one fail twice.
+// TestSettle_KeepsNoLongIDs fails a message with the longest id twice, and also a message with a longer id.
 func TestSettle_KeepsNoLongIDs(t *testing.T) {
 	for size, want := range map[int]int{maxMessageID: 2, maxMessageID + 1: 1} {
 		m, p, s := scripted(t.Context(), 0, nil, "1", "2")
@@ -121,7 +122,7 @@ func TestSettle_KeepsNoLongIDs(t *testing.T) {
 	}
 }
 
-// TestSettle_BoundsAttempts lets more messages fail than a subscription counts.
+// TestSettle_BoundsAttempts fails more messages than a subscription counts.
 func TestSettle_BoundsAttempts(t *testing.T) {
 	m, p, _ := scripted(t.Context(), 0, nil)
 	defer m.end()

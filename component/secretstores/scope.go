@@ -4,7 +4,7 @@ package secretstores
 // read. Otherwise the denied names cannot be read, and the default applies to all other names. A Scope is immutable
 // and safe for concurrent use.
 type Scope struct {
-	deny    bool // unnamed secrets are denied
+	deny    bool // secrets that are not in denied cannot be read
 	allowed map[string]struct{}
 	denied  map[string]struct{}
 	fold    func(string) string

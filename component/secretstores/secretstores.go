@@ -2,8 +2,8 @@
 // files use.
 //
 // It owns the contract, the scopes that determine which secrets an application may read, and a wrapper that adds
-// metrics to a store. Implementations are in the folders below and pass the suite in secretstorestest. Its only
-// goroutines are those of Gather; they end before Gather returns.
+// metrics to a store. Implementations are in the folders below and pass the suite in secretstorestest. Only Gather
+// starts goroutines; they end before Gather returns.
 package secretstores
 
 import (
@@ -67,7 +67,7 @@ type Instance struct {
 	Name   string // metadata.name, the {store} of request paths
 	Type   string // spec.type in lower case, such as "secretstores.local.file"
 	Store  Store
-	Scope  *Scope   // which secrets applications may read; nil = all
+	Scope  *Scope   // secrets that applications may read; nil = all
 	Scopes []string // app ids that may use the store; empty = all
 }
 

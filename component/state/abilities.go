@@ -44,7 +44,7 @@ type wrapper interface {
 	Watcher
 }
 
-// wrap offers those abilities of w that the store below has.
+// wrap returns a Store with those abilities of w that the store below has.
 func wrap(w wrapper, below Abilities) Store {
 	var a Abilities
 	if below.Transactor != nil {

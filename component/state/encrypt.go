@@ -28,7 +28,7 @@ func Encrypted(store Store, ring *KeyRing) Store {
 
 type encrypted struct {
 	Store
-	below Abilities // of the store
+	below Abilities // abilities of the wrapped store
 	ring  *KeyRing
 }
 

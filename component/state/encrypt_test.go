@@ -15,7 +15,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Keys of every size.
+// Encryption keys of each supported size.
 const (
 	key128 = "000102030405060708090a0b0c0d0e0f"
 	key192 = "000102030405060708090a0b0c0d0e0f1011121314151617"
@@ -90,7 +90,7 @@ func TestEncrypted_SameValueDiffersEachTime(t *testing.T) {
 	}
 }
 
-// A retry must be recognised by a store that compares the contents of requests.
+// A store that compares the contents of requests must recognise a retry, although the values are encrypted.
 func TestEncrypted_RetryWithRequestIDIsIdentical(t *testing.T) {
 	s := state.Encrypted(memory(t), ring(t, key256, ""))
 	r := state.SetRequest{Items: []state.Write{{Key: "app||k", Value: []byte("1"), Concurrency: state.FirstWrite}},
@@ -128,7 +128,7 @@ func TestEncrypted_ReadsOldValuesAfterRotation(t *testing.T) {
 		!strings.Contains(err.Error(), state.MetadataSecondaryKey) {
 		t.Errorf("a value of a key that is gone: %v", err)
 	}
-	put(t, rotated, state.Write{Key: "app||old", Value: []byte("3")}) // saving again encrypts it with the new key
+	put(t, rotated, state.Write{Key: "app||old", Value: []byte("3")}) // the new key encrypts the value again
 	if item, err := get(t, over, "app||old"); err != nil || string(item.Value) != "3" {
 		t.Errorf("%q, %v", item.Value, err)
 	}
@@ -157,7 +157,7 @@ func TestEncrypted_RefusesForeignValues(t *testing.T) {
 			t.Errorf("%s: %q, %v", name, item.Value, err)
 		}
 	}
-	put(t, below, state.Write{Key: "other||k", Value: sealed.Value}) // moved
+	put(t, below, state.Write{Key: "other||k", Value: sealed.Value}) // copied from another key
 	if _, err := get(t, s, "other||k"); !fault.Is(err, fault.Corrupt) {
 		t.Errorf("a moved value: %v", err)
 	}
@@ -267,7 +267,7 @@ func FuzzEncryptedGet(f *testing.F) {
 		below.recorder.item = state.Item{Key: key, Value: value, ETag: "1"}
 		if item, err := s.Get(t.Context(), state.GetRequest{Key: key}); !fault.Is(err, fault.Corrupt) &&
 			!fault.Is(err, fault.Unimplemented) || item.Value != nil {
-			t.Fatalf("%q, %v", item.Value, err) // unimplemented: it is in a newer form
+			t.Fatalf("%q, %v", item.Value, err) // fault.Unimplemented: the value is in a newer format
 		}
 		if _, err := s.Set(t.Context(), state.SetRequest{Items: []state.Write{{Key: key, Value: value}}}); err != nil {
 			t.Fatal(err)
@@ -279,7 +279,7 @@ func FuzzEncryptedGet(f *testing.F) {
 	})
 }
 
-// A hint to delete it or save it again would be wrong: the value is intact.
+// The error for a value in a newer format has no hint to delete or save the value again, because the value is intact.
 func TestEncrypted_NewerFormIsReported(t *testing.T) {
 	below := memory(t)
 	s := state.Encrypted(below, ring(t, key256, ""))
@@ -369,7 +369,7 @@ func TestEncrypted_WatchReportsDamagedValues(t *testing.T) {
 	}
 }
 
-// series is a store that can be watched. Its watches deliver parts one after the other.
+// series is a store that can be watched. Its watches deliver the given parts in order.
 type series struct {
 	state.Store
 	parts []state.WatchPart
@@ -403,7 +403,7 @@ func (w *seriesWatch) Poll() (state.WatchPart, state.Readiness, error) {
 	return part, state.WatchReady, err
 }
 
-// A client continues from the position, so the position must not be after changes that were not delivered.
+// The position of a watch must not be after changes that were not delivered, because a client continues from there.
 func TestEncrypted_WatchKeepsPositionAtDamagedValue(t *testing.T) {
 	below := memory(t)
 	put(t, state.Encrypted(below, ring(t, key256, "")), state.Write{Key: "app||k", Value: []byte(`1`)})

@@ -15,15 +15,15 @@ type Instance struct {
 	Name      string // metadata.name, the {store} of request paths
 	Type      string // spec.type in lower case, such as "state.raft"
 	Version   string // spec.version as written, "v1" when it was left out
-	Namespace string // of the node that opened it; empty = none
+	Namespace string // namespace of the node; empty = none
 	Store     Store
-	Monitor   *Monitor // of the server that has the data; nil = there is none
+	Monitor   *Monitor // monitors the server with the data; nil = no external server
 
 	KeyPrefix          KeyPrefix
 	DefaultConsistency Consistency   // Eventual or Strong, never DefaultConsistency
 	DefaultTTL         time.Duration // whole seconds; 0 = values live until deleted
 	MaxValueSize       int64         // bytes of one value; 0 = no limit of this component
-	ActorStore         bool          // has the actor state
+	ActorStore         bool          // the store has the actor state
 	Features           []Feature     // sorted
 	Scopes             []string      // app ids that may use the store; empty = all
 	Outbox             *Outbox       // nil = transactions publish nothing
@@ -32,7 +32,7 @@ type Instance struct {
 
 // Outbox configures the outbox of a store: each value that a transaction sets is also published as an event.
 type Outbox struct {
-	PubSub, Topic string // of the events
+	PubSub, Topic string // component and topic to which the events are published
 	// Internal is the publish/subscribe component that has the events until they are published; empty = the runtime
 	// chooses one. It is not used if PubSub can take part in the transactions of the store.
 	Internal string

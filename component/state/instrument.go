@@ -15,7 +15,7 @@ func (m *Metrics) Instrument(store Store, name string, fallback Consistency) Sto
 
 type instrumented struct {
 	Store
-	below Abilities // of the store
+	below Abilities // abilities of the wrapped store
 	meter *meter
 }
 

@@ -30,7 +30,7 @@ const MaxKeyPrefix = 256
 // Owner has the parts of which a key prefix can be made.
 type Owner struct {
 	App       string // application id
-	Namespace string // of the node; empty = none
+	Namespace string // namespace of the node; empty = none
 	Store     string // component name of the store
 }
 
@@ -54,9 +54,9 @@ const (
 // The strategies as named in component files. Any other text is a literal prefix.
 const (
 	KeyPrefixAppID     = "appid"     // <app>||<key>: each application has its own keys
-	KeyPrefixNamespace = "namespace" // <namespace>.<app>||<key>; as appid without a namespace
+	KeyPrefixNamespace = "namespace" // <namespace>.<app>||<key>; like appid if the node has no namespace
 	KeyPrefixName      = "name"      // <store>||<key>: all applications share the store
-	KeyPrefixNone      = "none"      // <key>: as name, without a prefix
+	KeyPrefixNone      = "none"      // <key>: all applications share the store, and keys have no prefix
 )
 
 // ParseKeyPrefix parses the component metadata keyPrefix, which is one of the strategies or a literal prefix. Case is
@@ -138,8 +138,7 @@ func (p KeyPrefix) Stored(o Owner, key string) string {
 }
 
 // Original is the inverse of Stored. It returns false if stored is not a stored key of the owner o. It also returns
-// false for a key of actor state. The prefix of such a key may be that of o, but the rest of the key contains
-// Separator.
+// false for a key of actor state. Such a key may have the prefix of o, but its rest contains Separator.
 func (p KeyPrefix) Original(o Owner, stored string) (string, bool) {
 	key, ok := strings.CutPrefix(stored, p.Prefix(o))
 	if !ok || key == "" || strings.Contains(key, Separator) {

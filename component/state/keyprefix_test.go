@@ -76,7 +76,7 @@ func TestActorKey_IsNoOrdinaryKey(t *testing.T) {
 	}
 }
 
-// Ids without | have Dapr's layout. All others have a stored form from which they can be read.
+// An id that does not contain the separator keeps Dapr's layout. Every id can be read back from its stored form.
 func TestStoredActorID_CanBeReadAndSeparated(t *testing.T) {
 	seen := map[string]string{}
 	for _, key := range []string{"k", "|k", "k|"} {

@@ -51,9 +51,9 @@ type keyID [keyIDSize]byte
 
 type valueKey struct {
 	id    keyID
-	size  int    // of derived keys, in bytes: that of the key they are derived from
-	value []byte // derives the keys of values
-	mix   []byte // derives seeds
+	size  int    // bytes of a derived AES key, as many as the encryption key has
+	value []byte // key from which the keys of values are derived
+	mix   []byte // key from which seeds are derived
 }
 
 // CheckEncryptionKey returns an error unless text is a key: 16, 24 or 32 bytes in hexadecimal. The error text is the
@@ -121,7 +121,7 @@ func mac(key []byte, parts ...string) []byte {
 	return h.Sum(nil)
 }
 
-// box returns the cipher of one value.
+// box returns the cipher of the value with the given salt.
 func (k *valueKey) box(salt []byte) (cipher.AEAD, error) {
 	block, err := aes.NewCipher(mac(k.value, string(salt))[:k.size])
 	if err != nil {

@@ -118,7 +118,7 @@ type Metrics struct {
 	up        *prometheus.GaugeVec
 
 	mu       sync.Mutex
-	monitors map[string]int // by store: two while a reload replaces it
+	monitors map[string]int // number of monitors by store; two while a reload replaces the store
 }
 
 // monitored adds change, which is 1 or -1, to the number of monitors of a store. When no monitor is left, it removes
@@ -178,7 +178,7 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 type meter struct {
 	metrics  *Metrics
 	store    string
-	fallback Consistency // the meaning of DefaultConsistency here
+	fallback Consistency // level of a call with DefaultConsistency; Eventual or Strong
 	read     prometheus.Counter
 	written  prometheus.Counter
 	ops      [operations]opMeter
@@ -188,7 +188,8 @@ type opMeter struct {
 	duration  prometheus.Observer
 	inFlight  prometheus.Gauge
 	conflicts prometheus.Counter
-	// requests are created at first use: most combinations never occur, and each would be a time series of zeros.
+	// requests has counters that are created at first use. Most combinations never occur, and each of them would be a
+	// time series of zeros.
 	requests [outcomes][2]atomic.Pointer[prometheus.Counter]
 }
 

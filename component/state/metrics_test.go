@@ -26,7 +26,8 @@ func metrics(t testing.TB, reg prometheus.Registerer) *state.Metrics {
 	return m
 }
 
-// samples returns name{values of labels in order of their names} to value; of histograms the count.
+// samples returns the values of all metrics. A key is the name of a metric, with its label values in braces, sorted
+// by label name. For a histogram, the value is the count.
 func samples(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := reg.Gather()
@@ -206,7 +207,7 @@ func TestMetrics_CountingDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// observer reads the metrics during a Get.
+// observer is a store that calls look during a Get, so that a test can read the metrics.
 type observer struct {
 	*recorder
 	look func()

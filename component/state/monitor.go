@@ -21,13 +21,13 @@ type Pinger interface {
 
 const (
 	pingTimeout = 5 * time.Second
-	pingDown    = time.Second // between two pings while the server does not answer
+	pingDown    = time.Second // time between two pings while the server does not answer
 )
 
-// MonitorOptions are the arguments of Monitored besides the store.
+// MonitorOptions are the settings of a Monitor.
 type MonitorOptions struct {
-	Name    string       // of the store
-	Logger  *slog.Logger // it names the store
+	Name    string       // name of the store
+	Logger  *slog.Logger // adds the name of the store to each message
 	Metrics *Metrics     // nil = none
 }
 
@@ -46,8 +46,8 @@ type Monitor struct {
 	err   error
 }
 
-// Monitored wraps a store whose server can fail. It returns the wrapper and a monitor, whose goroutine pings the server
-// until Close. If an operation fails with the code unavailable, the wrapper marks the error so that IsOutside
+// Monitored wraps a store whose server can fail. It returns the wrapper and a monitor, whose goroutine pings the
+// server until Close. If an operation fails with the code unavailable, the wrapper marks the error so that IsOutside
 // recognises it. While the server is down, the error text also contains the time of the failure. If store does not
 // implement Pinger, Monitored returns store itself and a nil Monitor.
 func Monitored(store Store, o MonitorOptions) (Store, *Monitor) {
@@ -64,7 +64,7 @@ func Monitored(store Store, o MonitorOptions) (Store, *Monitor) {
 	return wrap(&monitored{Store: store, below: below, monitor: m}, below), m
 }
 
-// Close ends the goroutine.
+// Close stops the pings and waits for the goroutine. It does nothing for a nil Monitor.
 func (m *Monitor) Close() {
 	if m == nil {
 		return
@@ -103,7 +103,7 @@ func (m *Monitor) state() (since time.Time, err error) {
 
 // run pings the server until ctx ends.
 func (m *Monitor) run(ctx context.Context) {
-	var last time.Time // of the last check
+	var last time.Time // time of the last check
 	for {
 		var due <-chan time.Time
 		interval := m.below.PingInterval()
@@ -117,7 +117,7 @@ func (m *Monitor) run(ctx context.Context) {
 		}
 		suspect := m.suspect
 		if interval == pingDown {
-			suspect = nil // the next ping is near
+			suspect = nil // the next ping is due soon
 		}
 		select {
 		case <-ctx.Done():
@@ -155,13 +155,13 @@ func (m *Monitor) check(ctx context.Context) {
 			break
 		}
 	}
-	if ctx.Err() != nil || fault.Is(err, fault.Overloaded) { // it answers, but not to us
+	if ctx.Err() != nil || fault.Is(err, fault.Overloaded) { // an overloaded server is not down
 		return
 	}
 	m.note(begun, err)
 }
 
-// note records the result of a check that began at a time.
+// note records err, the result of a check that began at the time begun.
 func (m *Monitor) note(begun time.Time, err error) {
 	m.mu.Lock()
 	since, before := m.since, m.err
@@ -203,9 +203,9 @@ func (e outsideError) Unwrap() error { return e.err }
 // false for errors of this cluster's replicated store.
 func IsOutside(err error) bool { return errors.As(err, new(outsideError)) }
 
-// onError handles the error of an operation. It requests a ping of the server if the server may have caused the error.
-// It converts fault.Unavailable to an error that IsOutside recognises. While the server is down, the new error also
-// says since when. onError returns all other errors unchanged.
+// onError handles the error of an operation. It requests a ping of the server if the server may have caused the
+// error. It converts fault.Unavailable to an error that IsOutside recognises. While the server is down, the new error
+// also has the time of the failure. onError returns all other errors unchanged.
 func (m *Monitor) onError(err error) error {
 	switch fault.CodeOf(err) {
 	case fault.Unavailable, fault.Timeout, fault.Indeterminate, fault.Denied:

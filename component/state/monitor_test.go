@@ -17,14 +17,14 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// pinged is a store in a server that a test stops.
+// pinged is a store whose server the test can stop.
 type pinged struct {
 	recorder
 	every time.Duration
 
 	mu    sync.Mutex
 	down  error
-	calls error // of Get, if down is nil
+	calls error // error of Get, if down is nil
 	pings int
 }
 
@@ -63,7 +63,8 @@ func refused() error {
 	return &fault.Error{Code: fault.Unavailable, Op: "test.Get", Msg: "no server at 127.0.0.1:1", Hint: "start it"}
 }
 
-// monitored starts a monitor of a store that pings at an interval.
+// monitored starts a monitor of a store with the ping interval every. It returns the store below, the wrapper, the
+// monitor, the log, and a function that reads the gauge.
 func monitored(t *testing.T, every time.Duration) (*pinged, state.Store, *state.Monitor, *bytes.Buffer,
 	func() float64) {
 	t.Helper()
@@ -180,7 +181,7 @@ func TestMonitored_LeavesOtherStoresAlone(t *testing.T) {
 }
 
 // TestMonitor_FailedCallsDoNotCauseAPingEach makes calls fail for ten seconds while pings succeed, as with a server
-// that refuses one operation. Each ping may cost money.
+// that refuses one operation. The monitor must not ping after each call, because a ping may cost money.
 func TestMonitor_FailedCallsDoNotCauseAPingEach(t *testing.T) {
 	for _, every := range []time.Duration{0, 5 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {

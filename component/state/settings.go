@@ -58,7 +58,7 @@ func WithSettings(store Store, s Settings) Store {
 
 type configured struct {
 	Store
-	below    Abilities // of the store
+	below    Abilities // abilities of the wrapped store
 	settings Settings
 }
 

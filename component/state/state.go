@@ -62,8 +62,8 @@ type ReadOptions struct {
 	Consistency  Consistency
 	Session      string            // token of an earlier answer; empty = none
 	MaxStaleness time.Duration     // bound on the age of an eventual read; 0 = none
-	MaxValue     int64             // of a larger value Get may return the size alone; 0 = no bound
-	Metadata     map[string]string // store specific; nil = none
+	MaxValue     int64             // for a larger value, Get may return only the size; 0 = no bound
+	Metadata     map[string]string // metadata for a specific store type; nil = none
 }
 
 // GetRequest reads one key.
@@ -79,7 +79,7 @@ type Item struct {
 	Value       []byte    // exactly the bytes that were saved; the caller must not modify them
 	Size        int64     // bytes of a value above ReadOptions.MaxValue, which was not read; Value is nil then
 	ContentType string    // empty = JSON text
-	ETag        string    // opaque
+	ETag        string    // opaque to clients
 	Expires     time.Time // zero = never
 	Unversioned bool      // the key exists, in a store that has no ETag for it
 	Err         error     // only inside bulk answers: this key could not be read
@@ -89,7 +89,7 @@ type Item struct {
 // Found reports whether the key exists.
 func (i Item) Found() bool { return i.ETag != "" || i.Unversioned }
 
-// Write is one conditional change of one key.
+// Write is one change of one key. It may have a condition.
 type Write struct {
 	Key         string // stored key, prefix included
 	Value       []byte // kept byte for byte; ignored for a delete. The store may keep the slice
@@ -120,11 +120,11 @@ type LockToken struct {
 // ActorEpoch is a fencing condition of a write of actor state. The write is executed only if the actor still has
 // this epoch and the session of its host has not ended. A store without a directory of actors ignores the condition.
 type ActorEpoch struct {
-	App      string // that hosts the actor
+	App      string // application that hosts the actor
 	Type, ID string
 	Epoch    uint64
 	Host     string // id of the session
-	Revision uint64 // of the session
+	Revision uint64 // revision of the session
 }
 
 // SetRequest is a request to write one or several items. A store with transactions writes all items atomically. It
@@ -186,8 +186,8 @@ type TransactRequest struct {
 }
 
 // Written is the outcome of a write. ETags has one element per item or operation, in request order. The element of a
-// deletion is empty. ETags is nil if the store does not know them: it never learns the ETags of its writes, or it has
-// acknowledged a write with eventual consistency early.
+// deletion is empty. ETags is nil if the store does not know them. Some stores never learn the ETags of their writes.
+// Other stores acknowledge a write with eventual consistency before they know its ETag.
 type Written struct {
 	ETags []string
 	Proof

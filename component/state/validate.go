@@ -12,9 +12,9 @@ import (
 
 // Bounds of names and keys, in bytes.
 const (
-	MaxKeySize       = 4 << 10 // of an application's own key, without its prefix
+	MaxKeySize       = 4 << 10 // bytes of an application's key, without its prefix
 	MaxAppIDSize     = 128
-	MaxActorNameSize = 1 << 10 // of an actor type and of an actor id
+	MaxActorNameSize = 1 << 10 // bytes of an actor type, and bytes of an actor id
 )
 
 // ValidateKey checks a key of an application. The key must not be empty, must not contain "||", must be valid UTF-8,

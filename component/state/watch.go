@@ -9,7 +9,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Names of component metadata that bound the history of changes, of stores with a Watcher.
+// Names of component metadata that limit the history of changes in stores with a Watcher.
 const (
 	MetadataWatchHistory    = "watchHistory"
 	MetadataWatchHistoryAge = "watchHistoryAge"
@@ -74,26 +74,26 @@ const positionCluster = 8
 
 // WatchRequest asks for the changes of keys of one prefix.
 type WatchRequest struct {
-	Prefix   string   // stored prefix; with an application's part before "||"
-	Keys     []string // stored keys, all with one part before "||"; empty = all keys with Prefix
-	From     Position // the changes after it; only if Resume
-	Resume   bool     // false: from now on
-	Snapshot bool     // first the current items; From is ignored
+	Prefix   string   // stored key prefix; begins with the complete part before "||"
+	Keys     []string // stored keys, all with the same part before "||"; empty = all keys with Prefix
+	From     Position // position after which the watch starts; only if Resume is true
+	Resume   bool     // false = the watch starts at the newest change
+	Snapshot bool     // the watch first delivers the current items; From is ignored
 }
 
 // Change is one change of a key, or an item of a snapshot.
 type Change struct {
 	Item            // Value and ContentType of a removal are empty; ETag is the revision of the change
-	Revision uint64 // of the new value, or of the removal
+	Revision uint64 // revision of the new value, or of the removal
 	Deleted  bool   // the key was removed
-	Expired  bool   // removed because it had expired
+	Expired  bool   // the key was removed because it had expired
 	Last     bool   // the last change of its request
 	Position uint64 // everything up to this revision was delivered; 0 = not known
 }
 
 // WatchPart is a part of the changes of a watch, as one call of Next or Poll returns it.
 type WatchPart struct {
-	Items   []Change // of a snapshot
+	Items   []Change // items of a snapshot
 	Synced  bool     // the snapshot is complete, as of Seen
 	Changes []Change
 	Seen    uint64 // everything up to this revision was delivered
@@ -106,11 +106,11 @@ type Watch interface {
 	// Newest returns the revision of the newest change in the watched history that this node knows. The change may
 	// have a key that the watch does not match. Newest is safe for concurrent use.
 	Newest() uint64
-	// Next waits until there are changes, wait has passed, or ctx ends. After wait, it returns a part without
-	// changes and with a newer Seen. Its errors are *WatchEnd, or those of a Store.
+	// Next waits until there are changes, wait has passed, or ctx ends. After wait, it returns a part without changes
+	// and with a newer Seen. Its errors are *WatchEnd, or the errors of a Store.
 	Next(ctx context.Context, wait time.Duration) (WatchPart, error)
 	// Poll returns the next part if it is in memory. It does no I/O and does not wait. Watches that match the same
-	// keys may get the same slice, so the caller must not modify it. Its errors are those of Next.
+	// keys may get the same slice, so the caller must not modify it. It returns the same errors as Next.
 	Poll() (WatchPart, Readiness, error)
 	// Refresh asks for a part with a newer Seen, which Poll returns as soon as the store has confirmed it. Refresh
 	// does not wait. Call it again later if there is no such part yet: the store may have failed.
@@ -127,15 +127,15 @@ type Readiness int
 
 // The values of Readiness.
 const (
-	WatchIdle   Readiness = iota // nothing now
-	WatchReady                   // a part
+	WatchIdle   Readiness = iota // there is no part now
+	WatchReady                   // Poll has returned a part
 	WatchBehind                  // the next part must be read from the store: call Next
 )
 
 // Watcher is implemented by stores that report changes.
 type Watcher interface {
-	// Watch starts a watch. It returns *WatchEnd if the position is no longer kept, fault.Invalid if the position is
-	// from another cluster, and fault.Unavailable if the store cannot serve the watch now.
+	// Watch starts a watch. It returns *WatchEnd if the position is no longer kept, and fault.Invalid if the position
+	// is from another cluster. It returns fault.Unavailable if the store cannot serve the watch now.
 	Watch(ctx context.Context, r WatchRequest) (Watch, error)
 }
 
@@ -143,7 +143,7 @@ type Watcher interface {
 const (
 	WatchCompacted = "compacted" // changes after the position are no longer kept
 	WatchRestored  = "restored"  // a backup has replaced all data
-	WatchClosing   = "closing"   // the node stops
+	WatchClosing   = "closing"   // the node is stopping
 	WatchMoved     = "moved"     // the node cannot finish the snapshot
 	WatchSlow      = "slow"      // the client has taken nothing for too long
 )

@@ -29,11 +29,11 @@ func (e *encrypted) Watch(ctx context.Context, r WatchRequest) (Watch, error) {
 type decrypting struct {
 	Watch
 	store *encrypted
-	at    Position // everything up to it was delivered
+	at    Position // the watch has delivered everything up to this position
 }
 
-// Position implements Watch. It is not the position of the watch below. That one is after a part which could not be
-// decrypted, so a client that continued from there would miss the changes of the part.
+// Position implements Watch. It returns the end of the last part that was decrypted. The position of the watch below
+// may be after a part that could not be decrypted. A client that continued there would miss the changes in this part.
 func (d *decrypting) Position() Position { return d.at }
 
 // Next implements Watch.
@@ -57,7 +57,7 @@ func (d *decrypting) Poll() (WatchPart, Readiness, error) {
 	return part, WatchReady, nil
 }
 
-// open decrypts the values of a part. It copies the lists, because other watches may have the same ones.
+// open decrypts the values of a part. It copies the lists, because other watches may share them.
 func (d *decrypting) open(part WatchPart) (WatchPart, error) {
 	for _, list := range [...]*[]Change{&part.Items, &part.Changes} {
 		*list = slices.Clone(*list)

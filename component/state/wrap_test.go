@@ -12,7 +12,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// recorder is a store without optional interfaces. It records its last request and returns a set answer.
+// recorder is a store without optional interfaces. It records its last request, and returns the answers in its
+// fields.
 type recorder struct {
 	last  any
 	item  state.Item
@@ -38,7 +39,7 @@ func (r *recorder) Delete(_ context.Context, q state.DeleteRequest) (state.Writt
 
 func (r *recorder) Close() error { return r.err }
 
-// The abilities, each on its own.
+// Each of these types implements one optional interface.
 type (
 	transacts struct{ r *recorder }
 	bulks     struct{ r *recorder }
@@ -77,7 +78,8 @@ func newAble() able {
 	return able{recorder: r, transacts: transacts{r}, bulks: bulks{r}, lists: lists{r}}
 }
 
-// stores returns a store for every set of optional interfaces.
+// stores returns a store for every set of optional interfaces. In a key, T, B, L and F stand for the interfaces of
+// the store.
 func stores() map[string]state.Store {
 	r := &recorder{}
 	t, b, l, f := transacts{r}, bulks{r}, lists{r}, featured{}
@@ -157,7 +159,8 @@ func stores() map[string]state.Store {
 	}
 }
 
-// abilities returns the optional interfaces of a store, and uses each to check that it reaches the store.
+// abilities returns the letters of the optional interfaces of a store. It calls each interface to check that the call
+// succeeds.
 func abilities(t *testing.T, s state.Store) string {
 	t.Helper()
 	ctx, out := t.Context(), ""

@@ -210,14 +210,15 @@ func (s *Sink) Deliver(_ context.Context, e bindings.Event) ([]byte, error) {
 	return nil, nil
 }
 
-// Events returns what has been delivered so far.
+// Events returns the events delivered so far.
 func (s *Sink) Events() []bindings.Event {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.events)
 }
 
-// Wait waits until there are at least n events, and returns all events.
+// Wait waits until there are at least n events, and returns all events. The test fails if they do not arrive within
+// limit.
 func (s *Sink) Wait(t *testing.T, n int) []bindings.Event {
 	t.Helper()
 	late := time.After(limit)

@@ -38,8 +38,8 @@ const claimLife = time.Hour
 // claimTime bounds the claim of one tick.
 const claimTime = 10 * time.Second
 
-// claimRest is how long a claim may go on when the binding closes. Without a quorum it would use up the time in which
-// the node has to stop.
+// claimRest is how long a claim may continue after the binding starts to close. Without this bound, a claim without a
+// quorum would use up the time in which the node must stop.
 const claimRest = 2 * time.Second
 
 // Fields declares the metadata.
@@ -81,15 +81,16 @@ type clock struct {
 	options  Options
 	schedule schedule
 	zone     *time.Location
-	stopped  context.Context // ends the schedule
+	stopped  context.Context // its end stops the schedule
 	stop     context.CancelFunc
-	life     context.Context // ends claims and deliveries
+	life     context.Context // its end cancels claims and deliveries
 	end      context.CancelFunc
 	once     sync.Once
 	running  sync.WaitGroup
 }
 
-// Start implements bindings.Input. The first event is for the first tick after the call.
+// Start implements bindings.Input. The first event is for the first tick after the call. A second call returns
+// fault.Internal.
 func (c *clock) Start(_ context.Context, sink bindings.Sink) error {
 	var err error = fault.New(fault.Internal, "cron.Start", "it has been started already")
 	c.once.Do(func() {
@@ -100,7 +101,7 @@ func (c *clock) Start(_ context.Context, sink bindings.Sink) error {
 }
 
 // close waits for deliveries as long as ctx allows, because no other node delivers a tick that is claimed. It also
-// waits for claims, up to claimRest, because a claim that is given up may still be committed.
+// waits for claims, up to claimRest, because a canceled claim may still be committed.
 func (c *clock) close(ctx context.Context) error {
 	c.stop()
 	defer c.end()
@@ -115,7 +116,8 @@ func (c *clock) close(ctx context.Context) error {
 	return nil
 }
 
-// run waits for ticks. Deliveries run concurrently, so a slow application misses no tick.
+// run waits for each tick and delivers it in a goroutine of its own. Deliveries run concurrently, so a slow
+// application misses no tick.
 func (c *clock) run(sink bindings.Sink) {
 	for at := time.Now(); ; {
 		next := c.schedule.next(at)
@@ -166,14 +168,14 @@ func (c *clock) key(at time.Time) string {
 	return c.options.Namespace + "/" + c.options.Name + "/" + strconv.FormatInt(at.Unix(), 10)
 }
 
-// schedule returns the first tick after a time, or zero if there is none.
+// schedule computes ticks. The method next returns the first tick after a time, or the zero time if there is none.
 type schedule interface {
 	next(after time.Time) time.Time
 }
 
-// parse parses a cron expression in a time zone. The expression is a shorthand such as @hourly or @every 15m, or it has
-// five fields. A sixth field, for the seconds, may come first. A prefix such as CRON_TZ=Europe/Lisbon replaces the time
-// zone.
+// parse parses a cron expression in a time zone. The expression is a shorthand such as @hourly or @every 15m, or it
+// has five fields. A sixth field, for the seconds, may come first. A prefix such as CRON_TZ=Europe/Lisbon replaces
+// the time zone.
 func parse(text string, in *time.Location) (schedule, error) {
 	if name, rest, found := timezone.Cut(text); found {
 		var err error
@@ -203,7 +205,8 @@ type expression struct {
 
 func (e expression) next(after time.Time) time.Time { return e.schedule.Next(after.In(e.in)) }
 
-// period ticks at its multiples since 1970, so that all nodes agree.
+// period is a schedule such as @every 15m. It ticks at the multiples of its length since 1970, so all nodes have the
+// same ticks.
 type period time.Duration
 
 func (p period) next(after time.Time) time.Time {

@@ -17,7 +17,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// claims are the claims of a cluster: all nodes share them.
+// claims implements bindings.Claims for the nodes of a cluster, which share it.
 type claims struct {
 	mu    sync.Mutex
 	taken map[string]bool
@@ -147,7 +147,7 @@ func TestCron_SkipsTickThatCannotBeClaimed(t *testing.T) {
 	})
 }
 
-// slow takes longer than the time between ticks.
+// slow is a sink whose deliveries block until they are canceled. It counts the deliveries.
 type slow struct {
 	bindingstest.Sink
 	mu      sync.Mutex
@@ -186,7 +186,7 @@ func TestCron_SlowApplicationMissesNoTick(t *testing.T) {
 	})
 }
 
-// working handles an event within a time, unless the delivery is canceled.
+// working is a sink that needs a fixed time for each event. It records an error if the delivery is canceled.
 type working struct {
 	bindingstest.Sink
 	takes  time.Duration
@@ -230,7 +230,8 @@ func TestCron_CloseWaitsForClaimedTick(t *testing.T) {
 	}
 }
 
-// slowClaims take their time. A claim counts also if its context ends first, as in the replicated store.
+// slowClaims is a slow implementation of bindings.Claims. As in the replicated store, a claim counts even if its
+// context ends first.
 type slowClaims struct {
 	claims
 	takes time.Duration

@@ -1,7 +1,7 @@
 // Package http implements the output binding bindings.http, which calls an external HTTP server.
 //
 // It owns the translation of operations to HTTP methods, and of metadata to path and headers. It limits the size of
-// responses. Its only goroutines are those of net/http.
+// responses. Only net/http starts goroutines.
 package http
 
 import (
@@ -207,8 +207,8 @@ func (o *output) Operations() []string {
 
 // Invoke makes one HTTP call. The metadata "path" is appended to the component's URL. Metadata whose name begins with
 // a capital letter is sent as a header, and so are "traceparent", "tracestate" and "baggage". The metadata
-// "errorIfNot2XX" overrides that of the component. The metadata of the response are the status code, the status text
-// and the headers.
+// "errorIfNot2XX" overrides the setting of the component. The metadata of the response are the status code, the
+// status text and the headers.
 func (o *output) Invoke(ctx context.Context, r bindings.Request) (*bindings.Response, error) {
 	only2XX, err := o.wants2XX(r)
 	if err != nil {
@@ -299,8 +299,8 @@ func (o *output) request(ctx context.Context, r bindings.Request) (*http.Request
 	return request, nil
 }
 
-// setHeader sets a header to the value of the metadata with the same name. net/http would report an invalid header as
-// if the server could not be reached.
+// setHeader sets a header to the value of the metadata with the same name. It returns fault.Invalid for an invalid
+// header, because net/http would report an unreachable server.
 func setHeader(request *http.Request, name, value string) error {
 	if !httpguts.ValidHeaderFieldName(name) {
 		return &fault.Error{Code: fault.Invalid, Op: "http.Invoke",
@@ -321,8 +321,8 @@ func carries(method string) bool {
 		method != http.MethodOptions && method != http.MethodTrace
 }
 
-// address returns the component's URL with path appended. The query of path, if there is one, replaces the query of the
-// component's URL. The result always has the component's host and begins with the component's path.
+// address returns the component's URL with path appended. The query of path, if there is one, replaces the query of
+// the component's URL. The result always has the component's host and begins with the component's path.
 func (o *output) address(path string) (string, error) {
 	if path == "" {
 		return o.target.String(), nil

@@ -162,7 +162,7 @@ func TestAnswer_FailureIsAnErrorWithItsResponse(t *testing.T) {
 	}
 }
 
-// The metadata of a request overrides the component, in both directions.
+// The metadata errorIfNot2XX of a request overrides the setting of the component, whether it is true or false.
 func TestAnswer_RequestDecidesWhetherAStatusIsAnError(t *testing.T) {
 	server := partner(t)
 	for _, c := range []struct {

@@ -18,7 +18,7 @@ import (
 // Subject changes the items of the store under test from outside, as another program would. Set creates or replaces
 // items. If the store implements configuration.Writer, Written can be the Subject.
 type Subject interface {
-	Set(t *testing.T, items ...configuration.Item) // without versions
+	Set(t *testing.T, items ...configuration.Item) // items have no version
 	Delete(t *testing.T, keys ...string)
 }
 
@@ -102,7 +102,7 @@ func Run(t *testing.T, traits Traits, open func(t *testing.T) (configuration.Sto
 
 func item(key, value string) configuration.Item { return configuration.Item{Key: key, Value: value} }
 
-// values reads items as a map.
+// values reads items and returns their values by key.
 func values(t *testing.T, s configuration.Store, keys ...string) map[string]string {
 	t.Helper()
 	found, err := s.Get(t.Context(), configuration.GetRequest{Keys: keys, Strong: true})
@@ -233,7 +233,8 @@ func testUnsubscribe(t *testing.T, s configuration.Store, subject Subject) {
 	}
 }
 
-// testNewest writes a key more often than the reader reads it.
+// testNewest writes a key faster than the subscription is read. It checks that older values never follow newer ones,
+// and that the newest value arrives.
 func testNewest(t *testing.T, s configuration.Store, subject Subject) {
 	seen := Listen(t, s, "a", "b")
 	for i := range 50 {
@@ -275,7 +276,7 @@ func testContext(t *testing.T, s configuration.Store, subject Subject) {
 	if _, err := seen.sub.Next(ctx); !fault.Is(err, fault.Timeout) {
 		t.Errorf("Next returned %v", err)
 	}
-	subject.Set(t, item("a", "1")) // the subscription goes on
+	subject.Set(t, item("a", "1")) // the subscription must still work
 	seen.Value(t, "a", "1")
 }
 

@@ -51,9 +51,9 @@ type Options struct {
 
 // The pauses between attempts to connect.
 const (
-	minPause = 100 * time.Millisecond // doubles
+	minPause = 100 * time.Millisecond // the first pause; each further pause is twice as long
 	maxPause = 5 * time.Second
-	readTime = 30 * time.Second // of one read
+	readTime = 30 * time.Second // longest time of one read
 )
 
 // maxDirty is the maximum number of changed keys that a channel remembers. If more keys change before the next read,
@@ -77,7 +77,7 @@ func New(o Options) *Hub {
 	return &Hub{o: o, channels: map[string]*channel{}}
 }
 
-// channel has the subscriptions that the same reports concern.
+// channel has the subscriptions to one channel of the server.
 type channel struct {
 	hub    *Hub
 	name   string
@@ -94,14 +94,14 @@ type channel struct {
 	poll  bool                 // changes are not reported
 }
 
-// subscriber is one subscription. Its fields are used by the holder of channel.reading.
+// subscriber is one subscription. Only the goroutine that holds channel.reading uses the field known.
 type subscriber struct {
 	queue *configuration.Queue
 	keys  []string // sorted; empty = all
 	known map[string]sum
 }
 
-// sum identifies an item with its version and metadata.
+// sum is a hash of the value, the version and the metadata of an item.
 type sum [sha256.Size]byte
 
 // Subscribe starts a subscription and returns when it has read the current items. name is the channel of the server on
@@ -122,7 +122,7 @@ func (h *Hub) Subscribe(ctx context.Context, name string, keys []string, initial
 	return sub.queue, nil
 }
 
-// join adds a subscription to its channel, which it starts for the first one.
+// join adds a subscription to its channel. For the first subscription, it starts the channel.
 func (h *Hub) join(name string, sub *subscriber) (*channel, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -208,9 +208,9 @@ func (c *channel) first(ctx context.Context, sub *subscriber, initial bool) erro
 	return nil
 }
 
-// present returns the keys of a subscription that exist.
+// present returns the keys of a subscription that existed when the subscription last read them.
 func (c *channel) present(sub *subscriber) []string {
-	c.reading <- struct{}{} // a read ends within readTime
+	c.reading <- struct{}{} // waits for a read in progress
 	defer c.end()
 	return slices.Collect(maps.Keys(sub.known))
 }
@@ -297,7 +297,7 @@ func (c *channel) listen(ctx context.Context) {
 	}
 }
 
-// wait waits. It returns false if ctx has ended.
+// wait waits for d and returns true. If ctx ends first, it returns false immediately.
 func wait(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -317,7 +317,7 @@ func (c *channel) connected(poll bool) {
 	c.changed()
 }
 
-// changed requests that keys are read again; none = all.
+// changed makes run read the given keys again, or all keys if there are none.
 func (c *channel) changed(keys ...string) {
 	c.mu.Lock()
 	c.all = c.all || len(keys) == 0
@@ -338,7 +338,8 @@ func (c *channel) notify() {
 	}
 }
 
-// refresh reads what has changed, and gives it to the subscriptions.
+// refresh reads the keys that may have changed, and delivers the changes to the subscriptions. If it fails, the next
+// call reads the same keys again.
 func (c *channel) refresh(ctx context.Context) error {
 	if err := c.begin(ctx); err != nil {
 		return err
@@ -381,7 +382,7 @@ func (c *channel) refresh(ctx context.Context) error {
 	return nil
 }
 
-// scope returns the keys to read; whole = all keys of the server.
+// scope returns the sorted keys to read. If whole is true, all keys of the server must be read.
 func scope(subs []*subscriber, dirty map[string]bool, all bool) (keys []string, whole bool) {
 	wanted := map[string]bool{}
 	for _, sub := range subs {

@@ -23,12 +23,12 @@ type server struct {
 	mu       sync.Mutex
 	items    map[string]string
 	readErr  error
-	listen   error  // of the next Listen; nil = it connects
+	listen   error  // error of the next Listen; nil = Listen connects
 	silent   string // why changes are not reported
 	reports  follow.Reports
 	cut      context.CancelFunc // ends the connection
 	reads    [][]string
-	channels []string // of Listen
+	channels []string // channels of the calls of Listen
 }
 
 func (s *server) Read(_ context.Context, keys []string) ([]configuration.Item, error) {
@@ -67,7 +67,7 @@ func (s *server) Listen(ctx context.Context, channel string, reports follow.Repo
 	return errors.New("the connection was lost")
 }
 
-// set changes items. An empty value deletes. It reports nothing.
+// set changes items without a report. An empty value deletes the item.
 func (s *server) set(pairs ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,7 +84,7 @@ func (s *server) update(change func()) {
 	change()
 }
 
-// bed is a Hub with one subscription, in a bubble of synctest.
+// bed is a Hub with one subscription. It runs in a bubble of synctest.
 type bed struct {
 	*server
 	t   *testing.T
@@ -93,7 +93,7 @@ type bed struct {
 	log bytes.Buffer
 }
 
-// in runs a test. The server has the items a=1 and b=1 at the start.
+// in runs test with a bed, in a bubble of synctest. At the start, the server has the items a=1 and b=1.
 func in(t *testing.T, prepare func(*server), test func(*bed), keys ...string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -113,10 +113,11 @@ func in(t *testing.T, prepare func(*server), test func(*bed), keys ...string) {
 
 func plain(*server) {}
 
-// want reads until the given items have come, as key=value, with no value for a deletion. None may come besides them.
+// want reads until it has received the given items, each as key=value. A deleted item has no value. The test fails if
+// another item arrives.
 func (b *bed) want(items ...string) {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.t.Context(), time.Hour) // of the bubble
+	ctx, cancel := context.WithTimeout(b.t.Context(), time.Hour) // an hour of virtual time
 	defer cancel()
 	var got []string
 	for len(got) < len(items) {
@@ -134,7 +135,7 @@ func (b *bed) want(items ...string) {
 	}
 }
 
-// idle fails if an item comes within d.
+// idle checks that no item arrives within d.
 func (b *bed) idle(d time.Duration) {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.t.Context(), d)
@@ -149,13 +150,13 @@ func TestHub_ReportedKeysAreReadAgain(t *testing.T) {
 		b.set("a", "2", "c", "1")
 		b.reports.Changed("a")
 		b.want("a=2")
-		b.idle(time.Second) // c was not reported
+		b.idle(time.Second) // the server did not report c
 		b.reports.Changed("c")
 		b.want("c=1")
 		b.set("a", "")
 		b.reports.Changed("a")
 		b.want("a=")
-		b.reports.Changed("b") // without a change
+		b.reports.Changed("b") // a report although nothing has changed
 		b.idle(time.Second)
 		if got := slices.Sorted(slices.Values(b.sub.Present())); !slices.Equal(got, []string{"b", "c"}) {
 			b.t.Errorf("present are %v", got)
@@ -213,7 +214,7 @@ func TestHub_PollsASilentServer(t *testing.T) {
 func TestHub_SubscriptionHasItsKeysOnly(t *testing.T) {
 	in(t, plain, func(b *bed) {
 		b.set("a", "2", "c", "2", "d", "1")
-		b.reports.Changed() // any key
+		b.reports.Changed() // any key may have changed
 		b.want("c=2")
 		for _, keys := range b.reads {
 			if !slices.Equal(keys, []string{"c", "z"}) {
@@ -235,7 +236,7 @@ func TestHub_InitialDeliversPresentItems(t *testing.T) {
 	})
 }
 
-// The channel is left after the last subscription, and joined again by the next one.
+// The hub stops listening to a channel after its last subscription, and listens again for the next subscription.
 func TestHub_ListensWhileThereAreSubscriptions(t *testing.T) {
 	in(t, plain, func(b *bed) {
 		other, err := b.hub.Subscribe(b.t.Context(), "other", nil, false)

@@ -2,8 +2,8 @@
 // table with the layout of Dapr's component.
 //
 // It owns the statements that read the table. The table must exist, and this package never writes it. A trigger in
-// the database reports changes with NOTIFY; the user creates it. The goroutines are those of follow.Hub and of the
-// connection pool; Close ends them.
+// the database reports changes with NOTIFY; the user creates it. A follow.Hub and the connection pool start
+// goroutines; Close ends them.
 package postgresql
 
 import (
@@ -59,9 +59,9 @@ func isName(text string) bool { return names.MatchString(text) }
 
 // Options are the settings of a store.
 type Options struct {
-	Metadata component.Values // of Fields
+	Metadata component.Values // values of Fields
 	Logger   *slog.Logger
-	Poll     time.Duration // between reads without a channel; 0 = that of follow
+	Poll     time.Duration // pause between reads without a channel; 0 = the default of follow
 }
 
 // Store implements configuration.Store.
@@ -69,7 +69,7 @@ type Store struct {
 	client  *pgstate.Client
 	hub     *follow.Hub
 	source  source
-	channel string // of subscriptions that name none
+	channel string // channel of subscriptions that do not name a channel
 }
 
 var _ configuration.Store = (*Store)(nil)
@@ -85,7 +85,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	s := &Store{client: client, source: source{client, table}, channel: o.Metadata.Text("notifyChannel")}
 	s.hub = follow.New(follow.Options{Source: s.source, Logger: o.Logger, Poll: o.Poll})
 	if err := outside.Wait(ctx, s.source.check); err != nil {
-		_ = client.Close() // the cause is what matters
+		_ = client.Close() // the error of check is more useful
 		return nil, err
 	}
 	return s, nil
@@ -127,15 +127,16 @@ type source struct {
 
 const op = "postgresql.Get"
 
-// columns is the start of the statement that reads items, and newest is its end. The statement selects one row for each
-// key: the row with the highest version. Numeric versions are compared as numbers.
+// columns is the start of the statement that reads items, and newest is its end. The statement selects one row for
+// each key: the row with the highest version. Numeric versions are compared as numbers.
 const columns = `SELECT DISTINCT ON (key) key::text, coalesce(value::text, ''), coalesce(version::text, ''),
 coalesce(metadata::text, '') FROM `
 
 const newest = ` ORDER BY key, CASE WHEN version::text ~ '^[0-9]{1,100}$' THEN version::text::numeric END
 DESC NULLS LAST, version::text DESC`
 
-// check returns fault.Invalid if the table cannot be read.
+// check returns fault.Invalid if the table does not exist or has other columns, and another error if it cannot be
+// read.
 func (s source) check(ctx context.Context) error {
 	err := s.client.Read(ctx, op, func(pgx.CollectableRow) error { return nil }, columns+s.table+" WHERE false"+newest)
 	if err == nil || fault.Is(err, fault.Denied) || fault.Is(err, fault.Timeout) {
@@ -205,8 +206,8 @@ func (s source) Listen(ctx context.Context, channel string, reports follow.Repor
 		return ctx.Err()
 	}
 	return s.client.Listen(ctx, channel, reports.Ready, func(payload string) {
-		// {"data": {"key": ...}}, in any case of letters. The row itself is read from the table: a payload has no more
-		// than 8000 bytes, and does not tell whether the row was deleted.
+		// The payload is {"data": {"key": ...}}; the case of the names is ignored. Follow then reads the row from the
+		// table, because a payload has at most 8000 bytes and does not show whether the row was deleted.
 		var message struct {
 			Data struct {
 				Key string `json:"key"`

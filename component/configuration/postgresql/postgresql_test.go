@@ -37,7 +37,7 @@ type subject struct {
 	table  string
 }
 
-// tables counts the tables of all servers, whose names differ.
+// tables is the number of tables in all servers. It makes the names of tables unique.
 var tables int
 
 func newSubject(srv *postgrestest.Server, key string) subject {
@@ -142,7 +142,7 @@ func TestStore_HighestVersionCounts(t *testing.T) {
 	}
 }
 
-// TestStore_ChannelOfRequest subscribes as applications of Dapr do.
+// TestStore_ChannelOfRequest names the channel in the metadata of the subscription, as applications of Dapr do.
 func TestStore_ChannelOfRequest(t *testing.T) {
 	srv := databases.Start(t)
 	s := newSubject(srv, "PRIMARY KEY")
@@ -152,7 +152,7 @@ func TestStore_ChannelOfRequest(t *testing.T) {
 	testutil.Must(t, err)
 	defer sub.Close()
 	s.Set(t, configuration.Item{Key: "a", Value: "1"})
-	// A channel that is not listened to would be noticed after a minute.
+	// If the store did not listen to the channel, it would read the change only after a minute.
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	if items, err := sub.Next(ctx); err != nil || len(items) != 1 || items[0].Value != "1" {

@@ -14,7 +14,7 @@ import (
 
 const (
 	watchMark = 15 * time.Second      // how often the position advances without changes
-	minPause  = 50 * time.Millisecond // before a watch is started again; doubles
+	minPause  = 50 * time.Millisecond // pause before a watch is started again; it doubles
 	maxPause  = 2 * time.Second
 )
 
@@ -24,28 +24,29 @@ const (
 type mirror struct {
 	store  *Store
 	cancel context.CancelFunc
-	synced chan struct{} // closed when the state at the start is known, or start has failed
+	synced chan struct{} // closed when the current state is known, or the start has failed
 
 	mu      sync.Mutex
-	err     error // of a start that failed
-	stopped error // of subscriptions after stop
+	err     error // error of a start that failed
+	stopped error // error of subscriptions after stop
 	ready   bool
 	subs    map[*subscriber]bool
 	known   map[string]uint64 // revisions of the items
-	applied uint64            // every change up to it was seen
+	applied uint64            // every change up to this revision was seen
 
 	// The fields below are used by run only.
-	resume state.Position  // of the next watch
+	resume state.Position  // position of the next watch
 	fresh  map[string]bool // keys of a snapshot that is being read; nil = none
-	differ []state.Change  // its items that are not known in this version
+	differ []state.Change  // items of the snapshot whose revision is not the one in known
 }
 
 // subscriber is one subscription.
 type subscriber struct {
 	queue *configuration.Queue
-	keys  map[string]bool   // nil = all
-	floor map[string]uint64 // revisions that were delivered as present items
-	// revisions of the changes that came while the current items were read; nil = they are not being read
+	keys  map[string]bool   // subscribed keys; nil = all
+	floor map[string]uint64 // revisions of the items that initial has delivered
+	// newest has the revisions of changes that arrive while initial reads the current items; nil = initial is not
+	// running
 	newest map[string]uint64
 }
 
@@ -83,7 +84,7 @@ func (s *Store) Subscribe(ctx context.Context, r configuration.SubscribeRequest)
 	return sub.queue, nil
 }
 
-// join adds a subscription to the mirror, which it starts for the first one.
+// join adds a subscription to the mirror. For the first subscription, it starts the mirror.
 func (s *Store) join(sub *subscriber) (*mirror, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,7 +126,7 @@ func (m *mirror) await(ctx context.Context, sub *subscriber) error {
 	if m.err != nil {
 		return m.err
 	}
-	if m.stopped != nil { // nothing would end the subscription
+	if m.stopped != nil { // the mirror has stopped, so it would never end the subscription
 		return m.stopped
 	}
 	m.subs[sub] = true
@@ -225,7 +226,8 @@ func (m *mirror) run(ctx context.Context) {
 	}
 }
 
-// begin ends the start of the mirror.
+// begin marks the mirror as started. If err is not nil, the start has failed. After a completed start, begin does
+// nothing.
 func (m *mirror) begin(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -239,7 +241,8 @@ func (m *mirror) begin(err error) {
 	close(m.synced)
 }
 
-// follow watches the store until the watch ends. The next call goes on from there.
+// follow watches the store until the watch ends. The next call resumes at the last position if that is possible, and
+// otherwise reads a new snapshot.
 func (m *mirror) follow(ctx context.Context) error {
 	r := state.WatchRequest{Prefix: prefix, Snapshot: true}
 	if m.ready && m.resume != (state.Position{}) {
@@ -273,7 +276,8 @@ func (m *mirror) follow(ctx context.Context) error {
 	}
 }
 
-// apply passes on what has changed.
+// apply delivers the changes in one part of the watch to the subscriptions. It stores the items of a snapshot until
+// the snapshot is complete.
 func (m *mirror) apply(part *state.WatchPart) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -293,7 +297,7 @@ func (m *mirror) apply(part *state.WatchPart) error {
 		}
 	}
 	for i := range part.Changes {
-		if c := &part.Changes[i]; c.Revision > m.applied { // a watch that goes on may repeat a part of a request
+		if c := &part.Changes[i]; c.Revision > m.applied { // a resumed watch may repeat some changes
 			m.applied = c.Revision
 			m.changed(c)
 		}
@@ -301,7 +305,8 @@ func (m *mirror) apply(part *state.WatchPart) error {
 	return nil
 }
 
-// complete ends a snapshot as of a revision. The caller holds m.mu.
+// complete handles the end of a snapshot of the state at revision. It delivers the differences from the known items.
+// If the snapshot is older than a delivered change, it returns fault.Unavailable. The caller holds m.mu.
 func (m *mirror) complete(revision uint64) error {
 	fresh, differ := m.fresh, m.differ
 	m.fresh, m.differ = nil, nil
@@ -324,7 +329,7 @@ func (m *mirror) complete(revision uint64) error {
 	return nil
 }
 
-// changed notes a change and gives it to the subscriptions. The caller holds m.mu.
+// changed records a change and delivers it to the subscriptions. The caller holds m.mu.
 func (m *mirror) changed(c *state.Change) {
 	key := strings.TrimPrefix(c.Key, prefix)
 	item := configuration.Item{Key: key}

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestMirror_SubscriptionAfterStopEnds lets a subscription join between the end of the mirror's start and stop. Nothing
-// would end it later.
+// TestMirror_SubscriptionAfterStopEnds lets a subscription join between the end of the mirror's start and stop.
+// Without a check, nothing would end this subscription.
 func TestMirror_SubscriptionAfterStopEnds(t *testing.T) {
 	m := &mirror{cancel: func() {}, synced: make(chan struct{}), subs: map[*subscriber]bool{}, ready: true}
 	close(m.synced)

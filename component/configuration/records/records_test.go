@@ -52,7 +52,7 @@ func TestStore_RefusesTooManyItems(t *testing.T) {
 		}
 		w.Set(t, items...)
 	}
-	w.Set(t, configuration.Item{Key: "k0-0", Value: "changed"}) // no new key
+	w.Set(t, configuration.Item{Key: "k0-0", Value: "changed"}) // this write adds no key
 	_, err := s.Write(t.Context(), configuration.WriteRequest{
 		Changes: []configuration.Change{{Item: configuration.Item{Key: "one more"}}}})
 	if !fault.Is(err, fault.TooLarge) {
@@ -60,15 +60,15 @@ func TestStore_RefusesTooManyItems(t *testing.T) {
 	}
 }
 
-// breaking is a store whose watches end when the test requests it. The reason is the loss of a server, a restore, or
-// changes that are no longer kept.
+// breaking is a store whose watches end when the test requests it. The test chooses the reason: a lost server, a
+// restore, or compacted changes.
 type breaking struct {
 	*inmemory.Store
 	mu     sync.Mutex
 	reason error
 	cut    context.CancelFunc
-	paused chan struct{} // new watches wait for it; nil = none
-	forget string        // drops changes of this key: a defect
+	paused chan struct{} // new watches wait until this channel is closed; nil = they do not wait
+	forget string        // key whose changes are dropped, as by a defect
 }
 
 func (b *breaking) Watch(ctx context.Context, r state.WatchRequest) (state.Watch, error) {
@@ -119,7 +119,7 @@ func (w *brokenWatch) Next(ctx context.Context, wait time.Duration) (state.Watch
 	return part, err
 }
 
-// lose ends the watch, and lets the next one begin when resume is called.
+// lose ends the watch with reason. The next watch begins when resume is called.
 func (b *breaking) lose(reason error) (resume func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -162,7 +162,7 @@ func TestSubscription_SurvivesLossOfItsWatch(t *testing.T) {
 	}
 }
 
-// A defect that the tests must find: the store forgets the changes of a key.
+// If the store loses the changes of a key, the tests of this package must find the defect.
 func TestSubscription_ForgottenChangeIsNoticed(t *testing.T) {
 	b := &breaking{Store: inmemory.Open(inmemory.Options{}), forget: "a"}
 	s := open(t, b)
@@ -174,12 +174,12 @@ func TestSubscription_ForgottenChangeIsNoticed(t *testing.T) {
 	if len(seen.Values) != 1 {
 		t.Fatal("the defect has no effect, so the test would not find it")
 	}
-	// The mirror compares versions when it starts anew, so the defect does not last.
+	// A new watch of the mirror compares versions, and so repairs the effect of the defect.
 	b.lose(&state.WatchEnd{Reason: state.WatchCompacted})()
 	seen.Value(t, "a", "1")
 }
 
-// pausing is a store whose next read of items, once it is armed, waits until the test has written.
+// pausing is a store. When it is armed, its next read of items waits until the test has written.
 type pausing struct {
 	records.Backing
 	armed   atomic.Bool
@@ -196,7 +196,7 @@ func (p *pausing) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.
 	return items, err
 }
 
-// Items that change while the current items are read for a subscription are delivered as they are after the change.
+// An item that changes while a subscription reads the current items is delivered with its new value.
 func TestSubscription_InitialItemsReplaceNoNewerChange(t *testing.T) {
 	backing := &pausing{Backing: inmemory.Open(inmemory.Options{}), read: make(chan struct{}),
 		written: make(chan struct{})}
@@ -260,7 +260,7 @@ func TestStore_NoGoroutineWithoutSubscriptions(t *testing.T) {
 
 func item(key, value string) configuration.Item { return configuration.Item{Key: key, Value: value} }
 
-// rewriting is a state store in which all items are written anew while a read of several parts is under way.
+// rewriting is a state store in which all items are written again during a read of several parts.
 type rewriting struct {
 	*inmemory.Store
 	writes  int
@@ -273,7 +273,7 @@ func (r *rewriting) BulkGet(ctx context.Context, q state.BulkGetRequest) ([]stat
 	const first = 64 // keys of the first part
 	if len(q.Keys) == first && r.writes > 0 && !r.busy {
 		r.writes--
-		r.busy = true // the write reads too
+		r.busy = true // the write also calls BulkGet
 		r.rewrite()
 		r.busy = false
 	}

@@ -55,7 +55,7 @@ type Store struct {
 	options Options
 	backing Backing
 
-	running sync.WaitGroup // mirrors
+	running sync.WaitGroup // counts running mirrors
 
 	mu     sync.Mutex
 	mirror *mirror // nil without subscriptions
@@ -94,7 +94,7 @@ type record struct {
 	Metadata map[string]string `json:"metadata,omitempty"`
 }
 
-// itemOf converts a stored value.
+// itemOf returns the item in a stored value. It returns fault.Corrupt if the value cannot be decoded.
 func itemOf(stored string, value []byte, version string) (configuration.Item, error) {
 	key := strings.TrimPrefix(stored, prefix)
 	var r record
@@ -112,7 +112,7 @@ func (s *Store) Get(ctx context.Context, r configuration.GetRequest) (configurat
 		o.Consistency = state.Strong
 	}
 	if !r.Strong || len(r.Keys) > 0 && len(r.Keys) <= bulkSize {
-		return s.read(ctx, r, o) // one part of a strong read is one state
+		return s.read(ctx, r, o) // a read of one part already returns a consistent state
 	}
 	last, err := s.read(ctx, r, o)
 	for range snapshotReads {
@@ -142,7 +142,7 @@ func sameVersions(a, b []configuration.Item) bool {
 	})
 }
 
-// read reads items in parts.
+// read reads the items with the given keys, or all items without keys, in parts of bulkSize.
 func (s *Store) read(ctx context.Context, r configuration.GetRequest, o state.ReadOptions) (configuration.Found,
 	error) {
 	keys, session, err := r.Keys, o.Session, error(nil)
@@ -180,14 +180,14 @@ func (s *Store) read(ctx context.Context, r configuration.GetRequest, o state.Re
 	return out, nil
 }
 
-// distinct returns the keys in their order, each once.
+// distinct returns the keys sorted, without duplicates.
 func distinct(keys []string) []string {
 	keys = slices.Clone(keys)
 	slices.Sort(keys)
 	return slices.Compact(keys)
 }
 
-// list returns all keys.
+// list returns the keys of all items, and the session after the read.
 func (s *Store) list(ctx context.Context, o state.ReadOptions) (keys []string, session string, err error) {
 	after := ""
 	for {
@@ -278,11 +278,11 @@ func (s *Store) room(ctx context.Context, changes []configuration.Change) error 
 	return nil
 }
 
-// ended reports whether the error of a watch means that its position is of no use any more.
+// ended reports whether the error of a watch means that the watch cannot be resumed at its position.
 func ended(err error) bool {
 	var end *state.WatchEnd
 	if errors.As(err, &end) {
 		return end.Reason == state.WatchCompacted || end.Reason == state.WatchRestored
 	}
-	return fault.Is(err, fault.Invalid) // the position of another cluster
+	return fault.Is(err, fault.Invalid) // the position belongs to another cluster
 }

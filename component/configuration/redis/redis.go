@@ -2,8 +2,8 @@
 // with the layout of Dapr's component.
 //
 // It owns the encoding of an item. The key of the item is the Redis key. The Redis string is the value, or value and
-// version separated by ||. This package never writes to Redis. The goroutines are those of follow.Hub and of the
-// client library; Close ends them.
+// version separated by ||. This package never writes to Redis. A follow.Hub and the client library start goroutines;
+// Close ends them.
 package redis
 
 import (
@@ -33,14 +33,14 @@ func Fields() []component.Field { return redisstate.ClientFields() }
 // portion is how many keys are read in one round trip.
 const portion = 256
 
-// maxSkipped is how many keys that are left out are logged.
+// maxSkipped is the maximum number of skipped keys that a store logs.
 const maxSkipped = 100
 
 // Options are the settings of a store.
 type Options struct {
-	Metadata component.Values // of Fields
+	Metadata component.Values // values of Fields
 	Logger   *slog.Logger
-	Poll     time.Duration // between reads if Redis reports no changes; 0 = that of follow
+	Poll     time.Duration // pause between reads if Redis reports no changes; 0 = the default of follow
 }
 
 // Store implements configuration.Store.
@@ -88,8 +88,8 @@ type source struct {
 	skipped *skipped
 }
 
-// Read implements follow.Source. It leaves out items that are not UTF-8. gRPC cannot send them, so one such item would
-// make every read of all keys fail, and every subscription.
+// Read implements follow.Source. It leaves out items that are not UTF-8. gRPC cannot send such an item, so every read
+// of all keys and every subscription would fail.
 func (s source) Read(ctx context.Context, keys []string) ([]configuration.Item, error) {
 	const op = "redis.Get"
 	keys = slices.Clone(keys)
@@ -129,7 +129,7 @@ func (s source) Read(ctx context.Context, keys []string) ([]configuration.Item, 
 type skipped struct {
 	log  *slog.Logger
 	mu   sync.Mutex
-	keys map[string]bool // logged
+	keys map[string]bool // keys that were logged
 }
 
 // add logs a key, but no key twice, and no more than maxSkipped keys.
@@ -149,7 +149,7 @@ func (s *skipped) add(key string) {
 	}
 }
 
-// itemOf reads the form of Dapr, value||version.
+// itemOf parses a Redis string in Dapr's form value||version. The version may be missing.
 func itemOf(key, text string) configuration.Item {
 	value, rest, _ := strings.Cut(text, state.Separator)
 	version, _, _ := strings.Cut(rest, state.Separator)

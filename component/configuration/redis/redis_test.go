@@ -72,7 +72,8 @@ func TestStore_PassesSuite(t *testing.T) {
 		})
 }
 
-// TestStore_PassesSuiteWithoutNotifications uses a server that does not allow CONFIG, as those of clouds.
+// TestStore_PassesSuiteWithoutNotifications uses a server that does not allow the command CONFIG, like the servers of
+// cloud providers.
 func TestStore_PassesSuiteWithoutNotifications(t *testing.T) {
 	configurationtest.Run(t, configurationtest.Traits{NoVersions: true},
 		func(t *testing.T) (configuration.Store, configurationtest.Subject) {
@@ -166,7 +167,8 @@ func TestStore_ExpiryIsReported(t *testing.T) {
 	seen.Until(t, "expiry of a", func() bool { return seen.Deleted["a"] })
 }
 
-// TestStore_KeepsReportsOfOthers checks that the setting of the server is extended, not replaced.
+// TestStore_KeepsReportsOfOthers checks that the store extends notify-keyspace-events of the server, and does not
+// replace it.
 func TestStore_KeepsReportsOfOthers(t *testing.T) {
 	srv := redistest.StartDurable(t, "--notify-keyspace-events", "Em")
 	s := open(t, "redisHost", srv.Address)

@@ -2,8 +2,8 @@
 // component.
 //
 // A lock is a Redis string with an expiry. The value is the owner, and the key is lock||{prefix}||{resource}. The
-// clock of Redis determines the expiry. Tokens, renewal and waiting are not supported. The only goroutines are those
-// of the client library; Close ends them.
+// clock of Redis determines the expiry. Tokens, renewal and waiting are not supported. Only the client library starts
+// goroutines; Close ends them.
 package redis
 
 import (
@@ -38,7 +38,7 @@ const largestReply = 256 << 10
 
 // Options are the settings of a store.
 type Options struct {
-	Metadata component.Values // of Fields
+	Metadata component.Values // values of Fields
 	Logger   *slog.Logger
 }
 
@@ -62,7 +62,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return nil, err
 	}
 	if err := refuseReplicas(ctx, client); err != nil {
-		_ = client.Close() // the cause is what matters
+		_ = client.Close() // the error of refuseReplicas is more useful
 		return nil, err
 	}
 	o.Logger.Info("locks in Redis have no fencing token, so they protect nothing against a paused process",
@@ -91,7 +91,8 @@ func nameOf(k lock.Key) string {
 	return "lock" + state.Separator + k.Prefix + state.Separator + k.Resource
 }
 
-// TryLock implements lock.Store. The grant has no token. A claim that exceeds a bound is refused, as in every store.
+// TryLock implements lock.Store. The grant has no token. A claim that exceeds a bound of lock.Claim.Check is
+// fault.TooLarge.
 func (s *Store) TryLock(ctx context.Context, c lock.Claim) (lock.Grant, error) {
 	if err := c.Check("redis.TryLock"); err != nil {
 		return lock.Grant{}, err

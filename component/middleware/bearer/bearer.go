@@ -2,7 +2,7 @@
 // Connect issuer.
 //
 // It owns the check of the Authorization header, and the cache of the issuer's keys. It fetches the keys when a token
-// first needs them. Its only goroutines are those of fetches; Close ends them.
+// first needs them. Each fetch runs in a goroutine; Close ends it.
 package bearer
 
 import (
@@ -93,7 +93,8 @@ func (b *Bearer) unavailable(part string) error {
 			" cannot be read"}
 }
 
-// unauthorized never contains the token or the cause, which can quote it.
+// unauthorized returns the refusal of a request without a valid token. The parameter kind is the error in the header
+// Www-Authenticate; empty = none. The refusal never contains the token, or the cause, which may quote the token.
 func unauthorized(text, kind string) error {
 	challenge := "Bearer"
 	if kind != "" {

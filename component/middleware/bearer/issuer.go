@@ -34,15 +34,15 @@ type issuer struct {
 	fetches       *flight.Group[[]jose.JSONWebKey]
 
 	mu      sync.Mutex // guards the fields below
-	config  *config    // nil until it was read
+	config  *config    // nil until the configuration was read
 	keys    []jose.JSONWebKey
-	fetched time.Time // when keys were
+	fetched time.Time // time of the fetch of keys
 }
 
-// config is the part of an OpenID configuration that matters. It is immutable.
+// config is the part of an OpenID configuration that the middleware uses. It is immutable.
 type config struct {
 	keysURL    string
-	algorithms []string // of signatures; empty = RS256 only
+	algorithms []string // accepted signature algorithms; empty = only RS256
 }
 
 func newIssuer(name, keysURL string) *issuer {
@@ -63,7 +63,8 @@ func (i *issuer) close() {
 	i.client.CloseIdleConnections()
 }
 
-// configuration returns the OpenID configuration. The first call fetches it.
+// configuration returns the OpenID configuration. The first call fetches it from the issuer, unless the component
+// sets the address of the keys.
 func (i *issuer) configuration(ctx context.Context) (*config, error) {
 	i.mu.Lock()
 	known := i.config
@@ -131,7 +132,8 @@ func (i *issuer) known() (keys []jose.JSONWebKey, recent bool) {
 	return i.keys, time.Since(i.fetched) < keysPause
 }
 
-// fetch fetches keys. It omits keys of types that the library does not know.
+// fetch fetches the keys of the issuer. It omits keys that are invalid, not public, or of a type that the library
+// does not know. It returns fault.Corrupt if no key remains.
 func (i *issuer) fetch(ctx context.Context, url string) ([]jose.JSONWebKey, error) {
 	const op = "bearer.fetch"
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -197,8 +199,8 @@ func (a *attempt) VerifySignature(ctx context.Context, token string) ([]byte, er
 	return nil, errors.New("no key of the issuer verifies the token")
 }
 
-// verify verifies a token. It uses the keys that have the key id of the token. If the token has no key id, it tries all
-// keys.
+// verify verifies a token. It uses the keys that have the key id of the token. If the token has no key id, it tries
+// all keys.
 func verify(signed *jose.JSONWebSignature, keys []jose.JSONWebKey) ([]byte, bool) {
 	id := signed.Signatures[0].Header.KeyID // the verifier has checked that there is one signature
 	for _, key := range keys {

@@ -75,7 +75,7 @@ func (i *remote) open() *bearer.Bearer {
 	return b
 }
 
-// request returns a request with a token whose header names a key.
+// request returns a request with a token whose header has the key id kid.
 func (i *remote) request(ctx context.Context, kid string) *http.Request {
 	i.t.Helper()
 	token := jwt.NewWithClaims(jwt.SigningMethodRS256,
@@ -98,7 +98,7 @@ func status(err error) int {
 	return 0
 }
 
-// Requests do not wait for one another if the issuer hangs, and a request waits no longer than its own context.
+// If the issuer hangs, requests do not wait one after another. A request waits at most until its own context ends.
 func TestBearer_HangingIssuerDelaysEachRequestOnce(t *testing.T) {
 	for name, known := range map[string]bool{"configuration": false, "keys": true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -132,7 +132,7 @@ func TestBearer_HangingIssuerDelaysEachRequestOnce(t *testing.T) {
 			}
 			<-time.After(10 * time.Second)
 			synctest.Wait()
-			wait(i.request(t.Context(), "other"), 10*time.Second) // the failure is remembered
+			wait(i.request(t.Context(), "other"), 10*time.Second) // the failure is not old enough for another fetch
 			if n := i.fetches.Load(); n != 1 {
 				t.Errorf("%s: %d fetches", name, n)
 			}
@@ -185,7 +185,7 @@ func TestBearer_KnownKeysWorkWithoutTheIssuer(t *testing.T) {
 	})
 }
 
-// An answer of the issuer takes a bounded amount of memory.
+// An answer of the issuer cannot use more than a bounded amount of memory.
 func TestBearer_LargeAnswersOfTheIssuerAreRefused(t *testing.T) {
 	for name, answer := range map[string]http.HandlerFunc{
 		"body": func(w http.ResponseWriter, _ *http.Request) {

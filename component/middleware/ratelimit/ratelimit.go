@@ -1,8 +1,8 @@
 // Package ratelimit implements the middleware middleware.http.ratelimit, which limits the request rate of each client
 // address.
 //
-// It owns one token bucket per address, for at most 10,000 addresses. It removes a bucket when it is full again. It has
-// no goroutines.
+// It owns one token bucket per address, for at most 10,000 addresses. It removes a bucket when it is full again. It
+// has no goroutines.
 package ratelimit
 
 import (
@@ -46,12 +46,12 @@ func parse(text string) (float64, error) {
 type Limiter struct {
 	perSecond float64
 	burst     int
-	refill    time.Duration // after which a bucket without requests is full
+	refill    time.Duration // time after which a bucket without requests is full
 	now       func() time.Time
 
 	mu      sync.Mutex
 	clients map[string]*list.Element
-	order   list.List // of *client, the one without a request for longest first
+	order   list.List // of *client, least recently used first
 }
 
 type client struct {
@@ -109,7 +109,8 @@ func (l *Limiter) allow(address string) bool {
 	return c.tokens.AllowN(now, 1)
 }
 
-// forget removes the buckets that are full, and the oldest ones above maxClients. The caller holds the mutex.
+// forget removes full buckets. While there are more than maxClients buckets, it also removes the least recently used
+// one. The caller holds the mutex.
 func (l *Limiter) forget(now time.Time) {
 	for e := l.order.Front(); e != nil; e = l.order.Front() {
 		c := e.Value.(*client)

@@ -32,7 +32,7 @@ func Fields() []component.Field {
 
 // Aliases rewrites the paths of requests that match an alias.
 type Aliases struct {
-	routes []route // longer patterns first
+	routes []route // patterns with fewer variables first
 }
 
 // route is a path pattern and its replacement. The pattern may have variables such as {id}. A variable matches any
@@ -40,7 +40,7 @@ type Aliases struct {
 type route struct {
 	from  []string
 	to    string // escaped path
-	query string // of the replacement
+	query string // query of the replacement
 }
 
 // Open makes the middleware from its metadata.
@@ -49,7 +49,7 @@ func Open(v component.Values) (*Aliases, error) {
 	return &Aliases{routes}, err
 }
 
-// parse reads a mapping of paths in JSON or YAML.
+// parse parses a mapping of paths in JSON or YAML. It returns the routes in the order in which Filter tries them.
 func parse(text string) ([]route, error) {
 	table := map[string]string{}
 	if json.Unmarshal([]byte(text), &table) != nil {
@@ -74,7 +74,7 @@ func parse(text string) ([]route, error) {
 		}
 		out = append(out, r)
 	}
-	slices.SortFunc(out, func(a, b route) int { // fixed parts before variables, then by name
+	slices.SortFunc(out, func(a, b route) int { // fewer variables first, then by path
 		if d := variables(a) - variables(b); d != 0 {
 			return d
 		}
@@ -106,7 +106,7 @@ func names(to string) (out []string) {
 	return out
 }
 
-// fill replaces each variable of a replacement.
+// fill returns the replacement to, with each variable replaced by the result of value.
 func fill(to string, value func(name string) string) string {
 	var b strings.Builder
 	for {

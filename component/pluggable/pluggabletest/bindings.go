@@ -79,7 +79,7 @@ type Input struct {
 // inputStream is one stream of events.
 type inputStream struct {
 	components.InputBinding_ReadServer
-	end     chan struct{} // closed to end it
+	end     chan struct{} // closed to end the stream
 	waiting map[string]chan *components.ReadRequest
 }
 

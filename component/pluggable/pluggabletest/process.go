@@ -57,10 +57,10 @@ type Service func(s *grpc.Server, i *Instances)
 
 // Process is a process with components.
 type Process struct {
-	Path       string // of the socket
+	Path       string // path of the socket
 	Reflection Reflection
 	Services   []Service
-	Instances  *Instances // of all incarnations
+	Instances  *Instances // components of all incarnations of the process
 
 	t      testing.TB
 	mu     sync.Mutex
@@ -91,7 +91,7 @@ func (p *Process) Run() {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	l.(*net.UnixListener).SetUnlinkOnClose(false) // as after kill -9
+	l.(*net.UnixListener).SetUnlinkOnClose(false) // the socket stays, as after kill -9
 	p.Instances.forget()
 	s := grpc.NewServer()
 	for _, register := range p.Services {
@@ -109,7 +109,7 @@ func (p *Process) Run() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.server = s
-	p.served.Go(func() { _ = s.Serve(l) }) // it fails when the process is killed
+	p.served.Go(func() { _ = s.Serve(l) }) // Serve fails when the process is killed
 }
 
 // Kill ends the process at once. Its socket stays, without a listener.
@@ -132,9 +132,9 @@ func (p *Process) stop(how func(*grpc.Server)) {
 // Instances are the components of a process that have been initialised.
 type Instances struct {
 	mu     sync.Mutex
-	ready  map[string]bool // since the start of the process
+	ready  map[string]bool // components initialised since the start of the process
 	inits  int
-	last   map[string]string // properties
+	last   map[string]string // properties of the last call of Init
 	refuse error
 }
 

@@ -18,10 +18,11 @@ type PubSub struct {
 	components.UnimplementedPubSubServer
 
 	Broker pubsub.Broker
-	Offers []string // the features
-	// Published gets the metadata of each message, and of each request with several messages; nil = nothing.
+	Offers []string // features that the process reports
+	// Published is called with the metadata of each message, and of each request with several messages; nil =
+	// nothing.
 	Published func(metadata map[string]string)
-	// Subscribed gets the topic of each stream; nil = nothing.
+	// Subscribed is called with the topic of each new stream; nil = nothing.
 	Subscribed func(topic *components.Topic)
 	// Change changes a message before it is sent; nil = nothing.
 	Change func(m *components.PullMessagesResponse)

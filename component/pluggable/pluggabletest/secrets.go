@@ -15,7 +15,7 @@ type Secrets struct {
 	components.UnimplementedSecretStoreServer
 
 	Secrets map[string]map[string]string
-	Offers  []string // features
+	Offers  []string // features that the process reports
 	// Before is called before each call, with the name of the method; nil = nothing.
 	Before func(ctx context.Context, method string) error
 

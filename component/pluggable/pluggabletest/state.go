@@ -23,13 +23,13 @@ type State struct {
 
 	// Store keeps the data. It must be a state.Transactor and a state.BulkGetter.
 	Store   state.Store
-	Offers  []string // features
+	Offers  []string // features that the process reports
 	NoBulk  bool     // answers bulk calls with Unimplemented
 	NoETags bool     // answers have no ETags
-	Most    int64    // operations of a transaction; 0 = no limit
+	Most    int64    // largest number of operations in a transaction; 0 = no limit
 	// Before is called before each call, with the name of the method; nil = nothing.
 	Before func(ctx context.Context, method string) error
-	// AnswerGet and AnswerBulk replace the answers of Get and BulkGet; nil = the answers are those of Store.
+	// AnswerGet and AnswerBulk replace the answers of Get and BulkGet; nil = Store answers.
 	AnswerGet  func(*components.GetRequest) *components.GetResponse
 	AnswerBulk func(*components.BulkGetRequest) *components.BulkGetResponse
 	SeenSet    func(*components.SetRequest) // is called with each request of Set; nil = nothing

@@ -20,9 +20,9 @@ import (
 type server struct {
 	base      string
 	tls       *tls.Config
-	namespace string // empty = none is named
+	namespace string // empty = the credentials have no namespace
 
-	token     string // exactly one of token, tokenFile and basic, or none
+	token     string // at most one of token, tokenFile and basic is set
 	tokenFile string
 	basic     string // user:password
 }
@@ -149,7 +149,7 @@ func fromKubeconfig(path string) (server, error) {
 		return server{}, invalid("reading the kubeconfig file: "+err.Error(), "set kubeconfigPath to one that exists")
 	}
 	var k kubeconfig
-	if yaml.Unmarshal(userfile.YAML(data), &k) != nil { // its error could quote a token
+	if yaml.Unmarshal(userfile.YAML(data), &k) != nil { // the error could quote a token
 		return server{}, invalid(path+" is not a kubeconfig file", "")
 	}
 	return k.server(path)

@@ -1,9 +1,9 @@
 // Package kubernetes implements the secret store secretstores.kubernetes. It reads the Secret objects of a Kubernetes
 // cluster over the HTTP API.
 //
-// It owns the requests and the choice of credentials: those of the pod, or of a kubeconfig file. It reads a token file
-// again for every request, because tokens of pods are valid for only an hour. Its goroutines are those of its
-// connections; Close ends them.
+// It owns the requests and the choice of credentials: those of the pod, or of a kubeconfig file. It reads a token
+// file again for every request, because tokens of pods are valid for only an hour. Only its connections have
+// goroutines; Close ends them.
 package kubernetes
 
 import (
@@ -27,7 +27,7 @@ const ServiceAccountDir = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 // Options configure a store.
 type Options struct {
-	Namespace string // default of requests; empty = that of the credentials, otherwise "default"
+	Namespace string // default of requests; empty = from the credentials, otherwise "default"
 	// Kubeconfig is the path of a kubeconfig file. If it is empty, a store in a pod uses the service account of the
 	// pod. Outside of a pod, the store uses the file in KUBECONFIG, or otherwise ~/.kube/config.
 	Kubeconfig        string
@@ -70,7 +70,7 @@ func Open(o Options) (*Store, error) {
 	return s, nil
 }
 
-// secret is the part of a Secret object that is read.
+// secret is the part of a Secret object that this package reads.
 type secret struct {
 	Metadata struct {
 		Name string `json:"name"`
@@ -185,7 +185,7 @@ func (s *Store) authorize(_ context.Context, h http.Header, _ bool) (bool, error
 	return false, err
 }
 
-// problem reads the message of a Status object.
+// problem returns the message of a Status object, or "" if body is not a Status object.
 func problem(body []byte) string {
 	var status struct {
 		Kind    string `json:"kind"`

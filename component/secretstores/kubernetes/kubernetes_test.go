@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const token = "eyJhbGciOiJSUzI1NiJ9.theToken.sig"
 
-// server speaks the core/v1 API of secrets as its reference has it.
+// server starts a server that imitates the core/v1 API of Kubernetes for secrets.
 func server(t testing.TB) *secretstorestest.Fake {
 	db := `{"metadata":{"name":"db","namespace":"shop"},"data":{"password":"` + b64("hunter2") +
 		`","empty":"","binary":"//79"},"type":"Opaque"}`
@@ -54,7 +54,7 @@ func server(t testing.TB) *secretstorestest.Fake {
 	}))
 }
 
-// status is the form of every failure of the API.
+// status returns a handler that answers with an error in the form of the API.
 func status(code int, reason, message string) http.HandlerFunc {
 	return secretstorestest.Answer(code,
 		`{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"`+message+
@@ -180,7 +180,7 @@ func TestGet_NamespaceOfComponentThenPod(t *testing.T) {
 	}
 }
 
-// kubeconfig writes one with the fields of a user and of a cluster.
+// kubeconfig writes a kubeconfig file with the fields of a cluster and a user. It returns the path of the file.
 func kubeconfig(t testing.TB, cluster, user string) string {
 	return write(t, filepath.Join(t.TempDir(), "config"), `apiVersion: v1
 kind: Config

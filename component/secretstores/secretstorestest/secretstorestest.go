@@ -109,7 +109,7 @@ func (s *suite) absent() {
 	}
 }
 
-// oddNames are names that a store could misread as a path, a query or a pattern.
+// oddNames tests names that a store could misread as a path, a query or a pattern.
 func (s *suite) oddNames() {
 	known := ""
 	for name := range s.Secrets {
@@ -228,7 +228,8 @@ func (s *suite) unknownMetadata() {
 	}
 }
 
-// A store without the feature of several keys has one, with the secret's name.
+// features checks that each secret has only one key, the name of the secret, unless the store reports
+// FeatureMultipleKeyValues.
 func (s *suite) features() {
 	f, ok := s.store.(secretstores.Featurer)
 	if ok && slices.Contains(f.Features(), secretstores.FeatureMultipleKeyValues) {

@@ -24,7 +24,8 @@ type Service struct {
 	// for secrets.
 	About func(r *http.Request) bool
 	// The documented answers of the service when it wants fewer calls, refuses the credentials, finds them expired,
-	// does not know the secret, and cannot serve. The tests of nil answers are skipped.
+	// does not know the secret, and cannot serve. If Throttled or Absent is nil, its tests are skipped. Without
+	// Throttled, the test of a short failure is skipped too.
 	Throttled, Denied, Expired, Absent, Down http.HandlerFunc
 	// Confidential must not appear in any error: credentials and values.
 	Confidential []string
@@ -77,7 +78,7 @@ type troubled struct {
 	store secretstores.Store
 }
 
-// make answers requests for secrets with h, the first few or all.
+// make answers the first few requests for secrets with h. If few is 0, it answers all of them with h.
 func (x *troubled) make(h http.HandlerFunc, few int64) {
 	var count atomic.Int64
 	x.Fake.Trouble(func(w http.ResponseWriter, r *http.Request) bool {
@@ -144,7 +145,7 @@ func (x *troubled) downOnce() {
 
 func cut(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
 
-// The service accepts the request and sends nothing.
+// silent tests a service that accepts requests and never answers.
 func (x *troubled) silent() {
 	over := make(chan struct{})
 	x.Cleanup(func() { close(over) })
@@ -164,7 +165,7 @@ func (x *troubled) silent() {
 	}
 }
 
-// Connections are closed before an answer.
+// away tests a service that closes each connection without an answer.
 func (x *troubled) away() {
 	x.make(func(w http.ResponseWriter, _ *http.Request) {
 		conn, _, err := w.(http.Hijacker).Hijack()
@@ -177,7 +178,8 @@ func (x *troubled) away() {
 	}
 }
 
-// The answers are a proxy's page, an empty object and a redirect.
+// somethingElse tests answers of other servers: a web page, an incomplete answer, a redirect and an unexpected
+// status.
 func (x *troubled) somethingElse() {
 	for name, h := range map[string]http.HandlerFunc{
 		"a page": func(w http.ResponseWriter, _ *http.Request) {

@@ -25,11 +25,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type source struct {
 	mu       sync.Mutex
 	changes  []state.Change
-	page     feed.Page // its Changes and Seen are set by Read
+	page     feed.Page // Read sets Changes and Seen
 	wake     chan struct{}
 	extended int
 	fails    error
-	closed   int  // scans
+	closed   int  // number of closed scans
 	off      bool // Extend does nothing
 }
 
@@ -105,7 +105,7 @@ func (s *scan) Next(context.Context, int) ([]state.Change, bool, error) {
 	return one, len(s.items) > 0, nil
 }
 
-// change changes the source and wakes those that wait.
+// change calls f, which changes the source, and then wakes all calls of Wait.
 func (s *source) change(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,7 +133,7 @@ func start(t *testing.T, h *feed.Hub, s *source, r state.WatchRequest) state.Wat
 	return w
 }
 
-// changes waits until there are changes.
+// changes waits for the next changes of a watch and returns them.
 func changes(t *testing.T, w state.Watch) []state.Change {
 	t.Helper()
 	part, err := w.Next(t.Context(), time.Minute)
@@ -141,7 +141,7 @@ func changes(t *testing.T, w state.Watch) []state.Change {
 	return part.Changes
 }
 
-// upTo collects the changes up to a revision.
+// upTo reads changes up to a revision. It returns the revisions of all changes that it has read.
 func upTo(t *testing.T, w state.Watch, revision uint64) (got []uint64) {
 	t.Helper()
 	for len(got) == 0 || got[len(got)-1] < revision {
@@ -197,12 +197,12 @@ func TestWatch_DeliversEveryChangeOnceInOrder(t *testing.T) {
 	}
 }
 
-// A watcher that is behind what the hub keeps in memory reads the source, and misses nothing.
+// A watcher that needs changes older than those in memory reads them from the source, and misses none.
 func TestWatch_SlowReaderReadsHistory(t *testing.T) {
 	h, s := closing(t), newSource()
 	slow := start(t, h, s, state.WatchRequest{Prefix: "a/"})
 	fast := start(t, h, s, state.WatchRequest{Prefix: "a/"})
-	const writes = 20_000 // more than the hub keeps
+	const writes = 20_000 // more changes than a hub keeps in memory
 	for range writes / 1000 {
 		for range 1000 {
 			s.write("a/1")
@@ -301,7 +301,7 @@ func TestWatch_Ends(t *testing.T) {
 			upTo(t, w, 1)
 			s.change(func() {
 				c.change(s)
-				s.page.Revision++ // wakes also a hub that begins to wait after the change
+				s.page.Revision++ // this also wakes a hub that begins to wait after the change
 			})
 			_, err := w.Next(t.Context(), time.Minute)
 			var end *state.WatchEnd
@@ -326,7 +326,7 @@ func TestHub_CloseEndsWatches(t *testing.T) {
 	}
 }
 
-// A source that cannot be read for a while delays a watch and does not end it.
+// A source that is unavailable for a while delays a watch, but does not end it.
 func TestWatch_OutlivesUnavailableSource(t *testing.T) {
 	h, s := closing(t), newSource()
 	w := start(t, h, s, state.WatchRequest{Prefix: "a/"})
@@ -351,7 +351,7 @@ func TestWatch_ReportsPositionAfterManyOtherChanges(t *testing.T) {
 	}
 }
 
-// late is a source whose reads return later than they have read.
+// late is a source whose reads can be delayed: a read returns only after the test opens the gate.
 type late struct {
 	*source
 	gate atomic.Pointer[chan struct{}] // nil = reads return at once
@@ -377,8 +377,8 @@ func TestPoll_ReadsThatOverlapAddAChangeOnce(t *testing.T) {
 		synctest.Wait()
 		gate := make(chan struct{})
 		s.gate.Store(&gate)
-		s.write("a/1") // the topic reads it
-		w.Refresh()    // reads it, too
+		s.write("a/1") // the topic reads the change
+		w.Refresh()    // a second read gets the change too
 		synctest.Wait()
 		s.gate.Store(nil)
 		close(gate)

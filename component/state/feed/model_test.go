@@ -18,24 +18,25 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// This file plays random schedules with watches of a store, and checks these invariants:
+// model plays random schedules with watches of a store, and checks these invariants:
 //
 //  1. A watch delivers every matching change after its position exactly once and in the order of revisions, until it
-//     ends. That holds across resumptions from its last position at another hub, as after a reconnect to another node.
-//  2. A watch does not skip changes that are no longer kept: it ends with state.WatchCompacted.
+//     ends. This is also true if the watch is resumed at another hub from its last position, as after a reconnect to
+//     another node.
+//  2. If the next change is no longer kept, a watch ends with state.WatchCompacted.
 //  3. No position separates the matching changes of a request, and positions never go back.
-//  4. A watch that takes nothing for long delays no other watch. It goes on, or ends with an error that says how to
-//     resume.
-//  5. When the writes have ended, every watch that has not ended has every change. A watch that is polled was notified
-//     of each change that it had not got yet.
+//  4. A watch whose client reads nothing for a long time does not delay other watches. It continues, or ends with an
+//     error after which the client can resume.
+//  5. When the writes have ended, every watch that has not ended has every change. OnChange has notified each polled
+//     watch of every change that the watch had not delivered yet.
 //
-// The source is one history in memory. Each hub has a copy of its own, which may be behind, unavailable for a
-// while, or trimmed. The schedule decides the writes, their size, what replicas have, and which watch reads when.
-// testutil.Seeds says how to play other seeds.
+// There is one history in memory. Each hub has its own replica of the history, which may be behind, unavailable for a
+// while, or trimmed. The schedule chooses the writes, their size, the progress of replicas, and the order in which
+// watches read. See testutil.Seeds for other seeds.
 type model struct {
 	t       *testing.T
 	rand    *rand.Rand
-	all     []state.Change // of the whole history
+	all     []state.Change // changes of the whole history
 	hubs    []*feed.Hub
 	sources []*source
 	watches []*follower
@@ -49,11 +50,11 @@ type follower struct {
 	hub    int
 	watch  state.Watch
 	prefix string
-	pos    uint64      // everything up to it was received, and it is no position within a request
-	stuck  bool        // it reads nothing
-	polls  bool        // with Poll, and Next only if that says so
-	quiet  atomic.Bool // Poll has returned nothing, and OnChange's function was not called since
-	held   []uint64    // revisions after pos: changes of a request that is not complete
+	pos    uint64      // the client has received everything up to this position, which is never within a request
+	stuck  bool        // the client reads nothing
+	polls  bool        // the client reads with Poll, and calls Next only after WatchBehind
+	quiet  atomic.Bool // the last Poll returned nothing, and the function of OnChange was not called after that
+	held   []uint64    // received revisions after pos, which belong to an incomplete request
 }
 
 func (m *model) fail(format string, args ...any) {
@@ -75,7 +76,8 @@ func (m *model) write() {
 	}
 }
 
-// replicate lets a replica apply some of the entries that it does not have. An entry is applied whole.
+// replicate makes a replica apply some of the requests that it does not have, or all of them. It applies only whole
+// requests.
 func (m *model) replicate(s *source, everything bool) {
 	s.change(func() {
 		for int(s.page.Revision) < len(m.all) && (everything || m.rand.IntN(4) > 0) {
@@ -101,7 +103,7 @@ func (m *model) trim(s *source) {
 	})
 }
 
-// open starts a watch, or resumes it at a hub.
+// open starts a watch at a hub. If resume is true, it resumes the watch at the last position of the client.
 func (m *model) open(f *follower, hub int, resume bool) {
 	if f.watch != nil {
 		f.watch.Close()
@@ -131,7 +133,7 @@ func (m *model) open(f *follower, hub int, resume bool) {
 	}
 }
 
-// read takes what a watch has. It returns false if there is nothing.
+// read reads the next part of a watch and checks it. It returns false if there is nothing to read.
 func (m *model) read(f *follower) bool {
 	ctx, cancel := context.WithTimeout(m.t.Context(), time.Second)
 	defer cancel()
@@ -183,7 +185,7 @@ func (m *model) take(ctx context.Context, f *follower) (state.WatchPart, error) 
 	return part, err
 }
 
-// receive checks one change.
+// receive checks the order and completeness of one received change, and records it.
 func (m *model) receive(f *follower, c *state.Change) {
 	last := f.pos
 	if n := len(f.held); n > 0 {
@@ -202,7 +204,8 @@ func (m *model) receive(f *follower, c *state.Change) {
 	}
 }
 
-// complete checks a position of a watch.
+// complete checks that a client has received all matching changes up to the position p, and that p does not split a
+// request.
 func (m *model) complete(f *follower, p uint64) {
 	if p > uint64(len(m.all)) || m.splits(f, p) {
 		m.fail("position %d of watch %d is within a request", p, f.id)
@@ -217,7 +220,7 @@ func (m *model) complete(f *follower, p uint64) {
 	f.pos, f.held = max(f.pos, p), nil
 }
 
-// splits reports whether a request has matching changes up to a position and after it.
+// splits reports whether p is within a request that has matching changes both up to p and after p.
 func (m *model) splits(f *follower, p uint64) bool {
 	if p == 0 || m.all[p-1].Last {
 		return false
@@ -233,7 +236,7 @@ func (m *model) splits(f *follower, p uint64) bool {
 	return slices.ContainsFunc(m.all[begin:p], matches) && slices.ContainsFunc(m.all[p:end+1], matches)
 }
 
-// next returns the revision of the first matching change after a revision; 0 = there is none.
+// next returns the revision of the first matching change whose revision is greater than after, or 0 if there is none.
 func (m *model) next(f *follower, after uint64) uint64 {
 	for i := range m.all[after:] {
 		if c := &m.all[after:][i]; strings.HasPrefix(c.Key, f.prefix) {
@@ -268,12 +271,13 @@ func (m *model) step() {
 	}
 }
 
-// play plays the schedule of a seed.
+// playWatches runs the schedule of a seed. broken describes the violated invariant, and ended is the number of
+// watches that have ended.
 func playWatches(t *testing.T, seed uint64, steps int) (broken string, ended int) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		m := &model{t: t, rand: rand.New(rand.NewPCG(seed, 1))}
-		m.write() // because position 0 means as far back as the history goes
+		m.write() // because position 0 means the beginning of the history
 		for range 3 {
 			s := newSource()
 			testutil.Must(t, s.Extend(t.Context()))
@@ -303,7 +307,7 @@ func playWatches(t *testing.T, seed uint64, steps int) (broken string, ended int
 	return broken, ended
 }
 
-// finish lets every replica have everything, and requires that every watch gets it.
+// finish makes every replica apply the whole history. It then checks that every watch delivers all changes.
 func (m *model) finish() {
 	for _, s := range m.sources {
 		s.change(func() { s.fails = nil })

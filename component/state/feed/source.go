@@ -29,7 +29,7 @@ import (
 // Page is a part of a history, as of one moment.
 type Page struct {
 	Changes  []state.Change
-	Kept     bool   // there is a history
+	Kept     bool   // false = the history is switched off
 	ID       uint64 // identifies the history: no other history has this ID
 	Floor    uint64 // all changes after this revision are kept
 	Revision uint64 // newest revision of the store
@@ -46,7 +46,7 @@ type Source interface {
 	Read(ctx context.Context, after uint64, maxBytes int) (Page, error)
 	// Wait returns when there may be changes after a position, or ctx ends.
 	Wait(ctx context.Context, after uint64)
-	// Extend keeps the history switched on. It switches it on if it is off.
+	// Extend switches the history on if it is off, and otherwise keeps it on.
 	Extend(ctx context.Context) error
 	// Scan reads the current items.
 	Scan(ctx context.Context, prefix string) (Scan, error)
@@ -62,13 +62,13 @@ type Scan interface {
 }
 
 const (
-	liveBytes   = 1 << 20          // newest changes that a topic keeps in memory
-	pageBytes   = 256 << 10        // what a watch delivers at once
+	liveBytes   = 1 << 20          // size of the newest changes that a topic keeps in memory
+	pageBytes   = 256 << 10        // about the size of the changes that a watch delivers at once
 	extendTime  = 10 * time.Minute // how often a history is extended
 	extendRetry = 2 * time.Second
 	pause       = 200 * time.Millisecond
 	aheadTime   = 5 * time.Second // how long a position may be ahead of the source
-	maxSkipped  = 1000            // changes that did not match, after which a position is reported
+	maxSkipped  = 1000            // number of changes that do not match, after which a watch reports its position
 )
 
 // size returns about how many bytes of memory a change takes.

@@ -27,7 +27,7 @@ type topic struct {
 	ctx    context.Context
 	stop   context.CancelFunc
 
-	id, restored uint64 // of the history at the start
+	id, restored uint64 // Page.ID and Page.Restored at the start
 
 	mu         sync.Mutex
 	changes    []state.Change // sorted; never modified in place
@@ -37,24 +37,24 @@ type topic struct {
 	wake       chan struct{} // closed when something below has changed
 	end        error
 	onChange   map[*watch]func()
-	shared     map[shape]sharedPart // of changes; see sharedPart
-	refreshes  uint64               // reads of refresh with a result
-	refreshErr error                // of the last one
+	shared     map[shape]sharedPart // parts for further watches; see sharedPart
+	refreshes  uint64               // completed reads of refresh (see refreshed)
+	refreshErr error                // error of the latest of these reads
 	refreshing chan struct{}        // closed when the read in progress ends; nil = none
 }
 
-// shape is a request of a watch, at a position.
+// shape identifies a part that watches can share: the keys that a watch matches, and its position.
 type shape struct {
 	match string // see watch.shape
 	pos   uint64
 }
 
 // sharedPart is a part that one watch has delivered, and the position of the watch after that part. Other watches of
-// the same prefix, or of the same single key, reuse the part if they were at the same position before. So they need not
-// select the changes again. Watches of several keys share no parts.
+// the same prefix, or of the same single key, reuse the part if they were at the same position before. So they need
+// not select the changes again. Watches of several keys share no parts.
 type sharedPart struct {
 	part      state.WatchPart
-	pos, seen uint64 // of the watch afterwards
+	pos, seen uint64 // position of the watch after the part
 }
 
 // maxShared is how many parts a topic keeps for further watches.
@@ -142,9 +142,9 @@ func (t *topic) read(ctx context.Context) (Page, error) {
 	return page, nil
 }
 
-// refresh reads the source once, in a goroutine, so that t.seen becomes current. If refresh has already started a read
-// that is still in progress, it starts no second one. The returned channel is closed when the read has ended. It is nil
-// if the topic has ended and no read is in progress.
+// refresh reads the source once, in a goroutine, so that t.seen becomes current. If refresh has already started a
+// read that is still in progress, it starts no second one. The returned channel is closed when the read has ended. It
+// is nil if the topic has ended and no read is in progress.
 func (t *topic) refresh() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -197,7 +197,7 @@ func (t *topic) notify() {
 	}
 }
 
-// sharedWith returns the part that another watch of the same shape got.
+// sharedWith returns the part that another watch has received at the same shape, if there is one.
 func (t *topic) sharedWith(s shape) (p sharedPart, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -205,7 +205,8 @@ func (t *topic) sharedWith(s shape) (p sharedPart, ok bool) {
 	return p, ok && t.end == nil
 }
 
-// share keeps a part for other watches of the same shape, until there are newer changes.
+// share keeps a part for other watches of the same shape until there are newer changes. It keeps at most maxShared
+// parts.
 func (t *topic) share(s shape, p sharedPart) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -240,8 +241,8 @@ func sleep(ctx context.Context, d time.Duration) {
 }
 
 // endOf decides whether a watch can continue. The parameter reached is the revision up to which the watch has all
-// changes. id and restored are Page.ID and Page.Restored from the start of the watch; an id of 0 is not compared. endOf
-// returns nil, or a *state.WatchEnd with the reason.
+// changes. id and restored are Page.ID and Page.Restored from the start of the watch; an id of 0 is not compared.
+// endOf returns nil, or a *state.WatchEnd with the reason.
 func endOf(page *Page, reached, id, restored uint64) error {
 	end := &state.WatchEnd{Reason: state.WatchCompacted, Oldest: page.Floor, Current: page.Revision}
 	switch {
@@ -286,9 +287,9 @@ func (t *topic) finish(err error) {
 	}
 }
 
-// add appends the changes of a page and wakes the watchers. If the changes in memory are too large, it drops the oldest
-// ones. The parameter start is the revision after which the page begins. add does nothing if another read has added
-// changes after this revision.
+// add appends the changes of a page and wakes the watchers. If the changes in memory are too large, it drops the
+// oldest ones. The parameter start is the revision after which the page begins. add does nothing if another read has
+// added changes after this revision.
 func (t *topic) add(start uint64, page *Page) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

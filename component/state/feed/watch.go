@@ -18,9 +18,9 @@ type watch struct {
 	prefix string
 	shape  string // equal for watches that match the same keys; empty = not shared
 
-	id, restored uint64 // of the history at the start
-	pos          uint64 // everything up to it was read
-	seen         uint64 // everything up to it was delivered
+	id, restored uint64 // Page.ID and Page.Restored at the start
+	pos          uint64 // all changes up to this revision were read
+	seen         uint64 // all matching changes up to this revision were delivered
 	held         *state.Change
 	skipped      int
 	scan         Scan // the rest of a snapshot; nil = none
@@ -175,7 +175,7 @@ func (w *watch) Next(ctx context.Context, wait time.Duration) (state.WatchPart, 
 			if done := w.askRefresh(); done != nil {
 				await(ctx, done)
 			}
-			timer.Reset(pause) // for the case that the source was unavailable
+			timer.Reset(pause) // try again soon if the source was unavailable
 		case <-ctx.Done():
 			return state.WatchPart{}, &fault.Error{Code: fault.Timeout, Op: "feed.Next", Msg: "the watch was given up",
 				Err: ctx.Err()}
@@ -183,7 +183,7 @@ func (w *watch) Next(ctx context.Context, wait time.Duration) (state.WatchPart, 
 	}
 }
 
-// confirmed returns whether the source has confirmed the position since Refresh was called.
+// confirmed reports whether the source has confirmed the position since Refresh was called.
 func (w *watch) confirmed() (bool, error) {
 	if !w.asked {
 		return false, nil
@@ -262,7 +262,8 @@ func (w *watch) Poll() (state.WatchPart, state.Readiness, error) {
 	}
 }
 
-// read reads the source directly.
+// read reads the next changes from the source, because the topic no longer has them in memory. It retries while the
+// source is unavailable, until ctx ends.
 func (w *watch) read(ctx context.Context) (changes []state.Change, pos uint64, err error) {
 	for {
 		page, err := w.source.Read(ctx, w.pos, pageBytes)
@@ -308,7 +309,7 @@ func (w *watch) deliver(changes []state.Change, pos uint64) (part state.WatchPar
 			part.Changes = append(part.Changes, *w.held)
 			w.held = nil
 		}
-		w.seen = c.Revision // also if the rest of changes ends within the next request
+		w.seen = c.Revision // seen is correct even if changes ends within the next request
 	}
 	w.pos = pos
 	if w.held == nil {
@@ -322,7 +323,8 @@ func (w *watch) deliver(changes []state.Change, pos uint64) (part state.WatchPar
 	return part, false
 }
 
-// snapshot delivers the next items.
+// snapshot returns the next items of the snapshot. If they cannot be read, it returns state.WatchEnd with the reason
+// WatchMoved.
 func (w *watch) snapshot(ctx context.Context) (part state.WatchPart, err error) {
 	items, more, err := w.scan.Next(ctx, pageBytes)
 	if err != nil {

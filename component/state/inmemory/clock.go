@@ -8,8 +8,8 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
-// clock returns the current time and never goes backward. Otherwise an expired key could become visible again when
-// the system clock is set back.
+// clock is a clock that never goes backward. Otherwise an expired key could become visible again when the system
+// clock is set back. It is safe for concurrent use.
 type clock struct {
 	now    func() time.Time
 	latest atomic.Int64

@@ -10,7 +10,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// How long, and how many at most, the results of requests with an id are kept.
+// Bounds of the stored results of requests with an id: replyLife is their lifetime in milliseconds, and maxReplies
+// their maximum number.
 const (
 	replyLife  = int64(10 * time.Minute / time.Millisecond)
 	maxReplies = 100_000
@@ -49,8 +50,8 @@ func identify(requestID string, ops []state.Operation) replyID {
 }
 
 // recall returns the stored result of a request, or nil if there is none. A stored result is never nil. If the id was
-// used for other operations, recall returns fault.Invalid and not the stored result. Otherwise the client would believe
-// that its new operations were executed.
+// used for other operations, recall returns fault.Invalid and not the stored result. Otherwise the client would
+// believe that its new operations were executed.
 func (r *replies) recall(id replyID, now int64) ([]string, error) {
 	known, ok := r.byID[id.name]
 	switch {

@@ -35,14 +35,14 @@ type Options struct {
 type Store struct {
 	clock  clock
 	bounds state.HistoryBounds
-	hub    feed.Hub // of watches
+	hub    feed.Hub // delivers changes to watches
 	stop   chan struct{}
 	done   chan struct{}
 	once   sync.Once
 
 	mu       sync.RWMutex // guards the fields below
 	closed   bool
-	revision uint64 // of the latest write; it never decreases, so no ETag is used twice
+	revision uint64 // revision of the latest write; never decreases, so no ETag is used twice
 	items    *btree.BTreeG[*entry]
 	due      *btree.BTreeG[*entry] // items that expire
 	replies  replies
@@ -121,7 +121,7 @@ func (s *Store) Get(ctx context.Context, r state.GetRequest) (state.Item, error)
 	return s.read(r.Key, s.clock.millis()), nil
 }
 
-// BulkGet implements state.BulkGetter: all keys as of one instant.
+// BulkGet implements state.BulkGetter. It reads all keys at one instant.
 func (s *Store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.Item, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -190,7 +190,7 @@ func (s *Store) find(key string, now int64) *entry {
 	return e
 }
 
-// usable returns an error if nothing can be served. The caller holds s.mu.
+// usable returns an error if ctx has ended or the store is closed. The caller holds s.mu.
 func (s *Store) usable(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return &fault.Error{Code: fault.Timeout, Op: "inmemory.Store", Msg: "the request was given up", Err: err}

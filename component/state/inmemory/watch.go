@@ -17,14 +17,14 @@ const historyLife = 30 * 60 * 1000
 
 // watching has the histories of watched prefixes. Store.mu guards it.
 type watching struct {
-	cluster string // in positions; differs in every process, because the data does not survive it
+	cluster string // cluster id in positions; random in each process, because the data does not survive the process
 	all     map[string]*history
 }
 
 // history has the changes of the keys of one prefix.
 type history struct {
 	id, floor uint64 // the changes after floor are kept
-	until     int64  // when it is switched off
+	until     int64  // time in Unix milliseconds at which the history is dropped
 	bytes     int64
 	changes   []state.Change
 	stamps    []int64
@@ -33,7 +33,7 @@ type history struct {
 
 func newCluster() string {
 	var b [4]byte
-	_, _ = rand.Read(b[:]) // it never fails
+	_, _ = rand.Read(b[:]) // rand.Read never fails
 	return hex.EncodeToString(b[:])
 }
 
@@ -85,7 +85,8 @@ func (h *history) trim(b state.HistoryBounds, now int64) {
 	}
 }
 
-// forgetHistories drops what is too old. The caller holds s.mu for writing.
+// forgetHistories drops changes that are too old, and histories that were not extended in time. The caller holds s.mu
+// for writing.
 func (s *Store) forgetHistories(now int64) {
 	for prefix, h := range s.watching.all {
 		if h.trim(s.bounds, now); h.until <= now {
@@ -213,7 +214,7 @@ func (s *source) Scan(ctx context.Context, prefix string) (feed.Scan, error) {
 		return nil, err
 	}
 	out := &scan{revision: st.revision, now: st.clock.millis()}
-	copied := st.items.Clone() // it shares the entries; later writes do not change it
+	copied := st.items.Clone() // the copy shares the entries; later writes do not change the copy
 	copied.AscendGreaterOrEqual(&entry{key: prefix}, func(e *entry) bool {
 		if !strings.HasPrefix(e.key, prefix) {
 			return false

@@ -8,7 +8,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Set implements state.Store: all items or none.
+// Set implements state.Store. It is atomic.
 func (s *Store) Set(ctx context.Context, r state.SetRequest) (state.Written, error) {
 	ops := make([]state.Operation, len(r.Items))
 	for i, item := range r.Items {
@@ -79,8 +79,8 @@ func conflict(key, why string) error {
 	return &fault.Error{Code: fault.Conflict, Op: "inmemory.Store", Key: key, Msg: fmt.Sprintf("key %q: %s", key, why)}
 }
 
-// execute executes one operation whose condition is met. It returns the new ETag, or "" for a deletion. The caller must
-// hold s.mu for writing.
+// execute executes one operation whose condition is met. It returns the new ETag, or "" for a deletion. The caller
+// must hold s.mu for writing.
 func (s *Store) execute(op *state.Operation, now int64) string {
 	if op.Kind == state.Remove {
 		if e, ok := s.items.Get(&entry{key: op.Key}); ok {

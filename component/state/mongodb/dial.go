@@ -18,14 +18,14 @@ import (
 const maxRevocation = 1 << 20
 
 // dialer connects to servers of MongoDB. It checks their messages before the driver sees them, because the driver
-// allocates every length that a server sends. So the dialer also does what the driver would do with TLS.
+// allocates every length that a server sends. So the dialer makes the TLS connections instead of the driver.
 type dialer struct {
 	plain      net.Dialer
 	tls        *tls.Config // nil = plain TCP
 	revocation *ocsp.VerifyOptions
 }
 
-// check makes the client of the options connect with a dialer.
+// check makes clients with the options o connect through a dialer.
 func check(o *options.ClientOptions) {
 	d := &dialer{plain: net.Dialer{KeepAlive: 5 * time.Minute}, tls: o.TLSConfig}
 	o.TLSConfig = nil
@@ -65,7 +65,7 @@ func (d *dialer) encrypted(ctx context.Context, conn net.Conn, address string) (
 		err = ocsp.Verify(ctx, secured.ConnectionState(), d.revocation)
 	}
 	if err != nil {
-		_ = conn.Close() // the cause is what matters
+		_ = conn.Close() // the first error is more useful
 		return nil, err
 	}
 	return secured, nil

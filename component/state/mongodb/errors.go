@@ -17,13 +17,13 @@ import (
 	"github.com/quorate/quorate/internal/frames"
 )
 
-// kind is what was being done when an error came.
+// kind is the kind of the command that failed.
 type kind uint8
 
 const (
 	reading kind = iota
 	writing      // the outcome may be unknown
-	unsent       // certainly not done
+	unsent       // a write that was certainly not executed
 )
 
 // answers returns the errors for MongoDB's error codes. A command that fails with one of these codes was not
@@ -57,7 +57,8 @@ func answers() map[int]fault.Error {
 	}
 }
 
-// failed converts an error of the client. A write that may have been done is Indeterminate.
+// failed converts an error of the client library to a fault. The code is fault.Indeterminate for a write that may
+// have been executed.
 func (s *Store) failed(op, key string, err error, doing kind) error {
 	if _, ours := fault.As(err); ours {
 		return err
@@ -79,14 +80,14 @@ func (s *Store) failed(op, key string, err error, doing kind) error {
 	return e
 }
 
-// lost is the error of a write whose answer did not arrive.
+// lost returns the error of a write whose answer did not arrive.
 func (s *Store) lost(op, key string, err error) error {
 	return &fault.Error{Code: fault.Indeterminate, Op: op, Key: key, Err: err,
 		Msg:  "MongoDB at " + s.settings.where() + " did not answer; the write may have been applied",
 		Hint: "read the key before you write it again"}
 }
 
-// acknowledgedByTooFew reports whether a write was executed, but not as widely as requested.
+// acknowledgedByTooFew reports whether a write was executed, but fewer servers acknowledged it than requested.
 func acknowledgedByTooFew(err error) bool {
 	var e mongo.WriteException
 	var bulk mongo.BulkWriteException
@@ -121,8 +122,8 @@ func (s *Store) answered(e *fault.Error, err error) bool {
 	return true
 }
 
-// interrupted are the error codes of commands that MongoDB began and aborted, for example because of a time limit, a
-// shutdown or an election. Such a command may have been executed.
+// interrupted returns the error codes of commands that MongoDB began and aborted, for example because of a time
+// limit, a shutdown or an election. Such a command may have been executed.
 func interrupted() []int { return []int{0, 50, 91, 189, 262, 11600, 11601, 11602, 6, 7, 89, 9001} }
 
 // mayHaveRun reports whether a command without an answer may have reached MongoDB.

@@ -29,14 +29,14 @@ type server struct {
 	tls        *tls.Config // nil = plain TCP
 
 	mu       sync.Mutex
-	faults   map[string]func(body bson.D) bson.D // by command; nil = as usual
-	commands []bson.D                            // that were received, without greetings
+	faults   map[string]func(body bson.D) bson.D // by command; see fail
+	commands []bson.D                            // received commands, without greetings
 }
 
-// hang as an answer means that there is none.
+// hang is an answer in a test. It means that the server sends no answer.
 var hang = bson.D{{Key: "hang", Value: true}} //nolint:gochecknoglobals // compared by its first key
 
-// cut as an answer ends the connection.
+// cut is an answer in a test. It means that the server closes the connection.
 var cut = bson.D{{Key: "cut", Value: true}} //nolint:gochecknoglobals // compared by its first key
 
 // start starts a server that ends with the test.
@@ -59,24 +59,25 @@ func (s *server) run() {
 	})
 }
 
-// kill ends the server with all its connections. What it stored stays.
+// kill ends the server with all its connections. The stored documents stay.
 func (s *server) kill() {
 	s.Close()
 	s.abortAll()
 	s.Wait()
 }
 
-// fail sets what a command answers; nil = as usual.
+// fail sets a function that answers a command. If the function is nil or returns nil, the server executes the
+// command.
 func (s *server) fail(command string, with func(body bson.D) bson.D) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.faults[command] = with
 }
 
-// answers makes a function for fail.
+// answers returns a function for fail that always returns reply.
 func answers(reply bson.D) func(bson.D) bson.D { return func(bson.D) bson.D { return reply } }
 
-// refusal is an error answer.
+// refusal returns an error answer.
 func refusal(code int32, labels ...string) bson.D {
 	d := bson.D{{Key: "ok", Value: 0}, {Key: "code", Value: code}, {Key: "errmsg", Value: "the fake refuses"}}
 	if len(labels) > 0 {
@@ -107,7 +108,7 @@ func (s *server) serve(c net.Conn) {
 		code := binary.LittleEndian.Uint32(header[12:])
 		reply := s.handle(parse(code, payload))
 		if len(reply) == 1 && reply[0].Key == "hang" {
-			_, _ = io.Copy(io.Discard, in) // until the client gives up
+			_, _ = io.Copy(io.Discard, in) // until the client closes the connection
 			return
 		}
 		if len(reply) == 1 && reply[0].Key == "cut" {
@@ -157,7 +158,7 @@ func decoded(raw []byte) bson.D {
 	return d
 }
 
-// message makes the answer to a request in the form of the request.
+// message returns the bytes of an answer, in the form that the request used.
 func message(code uint32, request []byte, reply bson.D) []byte {
 	raw, err := bson.Marshal(reply)
 	if err != nil {
@@ -175,7 +176,7 @@ func message(code uint32, request []byte, reply bson.D) []byte {
 	return append(append(out, head...), raw...)
 }
 
-// handle carries out a command.
+// handle executes a command and returns the answer.
 func (s *server) handle(body bson.D) bson.D {
 	command := body[0].Key
 	s.mu.Lock()
@@ -220,7 +221,7 @@ func (s *server) hello() bson.D {
 	return d
 }
 
-// sent returns the commands of one name.
+// sent returns the received commands with the given name.
 func (s *server) sent(command string) []bson.D {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -19,7 +19,7 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// opening returns a function that opens a store, and closes it again.
+// opening returns a function that opens a store with the settings in pairs, and closes it again.
 func opening(t *testing.T, o mongodb.Options, pairs ...string) func(context.Context) error {
 	t.Helper()
 	return func(ctx context.Context) error {
@@ -143,7 +143,7 @@ func TestStore_Standalone(t *testing.T) {
 	err = statetest.Set(ctx, store, statetest.Put("a||k", "3"), stale)
 	statetest.WantFault(t, err, fault.Conflict, "the items before it were saved", "ETag")
 	statetest.WantValue(t, store, "a||k", "3")
-	for code, text := range map[int32]string{10107: "not the primary", 14031: "disk"} { // alone: nothing was done
+	for code, text := range map[int32]string{10107: "not the primary", 14031: "disk"} { // a single write was not done
 		var updates atomic.Int64
 		s.fail("update", func(bson.D) bson.D {
 			if updates.Add(1) == 1 {
@@ -168,7 +168,8 @@ func TestStore_RecoversFromOutage(t *testing.T) {
 	statetest.CheckOutage(t, store, s.kill, s.run, "no MongoDB can be reached")
 }
 
-// TestStore_LostAnswerMakesWritesIndeterminate loses the answer, and checks that the write was sent once.
+// TestStore_LostAnswerMakesWritesIndeterminate loses the answer to a write, and checks that the store sent the write
+// only once.
 func TestStore_LostAnswerMakesWritesIndeterminate(t *testing.T) {
 	t.Parallel()
 	for name, reply := range map[string]bson.D{"no answer": hang, "connection ends": cut} {
@@ -248,7 +249,7 @@ func TestStore_AnswersOfServer(t *testing.T) {
 	statetest.WantFault(t, err, fault.Invalid, "request ids")
 }
 
-// TestStore_WriteConflictsEnd shows that a transaction with a write conflict at every attempt finally returns the
+// TestStore_WriteConflictsEnd checks that a transaction with a write conflict at every attempt finally returns an
 // error.
 func TestStore_WriteConflictsEnd(t *testing.T) {
 	t.Parallel()

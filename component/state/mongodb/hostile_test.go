@@ -20,7 +20,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// secured makes a server use TLS. It returns the connection settings.
+// secured makes a server use TLS, and returns the connection settings for it.
 func secured(t *testing.T, s *server) string {
 	t.Helper()
 	web := httptest.NewTLSServer(nil)
@@ -34,7 +34,7 @@ func secured(t *testing.T, s *server) string {
 	return uri(s) + "&tls=true&tlsCAFile=" + file
 }
 
-// raw is an answer that is no message with a document.
+// raw returns an answer with the bytes of header instead of a message with a document.
 func raw(header ...uint32) bson.D {
 	var text []byte
 	for _, n := range header {
@@ -43,7 +43,7 @@ func raw(header ...uint32) bson.D {
 	return bson.D{{Key: "raw", Value: string(text)}}
 }
 
-// A hostile server makes the client allocate little, also over TLS, and does not end the process.
+// A hostile server, with or without TLS, cannot make the client allocate much memory, or end the process.
 func TestStore_HostileServer(t *testing.T) {
 	nested := []byte{8, 0, 0, 0, 0x0a, 'x', 0, 0}
 	for range 200_000 {
@@ -61,7 +61,7 @@ func TestStore_HostileServer(t *testing.T) {
 	}
 	for name, answer := range map[string]bson.D{
 		"huge message":       raw(2_000_000_000, 1, 1, 2013),
-		"largest message":    raw(48_000_000, 1, 1, 2013), // its bytes never come
+		"largest message":    raw(48_000_000, 1, 1, 2013), // the rest of the message never arrives
 		"negative length":    raw(1<<31, 1, 1, 2013),
 		"compressed message": raw(25, 1, 1, 2012, 2013, 2_000_000_000, 2),
 		"nested value":       found(bson.Raw(nested)),
@@ -100,7 +100,7 @@ func TestStore_HostileServer(t *testing.T) {
 	}
 }
 
-// The driver carries out as many iterations as the server requests.
+// A hostile server requests a huge number of iterations for the sign-in, which the driver would carry out.
 func TestOpen_HostileSignIn(t *testing.T) {
 	s := start(t)
 	s.fail("saslStart", func(body bson.D) bson.D {

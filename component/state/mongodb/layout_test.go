@@ -18,9 +18,9 @@ func TestStore_ReadsDataOfDapr(t *testing.T) {
 	store := opened(t, s)
 	at := time.Now().Add(time.Hour).UTC().Truncate(time.Millisecond)
 	for want, value := range map[string]any{
-		`{"n":1}`: `{"n":1}`, // over gRPC
+		`{"n":1}`: `{"n":1}`, // saved by Dapr over gRPC
 		`{"b":1,"a":[true,null,1.5,"x"]}`: bson.D{{Key: "b", Value: int32(1)},
-			{Key: "a", Value: bson.A{true, nil, 1.5, "x"}}}, // over HTTP
+			{Key: "a", Value: bson.A{true, nil, 1.5, "x"}}}, // saved by Dapr over HTTP
 		`[1,{"n":2}]`:            bson.A{1, bson.D{{Key: "n", Value: int64(2)}}},
 		"17":                     17.0,
 		"false":                  false,
@@ -52,14 +52,14 @@ func TestStore_ReadsDataOfDapr(t *testing.T) {
 	statetest.WantFault(t, err, fault.TooLarge, "1 bytes")
 }
 
-// put stores a document directly.
+// put stores a document in the fake server without a request.
 func (s *server) put(doc bson.D) {
 	s.Lock()
 	defer s.Unlock()
 	s.docs[doc[0].Value.(string)] = doc
 }
 
-// transcript returns the commands that were sent, without what differs each time.
+// transcript returns the commands that the server has received, without the parts that differ in each run.
 func (s *server) transcript(t *testing.T) string {
 	t.Helper()
 	s.mu.Lock()

@@ -1,7 +1,7 @@
 // Package mongodb implements the component type state.mongodb: a state store in a collection of MongoDB.
 //
 // It owns the documents, which have the format of Dapr's component, and the conversion of MongoDB's errors to fault
-// codes. Its goroutines are those of the client; Close ends them.
+// codes. Only the client library starts goroutines; Close ends them.
 //
 // The fields of a document are _id (the stored key), value (a string), _etag (a random UUID) and _ttl (the expiry
 // time, or null). The UUID has version 8 for a value that is not JSON. Dapr always writes version 4. Over HTTP, Dapr
@@ -39,7 +39,7 @@ const (
 
 // Options are the settings of a store.
 type Options struct {
-	Metadata component.Values // of Fields
+	Metadata component.Values // values of Fields
 	Logger   *slog.Logger
 	// Actors is whether the store holds actor state, which needs transactions.
 	Actors bool
@@ -51,7 +51,7 @@ type Store struct {
 	client     *mongo.Client
 	settings   settings
 	strong     *mongo.Collection // reads see every acknowledged write; writes reach a majority
-	eventual   *mongo.Collection // as the component file says
+	eventual   *mongo.Collection // read and write concern of the component
 	standalone bool
 	log        *slog.Logger
 	gate       outside.Gate
@@ -78,7 +78,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		err = s.prepare(ctx, o.Actors)
 	}
 	if err != nil {
-		_ = s.Close() // the cause is what matters
+		_ = s.Close() // the first error is more useful
 		return nil, err
 	}
 	return s, nil
@@ -93,7 +93,7 @@ func (s *Store) Ping(ctx context.Context) error {
 // PingInterval implements state.Pinger.
 func (s *Store) PingInterval() time.Duration { return outside.PingInterval }
 
-// greeting is the part of the answer to hello that matters.
+// greeting is the part of the answer to the command hello that this package reads.
 type greeting struct {
 	Set      string `bson:"setName"`
 	Writable bool   `bson:"isWritablePrimary"`
@@ -109,7 +109,7 @@ func (s *Store) probe(ctx context.Context) error {
 	return err
 }
 
-// greet checks that MongoDB answers and can be written.
+// greet checks that MongoDB answers and accepts writes.
 func (s *Store) greet(ctx context.Context) (hello greeting, err error) {
 	const op = "mongodb.Open"
 	bounded, cancel := s.limited(ctx)
@@ -195,7 +195,7 @@ func (s *Store) at(level state.Consistency) *mongo.Collection {
 	return s.eventual
 }
 
-// proof is the level of reads of one document and of writes.
+// proof returns the proof for a read of one document, or for a write, at a consistency level.
 func (s *Store) proof(level state.Consistency) state.Proof {
 	if level == state.Strong || s.standalone {
 		return state.Proof{Level: state.Linearizable}

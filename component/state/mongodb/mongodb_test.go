@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// checked returns the checked metadata of a component: names and values in turn.
+// checked returns the checked metadata of a component. pairs are names and values in turn.
 func checked(pairs ...string) (component.Values, error) {
 	var m component.Metadata
 	for i := 0; i < len(pairs); i += 2 {
@@ -62,7 +62,7 @@ func uri(s *server) string {
 	return "mongodb://" + s.Address() + "/?replicaSet=rs0"
 }
 
-// clock is the time of the servers of a run of the suite.
+// clock is the clock of the fake servers in one run of the suite.
 type clock struct {
 	mu     sync.Mutex
 	server *server
@@ -94,7 +94,7 @@ func TestStore_ConformanceOnFake(t *testing.T) {
 	}, o)
 }
 
-// TestStore_ConformanceOnServer runs the suite on a replica set.
+// TestStore_ConformanceOnServer runs the suite on a real replica set.
 func TestStore_ConformanceOnServer(t *testing.T) {
 	address := os.Getenv("QUORATE_TEST_MONGODB")
 	if address == "" {
@@ -104,7 +104,7 @@ func TestStore_ConformanceOnServer(t *testing.T) {
 	client, err := mongo.Connect(options.Client().ApplyURI(address))
 	testutil.Must(t, err)
 	t.Cleanup(func() { _ = client.Disconnect(context.Background()) })
-	// The time of the server cannot be moved, so documents are made older.
+	// The test cannot advance the clock of the server, so it changes the expiry times of the documents.
 	advance := func(d time.Duration) {
 		_, err := client.Database(database).Collection(collection).UpdateMany(t.Context(),
 			bson.D{{Key: "_ttl", Value: bson.D{{Key: "$type", Value: "date"}}}},

@@ -94,7 +94,7 @@ func stranger(op string) error {
 // maxPage bounds a page of a listing.
 const maxPage = 1000
 
-// List implements state.Lister. The order is that of _id, which is the byte order of keys.
+// List implements state.Lister. Pages are in the order of _id, which is the byte order of keys.
 func (s *Store) List(ctx context.Context, r state.ListRequest) (state.Page, error) {
 	limit := r.Limit
 	if limit <= 0 || limit > maxPage {
@@ -123,7 +123,7 @@ func (s *Store) List(ctx context.Context, r state.ListRequest) (state.Page, erro
 	return page, nil
 }
 
-// find calls take with every document that fits a filter.
+// find calls take with the item of every document that matches filter. It ends with the first error of take.
 func (s *Store) find(ctx context.Context, op, key string, level state.Consistency, filter bson.D,
 	opts *options.FindOptionsBuilder, take func(state.Item) error,
 ) error {
@@ -156,7 +156,7 @@ func (s *Store) find(ctx context.Context, op, key string, level state.Consistenc
 	return nil
 }
 
-// item makes an item of a document. A value that cannot be represented becomes Err.
+// item returns the item in a document. If the value has no form in JSON, Item.Err is set.
 func item(d document) state.Item {
 	out := state.Item{Key: d.Key, ETag: d.ETag, Proof: many()}
 	if out.Value, out.Err = decode(d.Value); out.Err != nil {

@@ -16,9 +16,9 @@ import (
 // writes a document that another transaction has written since then.
 type storage struct {
 	sync.Mutex
-	free    *sync.Cond // a transaction has ended
+	free    *sync.Cond // signals that a transaction has ended
 	docs    map[string]bson.D
-	changed map[string]int64 // when a document was last written
+	changed map[string]int64 // value of now at the last write of each document
 	now     int64            // counts the writes
 	open    map[string]*transaction
 	leaps   time.Duration
@@ -43,7 +43,7 @@ func (s *storage) Now() time.Time {
 	return time.Now().Add(s.leaps)
 }
 
-// leap moves the time of the server forward.
+// leap advances the clock of the server.
 func (s *storage) leap(d time.Duration) {
 	s.Lock()
 	defer s.Unlock()
@@ -120,7 +120,7 @@ func (s *storage) find(body bson.D) bson.D {
 		{Key: "ns", Value: "d.c"}, {Key: "firstBatch", Value: batch}}}}
 }
 
-// write carries out the statements of an update or a delete.
+// write executes the statements of an update or delete command, and returns the answer.
 func (s *storage) write(command string, body bson.D) bson.D {
 	s.Lock()
 	defer s.Unlock()
@@ -192,7 +192,7 @@ func (s *storage) write(command string, body bson.D) bson.D {
 	return reply
 }
 
-// locked reports whether another transaction has written a document.
+// locked reports whether a transaction other than except has written the document with the given key.
 func (s *storage) locked(key string, except *transaction) bool {
 	for _, tx := range s.open {
 		if tx != except && tx.written[key] {
@@ -222,7 +222,7 @@ func field(d bson.D, name string) any {
 	return nil
 }
 
-// matches reports whether a document fits a filter.
+// matches reports whether a document matches a filter.
 func (s *storage) matches(doc, filter bson.D) bool {
 	for _, e := range filter {
 		value := field(doc, e.Key)

@@ -19,7 +19,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// replicaSetHint says how a standalone server gets transactions.
+// replicaSetHint is the hint in errors and logs about a standalone server.
 const replicaSetHint = "give MongoDB a replica set; one server is enough (mongod --replSet, rs.initiate())"
 
 func noTransactions(op string) error {
@@ -34,7 +34,7 @@ func (c *change) transaction(ctx context.Context) error {
 	if err != nil {
 		return c.failed(c.op, c.ops[0].Key, err, unsent)
 	}
-	// An unfinished transaction is aborted, for which ctx may leave no time.
+	// EndSession aborts an unfinished transaction. It gets a second, because ctx may have ended.
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	defer session.EndSession(bounded)
@@ -49,7 +49,7 @@ func (c *change) transaction(ctx context.Context) error {
 		if _, ours := fault.As(err); ours || transient(err) {
 			return err
 		}
-		return c.failed(c.op, c.ops[0].Key, err, unsent) // it was not committed
+		return c.failed(c.op, c.ops[0].Key, err, unsent) // the transaction was not committed
 	}
 	return c.commit(ctx, session)
 }
@@ -125,7 +125,7 @@ func hasLabel(err error, label string) bool {
 	return errors.As(err, &labelled) && labelled.HasErrorLabel(label)
 }
 
-// transient reports whether other writers were in the way, and nothing was written.
+// transient reports whether nothing was written because of a conflict with other writers.
 func transient(err error) bool {
 	if mongo.IsDuplicateKeyError(err) { // two writers created the same key
 		return true

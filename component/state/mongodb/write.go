@@ -64,13 +64,13 @@ func (s *Store) Transact(ctx context.Context, r state.TransactRequest) (state.Wr
 	return s.apply(ctx, op, r.RequestID, r.Consistency, r.Operations)
 }
 
-// change is operations that are applied together.
+// change is a list of operations that are applied atomically.
 type change struct {
 	*Store
 	op    string
 	ops   []state.Operation
 	level state.Consistency
-	last  map[string]int // the operation that decides about a key
+	last  map[string]int // index of the last operation on each key
 	etag  map[string]string
 }
 
@@ -99,7 +99,7 @@ func (s *Store) apply(ctx context.Context, op, requestID string, level state.Con
 		case !transient(err):
 			err = s.failed(op, ops[0].Key, err, writing)
 			if fault.Is(err, fault.Timeout) && inTheWay != nil {
-				err = inTheWay // it says more than that the time is over
+				err = inTheWay // the conflict is the cause of the timeout
 			}
 			return state.Written{}, err
 		}

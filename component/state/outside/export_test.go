@@ -1,6 +1,6 @@
 package outside
 
-// Waiting returns how many keys wait.
+// Waiting returns the number of keys that wait for a read.
 func Waiting(g *Gatherer) int {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -27,7 +27,7 @@ type Gatherer struct {
 	mu      sync.Mutex
 	waiting []*wanted
 	running int
-	idle    sync.Cond // running has become 0
+	idle    sync.Cond // signals that running has become 0
 }
 
 // wanted is a key that a caller waits for.
@@ -39,10 +39,10 @@ type wanted struct {
 }
 
 const (
-	maxReads  = 2   // under way; with more of them, fewer keys would share one
-	maxGather = 128 // keys of a read
+	maxReads  = 2   // reads in progress; with more reads, fewer keys would share a read
+	maxGather = 128 // largest number of keys in one read
 
-	gatherTime = 10 * time.Second // of a read of several keys
+	gatherTime = 10 * time.Second // longest time of a read of several keys
 )
 
 // NewGatherer returns a Gatherer for a reader.
@@ -73,13 +73,14 @@ func (g *Gatherer) Get(ctx context.Context, key string) (state.Item, error) {
 		g.mu.Unlock()
 		return state.Item{}, ctx.Err()
 	}
-	if w.err != nil { // it may concern another key
+	if w.err != nil { // the error may concern another key
 		return g.reader.ReadOne(ctx, key)
 	}
 	return w.item, w.item.Err
 }
 
-// next starts the read of the keys that wait, after a read has ended.
+// next must be called after a read of a single key. If keys wait, it starts run. Otherwise it marks the read as
+// ended.
 func (g *Gatherer) next() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// reader is a database whose reads wait until they may go on.
+// reader is a fake database. Each read waits until the test lets it continue.
 type reader struct {
 	begun chan string
 	goOn  chan struct{}
@@ -45,12 +45,13 @@ func (r *reader) ReadMany(_ context.Context, keys []string) ([]state.Item, error
 		if values[key] == nil {
 			values[key] = []byte("value")
 		}
-		out[i] = state.Item{Key: key, ETag: "many", Value: values[key]} // a database may repeat the same memory
+		out[i] = state.Item{Key: key, ETag: "many", Value: values[key]} // a database may return the same memory twice
 	}
 	return out, nil
 }
 
-// TestGatherer_ConcurrentReadsShareRoundTrip blocks two reads. The keys of later reads must be sent together.
+// TestGatherer_ConcurrentReadsShareRoundTrip blocks two reads. The gatherer must read the keys of later calls
+// together.
 func TestGatherer_ConcurrentReadsShareRoundTrip(t *testing.T) {
 	for _, fail := range []bool{false, true} {
 		r := &reader{begun: make(chan string, 100), goOn: make(chan struct{}), fail: fail}
@@ -70,14 +71,14 @@ func TestGatherer_ConcurrentReadsShareRoundTrip(t *testing.T) {
 		<-r.begun
 		want := "many"
 		if fail {
-			want = "one" // each reads its key alone
+			want = "one" // each call reads its key again alone
 		}
 		for _, key := range []string{"c", "d", "e"} {
 			get(key, want)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		testutil.Eventually(t, func() error { // the callers wait
+		testutil.Eventually(t, func() error { // wait until the callers wait
 			if n := outside.Waiting(g); n != 3 {
 				return errors.New("not all wait")
 			}
@@ -105,8 +106,8 @@ func TestGatherer_ConcurrentReadsShareRoundTrip(t *testing.T) {
 	}
 }
 
-// TestGatherer_CallersDoNotShareValues reads one key several times in one round trip. Each caller changes its value, as
-// decryption does.
+// TestGatherer_CallersDoNotShareValues reads one key several times in one round trip. Each caller modifies its value,
+// as decryption does.
 func TestGatherer_CallersDoNotShareValues(t *testing.T) {
 	r := &reader{begun: make(chan string, 100), goOn: make(chan struct{})}
 	g := outside.NewGatherer(r)
@@ -142,8 +143,8 @@ func TestGatherer_CallersDoNotShareValues(t *testing.T) {
 	}
 }
 
-// TestGatherer_WaitsBesideNewReads waits again and again while reads come in, as Close of a store does under load. The
-// race detector reports a wait that does not expect them.
+// TestGatherer_WaitsBesideNewReads calls Wait repeatedly while other goroutines call Get, as Close of a store does
+// under load. The race detector would report a Wait that is not safe beside Get.
 func TestGatherer_WaitsBesideNewReads(t *testing.T) {
 	g := outside.NewGatherer(yielding{})
 	var wg sync.WaitGroup
@@ -174,7 +175,7 @@ func TestGatherer_WaitsBesideNewReads(t *testing.T) {
 	}
 }
 
-// yielding is a database whose reads let other goroutines run.
+// yielding is a fake database whose reads let other goroutines run.
 type yielding struct{}
 
 func (yielding) ReadOne(_ context.Context, key string) (state.Item, error) {

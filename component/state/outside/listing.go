@@ -13,7 +13,8 @@ import (
 const (
 	maxPage = 1000 // keys of a page of a listing
 
-	// One scan finds so many keys. They are kept for so long, for the pages that follow.
+	// Bounds of the keys that a scan keeps for the following pages: their number, their total size, and how long they
+	// are kept.
 	maxAhead  = 100_000
 	aheadSize = 16 << 20 // bytes
 	aheadTime = time.Minute
@@ -34,10 +35,10 @@ type Listing struct {
 	db Unordered
 
 	mu      sync.Mutex
-	scope   string   // of the listing: its prefix and metadata
-	from    string   // the keys are all those greater than from, as of the scan
-	keys    []string // in order; nil = none are kept
-	more    bool     // there were more of them
+	scope   string   // prefix and metadata of the listing
+	from    string   // keys begins after this key
+	keys    []string // sorted; nil = no keys are kept
+	more    bool     // the scan found more keys than it kept
 	discard *time.Timer
 }
 
@@ -52,7 +53,7 @@ func (l *Listing) Page(ctx context.Context, r state.ListRequest, scope string) (
 	if limit <= 0 || limit > maxPage {
 		limit = maxPage
 	}
-	page := state.Page{Proof: state.Proof{Level: state.Stale}} // a scan is no snapshot
+	page := state.Page{Proof: state.Proof{Level: state.Stale}} // a scan does not read a snapshot
 	for {
 		keys, more, err := l.following(ctx, r, scope, limit)
 		if err != nil {
@@ -63,7 +64,7 @@ func (l *Listing) Page(ctx context.Context, r state.ListRequest, scope string) (
 			return state.Page{}, err
 		}
 		for _, item := range items {
-			if item.Err == nil && item.Found() { // it is state, and still there
+			if item.Err == nil && item.Found() { // the key still exists
 				item.Proof = page.Proof
 				page.Items = append(page.Items, item)
 			}
@@ -147,7 +148,7 @@ func (l *Listing) scan(ctx context.Context, r state.ListRequest) ([]string, bool
 type smallest struct {
 	keys []string
 	size int
-	more bool // it has dropped greater ones
+	more bool // greater keys were dropped
 }
 
 func (s *smallest) add(key string) {

@@ -13,7 +13,7 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// heap is a database without an order of keys.
+// heap is a fake database whose keys are not in order.
 type heap struct {
 	keys  map[string]bool
 	scans int

@@ -1,7 +1,7 @@
 // Package outside contains the code that state stores in external databases share: ETags, conditions, checks of
 // requests and metadata, combined reads, listings, and waiting for a server at the start.
 //
-// It owns no store. Its only goroutines are those of a Gatherer.
+// It owns no store. Only a Gatherer starts goroutines.
 package outside
 
 import (
@@ -49,7 +49,7 @@ func Creates(o *state.Operation) bool {
 // Conditional reports whether an operation has a condition.
 func Conditional(o *state.Operation) bool { return o.ETag != "" || Creates(o) }
 
-// Conflict returns the error of an operation whose condition does not hold.
+// Conflict returns the error of an operation whose condition is not met.
 func Conflict(op string, o *state.Operation) error {
 	why := "the ETag is not the current one"
 	if Creates(o) {
@@ -71,9 +71,9 @@ func Permit(op string, ops []state.Operation, current map[string]string) error {
 	return nil
 }
 
-// Partial returns the error of a request that failed with err after a part of it was or may have been written. msg says
-// so. Partial replaces codes that mean that nothing was done by fault.Indeterminate, because callers repeat a request
-// after such a code.
+// Partial returns the error of a request that failed with err after a part of it was or may have been written. msg
+// describes this. Partial replaces codes that mean that nothing was done by fault.Indeterminate, because callers
+// repeat a request after such a code.
 func Partial(op string, err error, msg, hint string) error {
 	code := fault.CodeOf(err)
 	switch code {
@@ -152,7 +152,7 @@ func Successor(prefix string) string {
 			continue
 		}
 		last++
-		if !utf8.ValidRune(last) { // the gap of the surrogates
+		if !utf8.ValidRune(last) { // skip the surrogates
 			last = 0xE000
 		}
 		return prefix + string(last)
@@ -160,10 +160,10 @@ func Successor(prefix string) string {
 	return ""
 }
 
-// Wait calls probe until it returns nil or another error than fault.Unavailable, and returns the last result. It pauses
-// 200 ms between the calls, and stops about 400 ms before the deadline of ctx. Without a deadline it calls probe only
-// once. The last call may fail only because too little time is left. If this call returns fault.Timeout, or
-// fault.Unavailable after ctx has ended, Wait returns the error of the call before, which has more information.
+// Wait calls probe until it returns nil or another error than fault.Unavailable, and returns the last result. It
+// pauses 200 ms between the calls, and stops about 400 ms before the deadline of ctx. Without a deadline it calls
+// probe only once. The last call may fail only because too little time is left. If this call returns fault.Timeout,
+// or fault.Unavailable after ctx has ended, Wait returns the error of the call before, which has more information.
 func Wait(ctx context.Context, probe func(context.Context) error) error {
 	const pause = 200 * time.Millisecond
 	var last error

@@ -57,7 +57,7 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// A probe that is cut short by the deadline does not hide why the earlier ones failed.
+// If the deadline ends a probe, the error of an earlier probe is still returned.
 func TestWait_KeepsTheCauseWhenTimeIsUp(t *testing.T) {
 	for _, code := range []fault.Code{fault.Unavailable, fault.Timeout} {
 		synctest.Test(t, func(t *testing.T) {

@@ -14,22 +14,22 @@ import (
 	"github.com/quorate/quorate/internal/frames"
 )
 
-// kind is what was being done when an error came.
+// kind is the kind of the statement that failed.
 type kind uint8
 
 const (
 	reading kind = iota
 	writing      // the outcome may be unknown
-	unsent       // certainly not done
+	unsent       // a write that was certainly not executed
 )
 
-// Codes of PostgreSQL that need more than a text.
+// PostgreSQL's error codes for transactions that were rolled back because of other transactions.
 const (
 	serializationFailure = "40001"
 	deadlockDetected     = "40P01"
 )
 
-// duplicates are the codes for something that exists already.
+// duplicates returns PostgreSQL's error codes for rows, relations and other objects that exist already.
 func duplicates() []string { return []string{"23505", "42710", "42P07"} }
 
 // answers returns the errors for PostgreSQL's error codes. A key of the map is an error code, or the first two
@@ -67,13 +67,14 @@ func answers() map[string]fault.Error {
 	}
 }
 
-// again reports whether a transaction was rolled back for the sake of another one.
+// again reports whether a transaction was rolled back because of another transaction, so that it can be repeated.
 func again(err error) bool {
 	var answer *pgconn.PgError
 	return errors.As(err, &answer) && (answer.Code == serializationFailure || answer.Code == deadlockDetected)
 }
 
-// failed converts an error of the client. A write that may have been done is Indeterminate.
+// failed converts an error of the client library to a fault. The code is fault.Indeterminate for a write that may
+// have been executed.
 func (s *Store) failed(op, key string, err error, doing kind) error {
 	if _, ours := fault.As(err); ours {
 		return err

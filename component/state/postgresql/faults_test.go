@@ -23,7 +23,7 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// opening returns a function that opens a store, and closes it again.
+// opening returns a function that opens a store with the settings in pairs, and closes it again.
 func opening(t *testing.T, version postgresql.Version, pairs ...string) func(context.Context) error {
 	t.Helper()
 	return func(ctx context.Context) error {
@@ -101,7 +101,7 @@ func TestOpen_Credentials(t *testing.T) {
 	statetest.WantOpenFault(t, opening(t, postgresql.V2, "connectionString", s.URL()+"&dbname=missing"),
 		fault.Invalid, "does not exist")
 
-	// With the tables there, the documented rights are enough.
+	// If the tables exist, the documented rights are sufficient.
 	opened(t, postgresql.V2, "connectionString", s.URL())
 	s.Do("GRANT SELECT, INSERT, UPDATE, DELETE ON state, dapr_metadata TO shop")
 	store := opened(t, postgresql.V2, append(login, "secret")...)

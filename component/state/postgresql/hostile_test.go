@@ -15,16 +15,16 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// packet returns the header of a message of PostgreSQL that announces a length, and a body.
+// packet returns a message of PostgreSQL that announces the length size, followed by body.
 func packet(kind byte, size uint32, body string) string {
 	return string(binary.BigEndian.AppendUint32([]byte{kind}, size+4)) + body
 }
 
 func complete(kind byte, body string) string { return packet(kind, uint32(len(body)), body) }
 
-// A hostile server makes the client allocate little, and does not end the process. The first answer of each connection
-// is correct up to the sign-in in half of the cases. The server answers the first attacked connections only and closes
-// the others, because a fast machine opens more of them in a second than a slow one.
+// A hostile server cannot make the client allocate much memory, or end the process. In some cases, the first answer
+// is correct, so that the sign-in succeeds. The server answers only the first connections and closes all others.
+// Otherwise the allocated memory would depend on the speed of the machine.
 func TestOpen_HostileServer(t *testing.T) {
 	const attacked = 4
 	welcome := complete('R', "\x00\x00\x00\x00") + complete('Z', "I")
@@ -33,7 +33,7 @@ func TestOpen_HostileServer(t *testing.T) {
 		endless     bool
 	}{
 		"huge row":         {welcome, packet('D', 1<<30, ""), false},
-		"largest row":      {welcome, packet('D', 128<<20, ""), false}, // its bytes never come
+		"largest row":      {welcome, packet('D', 128<<20, ""), false}, // the bytes of the row never arrive
 		"huge description": {welcome, packet('T', 1<<30, ""), false},
 		"negative length":  {welcome, packet('D', 1<<31, ""), false},
 		"huge sign-in":     {packet('R', 1<<30, ""), "", false},

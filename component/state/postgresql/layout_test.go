@@ -56,7 +56,7 @@ ON CONFLICT (key) DO UPDATE SET value = excluded.value, etag = excluded.etag, up
 func TestStore_ReadsAndWritesDataOfDaprV1(t *testing.T) {
 	t.Parallel()
 	s := databases.Start(t)
-	// The tables as an old version of Dapr left them, before the second step.
+	// These are the tables of an old version of Dapr, before the second migration step.
 	s.Do("CREATE TABLE dapr_metadata (key text NOT NULL PRIMARY KEY, value text NOT NULL)")
 	s.Do("INSERT INTO dapr_metadata VALUES ('migrations', '1')")
 	s.Do(`CREATE TABLE orders (key text NOT NULL PRIMARY KEY, value jsonb NOT NULL, isbinary boolean NOT NULL,
@@ -119,8 +119,8 @@ func TestStore_RemovesExpiredRows(t *testing.T) {
 	}
 }
 
-// TestStore_TransactionsThatCreateTheSameKeys shows that one of many transactions succeeds, and that the others
-// change nothing.
+// TestStore_TransactionsThatCreateTheSameKeys checks that exactly one of many transactions succeeds, and that the
+// others change nothing.
 func TestStore_TransactionsThatCreateTheSameKeys(t *testing.T) {
 	t.Parallel()
 	s := databases.Start(t)

@@ -54,7 +54,8 @@ func TestStore_HistoryWithOutagesIsLinearizable(t *testing.T) {
 	}
 }
 
-// TestStore_HistoryWithFullDiskIsLinearizable fills the disk of the table, a small file system, while clients write.
+// TestStore_HistoryWithFullDiskIsLinearizable puts the table on a small file system, and fills this file system while
+// clients write.
 func TestStore_HistoryWithFullDiskIsLinearizable(t *testing.T) {
 	if testing.Short() {
 		t.Skip("fills a file system")
@@ -84,7 +85,7 @@ func TestStore_HistoryWithFullDiskIsLinearizable(t *testing.T) {
 		r.More(100)
 		s.Do("CREATE TABLE filler (b bytea) TABLESPACE small")
 		s.Do("ALTER TABLE filler ALTER b SET STORAGE EXTERNAL")
-		// What a refused statement has appended keeps its space until the table is dropped.
+		// The rows of a failed INSERT keep their space until the table is dropped.
 		if _, err := s.Try(t.Context(), "INSERT INTO filler SELECT $1::bytea FROM generate_series(1, 2000)",
 			make([]byte, 8000)); err == nil {
 			t.Fatal("the small file system has room for 16 MB")

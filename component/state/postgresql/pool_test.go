@@ -17,7 +17,7 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// locked runs a statement, and keeps what it locks until release is called.
+// locked runs a statement in a transaction, which keeps its locks until release is called.
 func locked(s *postgrestest.Server, sql string) (release func()) {
 	s.T.Helper()
 	other, err := pgx.Connect(s.T.Context(), s.URL())
@@ -35,7 +35,7 @@ func locked(s *postgrestest.Server, sql string) (release func()) {
 	return release
 }
 
-// TestOpen_WaitsForTheMigrationOfAnotherNode opens a store while another connection holds the lock of a migration.
+// TestOpen_WaitsForTheMigrationOfAnotherNode opens a store while another connection holds the lock for migrations.
 func TestOpen_WaitsForTheMigrationOfAnotherNode(t *testing.T) {
 	t.Parallel()
 	s := databases.Start(t)
@@ -72,14 +72,14 @@ func TestOpen_WaitsForTheMigrationOfAnotherNode(t *testing.T) {
 		testutil.Must(t, r.store.Close())
 	}
 
-	// Without an end of the other migration, the start ends with the reason.
+	// If the other migration does not end, Open returns an error with the reason.
 	s.Do("DROP TABLE state")
 	locked(s, "SELECT value FROM dapr_metadata WHERE key = 'lock' FOR UPDATE")
 	statetest.WantOpenFault(t, opening(t, postgresql.V2, "connectionString", s.URL()), fault.Timeout,
 		"creating the table state")
 }
 
-// TestStore_PoolIsBounded has more requests at once than connections.
+// TestStore_PoolIsBounded sends more concurrent requests than the pool may have connections.
 func TestStore_PoolIsBounded(t *testing.T) {
 	t.Parallel()
 	const connections, requests = 2, 8

@@ -2,8 +2,8 @@
 // PostgreSQL.
 //
 // It owns the tables, which have the layout of Dapr's components of the same versions, and the conversion of
-// PostgreSQL's errors to fault codes. One goroutine removes expired rows. The other goroutines are those of the
-// connection pool and of an outside.Gatherer. Close ends them all.
+// PostgreSQL's errors to fault codes. One goroutine removes expired rows. The connection pool and an outside.Gatherer
+// have goroutines too. Close ends all of them.
 //
 // In v2, a row has the value as bytes and a random UUID as its ETag. The UUID that this package writes has version 8
 // if the value is not JSON, and otherwise version 4. Dapr always writes version 4. In v1, a row has the value as
@@ -32,10 +32,10 @@ const (
 	Alias = "state.postgres"
 )
 
-// Version is a layout of the data.
+// Version is a version of the component type. It determines the layout of the table.
 type Version uint8
 
-// The layouts.
+// The versions.
 const (
 	V1 Version = 1 // jsonb, and transaction numbers as ETags
 	V2 Version = 2 // bytes, and UUIDs as ETags
@@ -44,7 +44,7 @@ const (
 // Options are the settings of a store.
 type Options struct {
 	Version  Version
-	Metadata component.Values // of Fields(Version)
+	Metadata component.Values // values of Fields(Version)
 	Logger   *slog.Logger
 	Now      func() time.Time // nil = time.Now
 	// LargestValue is the largest value in bytes that is read; 0 = state.LargestValue.

@@ -47,7 +47,7 @@ func open(ctx context.Context, t *testing.T, o postgresql.Options, pairs ...stri
 	return postgresql.Open(ctx, o)
 }
 
-// opened opens a store that the test closes.
+// opened opens a store, which is closed at the end of the test.
 func opened(t *testing.T, version postgresql.Version, pairs ...string) *postgresql.Store {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testutil.Patience)
@@ -60,10 +60,10 @@ func opened(t *testing.T, version postgresql.Version, pairs ...string) *postgres
 	return s
 }
 
-// clock is the time of a store. It moves with the real time, and by leaps.
+// clock is the clock of a store. It follows the real time, and the test can advance it.
 type clock struct {
 	server  *postgrestest.Server
-	expires string // column
+	expires string // name of the column with the expiry time
 	mu      sync.Mutex
 	leaps   time.Duration
 }
@@ -75,7 +75,7 @@ func (c *clock) Now() time.Time {
 	return time.Now().Add(c.leaps)
 }
 
-// leap moves the clock forward, and makes all rows older by as much.
+// leap advances the clock by d, and moves the expiry times of all rows back by d.
 func (c *clock) leap(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -54,7 +54,7 @@ func (s gathered) ReadMany(ctx context.Context, keys []string) ([]state.Item, er
 	return s.BulkGet(ctx, state.BulkGetRequest{Keys: keys})
 }
 
-// BulkGet implements state.BulkGetter: all keys as of one instant, in one round trip.
+// BulkGet implements state.BulkGetter. It reads all keys at one instant, in one round trip.
 func (s *Store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.Item, error) {
 	const op = "postgresql.BulkGet"
 	keys := make([]string, 0, len(r.Keys))
@@ -125,7 +125,7 @@ func (s *Store) List(ctx context.Context, r state.ListRequest) (state.Page, erro
 	return page, nil
 }
 
-// unstorable reports whether PostgreSQL cannot have a text.
+// unstorable reports whether PostgreSQL cannot store a text.
 func unstorable(text string) bool { return strings.Contains(text, "\x00") || !utf8.ValidString(text) }
 
 // query executes a query and calls the function take for each row. If the connection is lost, it repeats the query.
@@ -185,7 +185,7 @@ func (s *Store) item(row pgx.Rows) (state.Item, error) {
 		item.Expires = s.now().Add(time.Duration(*left * float64(time.Second))).UTC()
 	}
 	switch {
-	case bytes: // v1
+	case bytes: // only v1 marks values as bytes
 		item.ContentType = state.OctetStream
 		return item, decode(&item)
 	case s.version == V2:
@@ -194,7 +194,7 @@ func (s *Store) item(row pgx.Rows) (state.Item, error) {
 	return item, nil
 }
 
-// decode decodes bytes of v1: a JSON string in base64.
+// decode decodes the value of item, which v1 stores as a JSON string with base64 text.
 func decode(item *state.Item) error {
 	var text string
 	err := json.Unmarshal(item.Value, &text)

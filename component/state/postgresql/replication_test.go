@@ -67,7 +67,7 @@ func TestStore_FailsOverToSynchronousStandby(t *testing.T) {
 	}
 }
 
-// TestStore_AsynchronousStandbyLowersTheLevel adds a standby to a server that a store uses.
+// TestStore_AsynchronousStandbyLowersTheLevel adds an asynchronous standby to a server that a store uses.
 func TestStore_AsynchronousStandbyLowersTheLevel(t *testing.T) {
 	t.Parallel()
 	primary := databases.Start(t)

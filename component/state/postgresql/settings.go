@@ -63,7 +63,7 @@ type settings struct {
 	pool     *pgxpool.Config
 	table    string
 	metadata string
-	prefix   string // of v2
+	prefix   string // prefix of table names in v2
 	timeout  time.Duration
 	cleanup  time.Duration // 0 or less = expired rows are not removed
 }
@@ -122,7 +122,7 @@ func bound(c *pgx.ConnConfig, maxValue int64, listens bool) {
 	}
 }
 
-// connection returns the connection string with what other fields add to it.
+// connection returns the connection string. It appends the values of other fields, such as host and user.
 func connection(m component.Values) (string, error) {
 	text := m.Text("connectionString")
 	var parts []string

@@ -6,9 +6,9 @@ import "strings"
 // yet.
 type statements struct {
 	get, bulk, list string // columns: key, value, whether it is bytes, ETag, seconds left or NULL
-	lock            string // columns: key, ETag, whether it is absent because it has expired
+	lock            string // columns: key, ETag, whether the row has expired
 	upsert, create  string // arguments: arrays of items; columns: key, ETag
-	update          string // as upsert, and the ETag that one row must have
+	update          string // arguments: as for upsert, and the ETag that the row must have
 	remove          string // arguments: keys
 	removeIf        string // arguments: one key, its ETag
 	expired         string // removes up to 1000 expired rows

@@ -103,7 +103,7 @@ func (s *Store) migrateOnce(ctx context.Context) error {
 	return nil
 }
 
-// stepsDone returns how many steps were done.
+// stepsDone returns how many migration steps were executed, according to the metadata table.
 func (s *Store) stepsDone(ctx context.Context, from interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 },
@@ -148,7 +148,7 @@ func (s *Store) perform(ctx context.Context) error {
 			return err
 		}
 		if !table {
-			done = 0 // for another table name, or the table was dropped
+			done = 0 // the steps were for another table, or the table was dropped
 		}
 		for _, step := range steps[min(done, len(steps)):] {
 			if _, err := tx.Exec(ctx, step, pgx.QueryExecModeSimpleProtocol); err != nil {

@@ -38,7 +38,7 @@ func certificate(t testing.TB, ip net.IP) (certificate, key []byte) {
 		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})
 }
 
-// encrypt restarts a server with TLS. It returns the file of its authority.
+// encrypt restarts a server with TLS. It returns the path of the file with the certificate's authority.
 func encrypt(s *postgrestest.Server, ip net.IP) string {
 	s.T.Helper()
 	public, private := certificate(s.T, ip)

@@ -15,7 +15,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Set implements state.Store: all items or none.
+// Set implements state.Store. It is atomic.
 func (s *Store) Set(ctx context.Context, r state.SetRequest) (state.Written, error) {
 	return s.apply(ctx, "postgresql.Set", r.RequestID, outside.Upserts(r.Items))
 }
@@ -30,16 +30,16 @@ func (s *Store) Transact(ctx context.Context, r state.TransactRequest) (state.Wr
 	return s.apply(ctx, "postgresql.Transact", r.RequestID, r.Operations)
 }
 
-// change is operations that are applied together.
+// change is a list of operations that are applied atomically.
 type change struct {
 	*Store
 	op   string
 	ops  []state.Operation
-	last map[string]int // the operation that decides about a key
+	last map[string]int // index of the last operation on each key
 	etag map[string]string
 }
 
-// apply carries out operations, all or none.
+// apply carries out operations atomically. It retries if another transaction causes a rollback.
 func (s *Store) apply(ctx context.Context, op, requestID string, ops []state.Operation) (state.Written, error) {
 	const attempts = 10
 	c := &change{Store: s, op: op, ops: ops, last: outside.Last(ops)}
@@ -54,7 +54,7 @@ func (s *Store) apply(ctx context.Context, op, requestID string, ops []state.Ope
 		if err == nil {
 			return state.Written{ETags: c.etags(), Proof: s.proof()}, nil
 		}
-		// It was rolled back for the sake of another transaction.
+		// Another transaction caused a rollback.
 		if again(err) && attempt < attempts && ctx.Err() == nil {
 			continue
 		}
@@ -99,7 +99,7 @@ func (c *change) run(ctx context.Context) error {
 	return c.failed(c.op, c.ops[0].Key, err, writing)
 }
 
-// plain reports whether all operations are upserts without conditions.
+// plain reports whether all operations are upserts without a condition.
 func (c *change) plain() bool {
 	return !slices.ContainsFunc(c.ops, func(o state.Operation) bool {
 		return o.Kind == state.Remove || outside.Conditional(&o)
@@ -151,7 +151,7 @@ func (c *change) exec(ctx context.Context, conn querier, sql string, args ...any
 	return rows.CommandTag().RowsAffected(), rows.Err()
 }
 
-// write writes the values of keys, and notes the new ETags.
+// write writes the values of keys with the statement sql. It stores the new ETags in c.etag.
 func (c *change) write(ctx context.Context, conn querier, sql string, keys []string, more ...any) error {
 	if len(keys) == 0 {
 		return nil
@@ -190,7 +190,7 @@ func (c *change) write(ctx context.Context, conn querier, sql string, keys []str
 	return rows.Err()
 }
 
-// lastUpsert returns the last operation that gives a key a value.
+// lastUpsert returns the index of the last upsert of a key, or -1 if there is none.
 func (c *change) lastUpsert(key string) int {
 	for i := len(c.ops) - 1; i >= 0; i-- {
 		if c.ops[i].Key == key && c.ops[i].Kind == state.Upsert {
@@ -237,7 +237,7 @@ func (c *change) transaction(ctx context.Context, conn interface {
 		if _, ours := fault.As(err); ours {
 			return err
 		}
-		return c.failed(c.op, c.ops[0].Key, err, unsent) // it was not committed
+		return c.failed(c.op, c.ops[0].Key, err, unsent) // the transaction was not committed
 	}
 	return tx.Commit(ctx)
 }
@@ -266,8 +266,9 @@ func (c *change) lock(ctx context.Context, tx pgx.Tx) (map[string]string, error)
 	return out, rows.Err()
 }
 
-// carryOut writes and deletes rows. It first creates the rows that must not exist yet. It returns fault.Conflict if one
-// of them exists: a missing row cannot be locked, so another transaction may have created the row after the check.
+// carryOut writes and deletes rows. It first creates the rows that must not exist yet. It returns fault.Conflict if
+// one of them exists: a missing row cannot be locked, so another transaction may have created the row after the
+// check.
 func (c *change) carryOut(ctx context.Context, tx pgx.Tx) error {
 	var created, written, removed []string
 	for _, key := range slices.Sorted(maps.Keys(c.last)) {

@@ -67,13 +67,14 @@ func masterOf(t *testing.T, all []*redistest.Server, name string) *redistest.Ser
 	return nil
 }
 
-// counter is a key that several writers count up with ETags.
+// counter is a key that several writers increment with ETags. certain counts acknowledged updates, and maybe counts
+// indeterminate ones.
 type counter struct {
 	key            string
 	certain, maybe atomic.Int64
 }
 
-// count counts until ctx ends.
+// count increments the counter until ctx ends.
 func (c *counter) count(ctx context.Context, t *testing.T, store state.Store) {
 	for ctx.Err() == nil {
 		item, err := statetest.Get(t.Context(), store, c.key)
@@ -94,7 +95,7 @@ func (c *counter) count(ctx context.Context, t *testing.T, store state.Store) {
 	}
 }
 
-// more waits for n acknowledged updates.
+// more waits for n more acknowledged updates.
 func (c *counter) more(t *testing.T, n int64) {
 	t.Helper()
 	goal := c.certain.Load() + n
@@ -106,7 +107,7 @@ func (c *counter) more(t *testing.T, n int64) {
 	})
 }
 
-// check compares the counter with the acknowledged updates.
+// check compares the value of the counter with the number of acknowledged updates.
 func (c *counter) check(t *testing.T, store state.Store) {
 	t.Helper()
 	var item state.Item
@@ -145,11 +146,11 @@ func TestStore_ClusterFailsOver(t *testing.T) {
 	first.more(t, 50)
 	master := masterOf(t, all, "{a}||n")
 	master.Kill()
-	testutil.Eventually(t, func() error { // the replica answers, and has no replica itself
+	testutil.Eventually(t, func() error { // the replica answers, but has no replica of its own
 		_, err := store.Set(ctx, state.SetRequest{Items: []state.Write{statetest.Put("a||other", "1")}})
 		return err
 	})
-	master.Run() // it follows the new master
+	master.Run() // it becomes a replica of the new master
 	for _, c := range counters {
 		c.more(t, 50)
 	}

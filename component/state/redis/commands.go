@@ -41,14 +41,14 @@ func (c *Client) Texts(ctx context.Context, op string, keys []string) (map[strin
 // The bounds of Keys.
 const (
 	maxKeys     = 100_000
-	maxKeyBytes = 16 << 20 // of all keys together
+	maxKeyBytes = 16 << 20 // total size of all keys
 )
 
 // errManyKeys is the error of a scan that found more than Keys returns.
 var errManyKeys = errors.New("redis: too many keys")
 
-// Keys returns the keys of all strings, in no particular order. A key that is created or deleted during the call may be
-// missing. Keys returns fault.TooLarge for more than 100,000 keys.
+// Keys returns the keys of all strings, in no particular order. A key that is created or deleted during the call may
+// be missing. Keys returns fault.TooLarge for more than 100,000 keys.
 func (c *Client) Keys(ctx context.Context, op string) ([]string, error) {
 	const portion = 1000
 	if err := given(ctx, op); err != nil {
@@ -84,7 +84,7 @@ func (c *Client) Keys(ctx context.Context, op string) ([]string, error) {
 	case *goredis.Client:
 		err = scan(ctx, client)
 	case *goredis.ClusterClient:
-		err = client.ForEachMaster(ctx, scan) // concurrently
+		err = client.ForEachMaster(ctx, scan) // calls scan concurrently
 	}
 	switch {
 	case errors.Is(err, errManyKeys):
@@ -107,7 +107,7 @@ func (c *Client) Database() int { return c.store.settings.db }
 // enabled. Notify returns fault.Denied or fault.Invalid if the server does not allow the change.
 func (c *Client) Notify(ctx context.Context) error {
 	const op, name = "redis.Notify", "notify-keyspace-events"
-	ctx, cancel := context.WithTimeout(ctx, listenPing) // also if readTimeout is -1
+	ctx, cancel := context.WithTimeout(ctx, listenPing) // a limit even if readTimeout is -1
 	defer cancel()
 	settings, err := c.store.client.ConfigGet(ctx, name).Result()
 	now := settings[name]

@@ -16,7 +16,7 @@ import (
 	"github.com/quorate/quorate/internal/frames"
 )
 
-// given returns an error if the caller has given up already.
+// given returns fault.Timeout if ctx has ended.
 func given(ctx context.Context, op string) error {
 	if err := ctx.Err(); err != nil {
 		return &fault.Error{Code: fault.Timeout, Op: op, Msg: "the request was given up", Err: err}
@@ -77,7 +77,7 @@ func answers() map[string]fault.Error {
 	}
 }
 
-// refusal returns the meaning of an answer of Redis; ok is false if err is none.
+// refusal returns the fault for an error reply of Redis. ok is false if err is not an error reply.
 func refusal(err error) (e fault.Error, ok bool) {
 	var answer goredis.Error
 	if !errors.As(err, &answer) || errors.Is(err, goredis.Nil) {
@@ -89,7 +89,7 @@ func refusal(err error) (e fault.Error, ok bool) {
 		return e, true
 	}
 	switch {
-	case strings.Contains(text, "WRONGTYPE"): // within a script
+	case strings.Contains(text, "WRONGTYPE"): // the error of a command in a script
 		return answers()["WRONGTYPE"], true
 	case strings.Contains(text, "OOM"):
 		return answers()["OOM"], true
@@ -111,7 +111,7 @@ func refusal(err error) (e fault.Error, ok bool) {
 	return fault.Error{Code: fault.Internal, Msg: "Redis answered with an error"}, true
 }
 
-// unsent reports whether an error shows that the command never left.
+// unsent reports whether err shows that the command was not sent.
 func unsent(err error) bool {
 	var network *net.OpError
 	var header tls.RecordHeaderError
@@ -124,7 +124,7 @@ func unsent(err error) bool {
 		strings.HasPrefix(err.Error(), "redis: cluster has no nodes")
 }
 
-// again reports whether a write certainly was not done, and may succeed soon.
+// again reports whether a write was certainly not executed, and may succeed if it is repeated.
 func again(err error) bool {
 	if isClosed(err) {
 		return false

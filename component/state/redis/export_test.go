@@ -6,13 +6,13 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
-// SlotOf exposes slotOf.
+// SlotOf calls slotOf.
 func SlotOf(name string) int { return slotOf(name) }
 
-// Document exposes document.
+// Document calls document.
 func Document(text []byte) ([]byte, string) { return document(text) }
 
-// ExpiresIn exposes Store.expiresIn.
+// ExpiresIn calls Store.expiresIn at the time now.
 func ExpiresIn(now time.Time, ttl state.TTL) int64 {
 	return (&Store{now: func() time.Time { return now }}).expiresIn(ttl)
 }

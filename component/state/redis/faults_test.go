@@ -24,7 +24,7 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// opening returns a function that opens a store, and closes it again.
+// opening returns a function that opens a store with the settings in pairs, and closes it again.
 func opening(t *testing.T, pairs ...string) func(context.Context) error {
 	t.Helper()
 	return func(ctx context.Context) error {
@@ -142,8 +142,8 @@ func TestStore_PausedServerMakesWritesIndeterminate(t *testing.T) {
 	statetest.WantValue(t, store, "a||k", "3")
 }
 
-// With readTimeout -1, only the time limit of a request ends it, also for reads that wait for the read of others. Close
-// ends in time too.
+// With readTimeout -1, a request ends at the deadline of its context, even if it waits for the read of another
+// request. Close ends in time too.
 func TestStore_PausedServerWithoutReadTimeout(t *testing.T) {
 	s := redistest.Start(t)
 	store := opened(t, "redisHost", s.Address, "readTimeout", "-1", "writeTimeout", "-1")
@@ -304,7 +304,8 @@ func TestStore_NoUpdateIsLostWhileServerRestarts(t *testing.T) {
 	wg.Wait()
 	var item state.Item
 	testutil.Eventually(t, func() (err error) {
-		// After enough refused connections go-redis repeats that refusal until its probe, once a second, succeeds.
+		// After several refused connections, go-redis returns the same error until its probe, once a second,
+		// succeeds.
 		item, err = statetest.Get(t.Context(), store, key)
 		return err
 	})
@@ -316,7 +317,7 @@ func TestStore_NoUpdateIsLostWhileServerRestarts(t *testing.T) {
 	t.Logf("counter %d, acknowledged %d, unknown %d", n, certain.Load(), maybe.Load())
 }
 
-// A pipeline on a connection that refuses the password sends none of its commands.
+// If Redis refuses the password of a new connection, the library sends no command of the pipeline.
 func TestStore_ChangedPasswordIsDenied(t *testing.T) {
 	s := redistest.Start(t, "--requirepass", "secret")
 	store := opened(t, "redisHost", s.Address, "redisPassword", "secret", "redisMaxRetries", "-1")

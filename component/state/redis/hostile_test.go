@@ -18,7 +18,7 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// A hostile server makes the client allocate little, and does not end the process.
+// A hostile server cannot make the client allocate much memory, or end the process.
 func TestStore_HostileReplies(t *testing.T) {
 	const most = 8 << 20 // bytes that one call may allocate
 	for name, c := range map[string]struct {
@@ -26,7 +26,7 @@ func TestStore_HostileReplies(t *testing.T) {
 		endless bool
 	}{
 		"huge string":       {"$2000000000\r\n", false},
-		"largest string":    {"$67108864\r\n", false}, // its bytes never come
+		"largest string":    {"$67108864\r\n", false}, // the bytes of the string never arrive
 		"huge array":        {"*2000000000\r\n", false},
 		"array of no sense": {"*9223372036854775807\r\n", false},
 		"map of no sense":   {"%4611686018427387905\r\n", false},
@@ -79,7 +79,7 @@ func TestStore_HostileReplies(t *testing.T) {
 	}
 }
 
-// The limit of a value is that of the component, and the error names it.
+// A value may be as large as the limit of the component. The error for a larger value names the limit.
 func TestStore_ReadsValuesUpToTheLimit(t *testing.T) {
 	answer := func(n int) string { return "*3\r\n$1\r\n7\r\n$-1\r\n$" + strconv.Itoa(n) + "\r\n" }
 	const version = "$1\r\n7\r\n"
@@ -104,7 +104,8 @@ func TestStore_ReadsValuesUpToTheLimit(t *testing.T) {
 	}
 }
 
-// go-redis reads messages of sentinels in a goroutine of its own, where a panic would end the process.
+// A hostile message of a sentinel does not end the process, although go-redis reads such messages in its own
+// goroutine.
 func TestStore_HostileSentinel(t *testing.T) {
 	master := redistest.StartHostile(t, nil, false)
 	host, port, _ := net.SplitHostPort(master.Address)
@@ -148,7 +149,7 @@ func TestStore_HostileSentinel(t *testing.T) {
 	}
 }
 
-// Redis has executed a write whose WAIT it refuses, for example because it became a replica.
+// If Redis refuses WAIT, for example because the server became a replica, it has still executed the write.
 func TestStore_WriteWithoutAcknowledgementsIsIndeterminate(t *testing.T) {
 	for name, answer := range map[string]string{
 		"became a replica": "-UNBLOCKED force unblock from blocking operation, instance state changed\r\n",

@@ -15,7 +15,7 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// dapr writes a value as Dapr's component does: the fields data and version of a hash, the version one higher.
+// dapr writes a value like Dapr's component: it sets the field data of a hash, and increments the field version.
 func dapr(s *redistest.Server, key, value string) {
 	s.T.Helper()
 	s.Do("hset", key, "data", value)
@@ -112,7 +112,7 @@ func TestStore_LeavesOtherTypesAlone(t *testing.T) {
 	}
 }
 
-// Dapr reads a key that another program wrote as a string.
+// Like Dapr, the store reads a key that another program wrote as a string.
 func TestStore_ReadsStrings(t *testing.T) {
 	s := redistest.Start(t)
 	store := opened(t, "redisHost", s.Address)

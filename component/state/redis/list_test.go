@@ -18,7 +18,8 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// A listing of many keys does not scan the database for each page, and still omits what was deleted in between.
+// A listing of many keys does not scan the database for each page. It still omits keys that are deleted between two
+// pages.
 func TestStore_ListScansOnceForManyPages(t *testing.T) {
 	s := redistest.Start(t)
 	store := opened(t, "redisHost", s.Address)
@@ -76,7 +77,7 @@ func TestStore_ListScansOnceForManyPages(t *testing.T) {
 	}
 }
 
-// Dapr makes documents of RedisJSON of values that are saved with the content type application/json.
+// Dapr stores a value with the content type application/json as a RedisJSON document.
 func TestStore_ReadsDocumentsOfRedisJSON(t *testing.T) {
 	m := miniredis.RunT(t)
 	documents := map[string]string{

@@ -114,8 +114,8 @@ func (c *Client) Waiting(connections int) *Client {
 	return &Client{newStore(set, nil)}
 }
 
-// Patience returns how long Redis may take for an answer. This is the setting readTimeout, or 3 s if the setting is
-// off.
+// Patience returns how long the client waits for an answer of Redis. This is the setting readTimeout, or 3 s if the
+// setting is off.
 func (c *Client) Patience() time.Duration {
 	if t := c.store.settings.read; t > 0 {
 		return t

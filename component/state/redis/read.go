@@ -25,7 +25,7 @@ func (s *Store) Get(ctx context.Context, r state.GetRequest) (state.Item, error)
 		return gathered{s}.ReadOne(ctx, r.Key)
 	}
 	item, err := s.gather.Get(ctx, r.Key)
-	if _, ours := fault.As(err); err != nil && !ours { // the caller gave up
+	if _, ours := fault.As(err); err != nil && !ours { // ctx has ended
 		return state.Item{}, s.failed(op, r.Key, err, false)
 	}
 	return item, err
@@ -72,10 +72,10 @@ func (s *Store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.It
 	return out, nil
 }
 
-// reading is the commands that read one key.
+// reading has the commands that read one key.
 type reading struct {
 	at     int          // position of the key
-	fields *goredis.Cmd // not a SliceCmd, which takes a number for the length of an array
+	fields *goredis.Cmd // not a SliceCmd, which accepts a number instead of an array
 	left   *goredis.DurationCmd
 	again  *goredis.StringCmd
 }
@@ -159,7 +159,7 @@ func (s *Store) item(key string, r reading, fieldCount int) (item state.Item, un
 		value, _ := fields[2].(string)
 		item.Value, item.ContentType = []byte(value), contentType(version, tag)
 		if tag == "" && !json.Valid(item.Value) {
-			item.ContentType = state.OctetStream // Dapr wrote bytes
+			item.ContentType = state.OctetStream // Dapr has written bytes
 		}
 	}
 	return item, version == again, nil
@@ -205,7 +205,7 @@ func (s *Store) others(ctx context.Context, op string, keys []string, indexes []
 			}
 		}
 		switch {
-		case errors.Is(err, goredis.Nil): // deleted meanwhile
+		case errors.Is(err, goredis.Nil): // the key was deleted in the meantime
 			continue
 		case err != nil && !refused(err):
 			return s.failed(op, keys[n], err, false)

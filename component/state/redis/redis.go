@@ -1,9 +1,9 @@
-// Package redis implements the component type state.redis: a state store in a single Redis server, in servers that
-// Redis Sentinel manages, or in a Redis Cluster.
+// Package redis implements the component type state.redis: a state store in Redis. Redis can be a single server,
+// servers that Redis Sentinel manages, or a Redis Cluster.
 //
-// It owns the layout of the data in Redis, which is that of Dapr's component, and the conversion of Redis errors to
-// fault codes. The goroutines are those of the client library, of an outside.Gatherer, and one while keys of a Redis
-// Cluster are listed. Close ends them.
+// It owns the layout of the data in Redis, which is the layout of Dapr's component. It also owns the conversion of
+// Redis errors to fault codes. The client library, an outside.Gatherer and the listing of a Redis Cluster start
+// goroutines. Close ends them.
 //
 // The value of a key in Redis is a hash with these fields:
 //
@@ -40,7 +40,7 @@ const Type = "state.redis"
 
 // Options are the settings of a store.
 type Options struct {
-	Metadata component.Values // of Fields
+	Metadata component.Values // values of Fields
 	Logger   *slog.Logger
 	Now      func() time.Time // nil = time.Now
 	// LargestValue is the largest value in bytes that is read; 0 = state.LargestValue.
@@ -67,11 +67,11 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return nil, err
 	}
 	set.warn(o.Logger)
-	goredis.SetLogger(silent{}) // it is one for the process; errors are returned anyway
+	goredis.SetLogger(silent{}) // the logger is global; the library also returns its errors
 	set.longest = cmp.Or(o.LargestValue, state.LargestValue)
 	s := newStore(set, o.Now)
 	if err := s.connect(ctx); err != nil {
-		_ = s.client.Close() // the cause is what matters
+		_ = s.client.Close() // the first error is more useful
 		return nil, err
 	}
 	s.warnOfCluster(ctx, o.Logger)
@@ -103,7 +103,7 @@ func (s *Store) warnOfCluster(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// connect waits until Redis answers.
+// connect waits until Redis answers or ctx ends.
 func (s *Store) connect(ctx context.Context) error {
 	const pause = 200 * time.Millisecond
 	var last error
@@ -111,7 +111,7 @@ func (s *Store) connect(ctx context.Context) error {
 		err := s.probe(ctx)
 		switch {
 		case fault.Is(err, fault.Timeout):
-			// What failed before says more than that the time is over.
+			// The previous error has more information than the timeout.
 			return cmp.Or(last, s.unreachable("redis.Open", err))
 		case !fault.Is(err, fault.Unavailable):
 			return err
@@ -132,7 +132,7 @@ func (s *Store) connect(ctx context.Context) error {
 func (s *Store) Ping(ctx context.Context) error {
 	err := s.probe(ctx)
 	if errors.Is(err, goredis.ErrPoolTimeout) {
-		// No connection was free in time. That is no answer of the server, which may hang.
+		// No connection was free in time, so the server has not answered. It may hang.
 		return &fault.Error{Code: fault.Timeout, Op: "redis.Ping", Err: err,
 			Msg: "Redis at " + s.settings.where() + " did not answer in time: all connections are in use"}
 	}
@@ -224,12 +224,12 @@ func (s *Store) stored(name string) (string, bool) {
 	case ok && strings.HasPrefix(owner, "{"):
 		return owner[1:] + state.Separator + own, true
 	case strings.Contains(name, state.Separator):
-		return "", false // written without hash tags
+		return "", false // the key was written without hash tags
 	}
 	return name, true
 }
 
-// tag returns the content of the field quorate; empty = none is needed.
+// tag returns the content of the field quorate for a value, or "" if the value needs no such field.
 func tag(version, contentType string) string {
 	if contentType == "" {
 		return ""
@@ -237,7 +237,8 @@ func tag(version, contentType string) string {
 	return version + " " + contentType
 }
 
-// contentType returns the content type of a value from its version and the field quorate.
+// contentType returns the content type of a value from its version and the field quorate. It returns "" if the field
+// is empty or has another version.
 func contentType(version, tag string) string {
 	of, typ, _ := strings.Cut(tag, " ")
 	if of != version {

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// metadata returns the checked metadata of a component: names and values in turn.
+// metadata returns the checked metadata of a component. pairs are names and values in turn.
 func metadata(t *testing.T, pairs ...string) component.Values {
 	t.Helper()
 	values, err := checked(pairs...)
@@ -47,7 +47,7 @@ func open(t *testing.T, o redis.Options) (*redis.Store, error) {
 	return redis.Open(ctx, o)
 }
 
-// opened opens a store that the test closes.
+// opened opens a store, which is closed at the end of the test.
 func opened(t *testing.T, pairs ...string) *redis.Store {
 	t.Helper()
 	s, err := open(t, redis.Options{Metadata: metadata(t, pairs...)})
@@ -58,7 +58,7 @@ func opened(t *testing.T, pairs ...string) *redis.Store {
 	return s
 }
 
-// clock is the time of a store. It moves with the real time, and by leaps.
+// clock is the clock of a store. It follows the real time, and the test can advance it.
 type clock struct {
 	servers []*redistest.Server
 	mu      sync.Mutex
@@ -72,7 +72,8 @@ func (c *clock) Now() time.Time {
 	return time.Now().Add(c.leaps)
 }
 
-// leap moves the clock forward, and makes the keys of the servers older by as much.
+// leap returns a function that advances the clock. The function shortens the expiry times in the servers by the same
+// duration.
 func (c *clock) leap(t *testing.T) func(time.Duration) {
 	return func(d time.Duration) {
 		c.mu.Lock()
@@ -86,7 +87,7 @@ func (c *clock) leap(t *testing.T) func(time.Duration) {
 	}
 }
 
-// conform runs the suite on a store with settings.
+// conform runs the suite on a store with the settings in pairs.
 func conform(t *testing.T, servers []*redistest.Server, o statetest.Options, pairs ...string) {
 	t.Helper()
 	c := &clock{servers: servers}

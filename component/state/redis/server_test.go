@@ -9,10 +9,10 @@ import (
 	"github.com/quorate/quorate/component/state/redis/redistest"
 )
 
-// patience ends a test that hangs. It asserts nothing.
+// patience is the time limit for tests that could hang. No test measures this time.
 const patience = 2 * time.Minute
 
-// age makes all keys of a server older: what expires in less than d is gone.
+// age shortens the expiry time of all keys of a server by d. Keys that expire in less than d are removed.
 func age(ctx context.Context, s *redistest.Server, d time.Duration) error {
 	const script = `
 for _, key in ipairs(redis.call("KEYS", "*")) do

@@ -21,8 +21,8 @@ import (
 	"github.com/quorate/quorate/internal/rest"
 )
 
-// Fields returns the metadata fields of the component type. Names and defaults are those of Dapr, except for fields
-// that Dapr does not have.
+// Fields returns the metadata fields of the component type. Names and defaults are the same as in Dapr. Some fields
+// do not exist in Dapr.
 func Fields() []component.Field {
 	return []component.Field{
 		{Name: "redisHost", Required: true},
@@ -151,7 +151,7 @@ func (s settings) contradiction(m component.Values) error {
 	return nil
 }
 
-// addresses splits redisHost and adds the port where it is missing.
+// addresses splits redisHost at commas. To an address without a port, it adds port, or 6379 if port is 0.
 func addresses(hosts string, port int) ([]string, error) {
 	var out []string
 	for host := range strings.SplitSeq(hosts, ",") {
@@ -175,7 +175,7 @@ func addresses(hosts string, port int) ([]string, error) {
 	return out, nil
 }
 
-// encrypted returns the settings of TLS, or nil.
+// encrypted returns the TLS configuration, or nil if enableTLS is not set.
 func encrypted(m component.Values) (*tls.Config, error) {
 	own := m.Text("clientCert") != "" || m.Text("clientKey") != ""
 	if !m.Bool("enableTLS") {
@@ -246,7 +246,7 @@ func (s settings) dialer() func(ctx context.Context, network, address string) (n
 // client creates a client of the Redis library. The client connects at its first command. The library retries reads,
 // and commands that it could not send. It never retries a command of the type once.
 func (s settings) client() goredis.UniversalClient {
-	const oneTry = 1 // of a connection; the retries of commands include it
+	const oneTry = 1 // attempts to connect; a retry of a command connects again
 	o := goredis.Options{
 		Username: s.username, Password: s.password, DB: s.db, Dialer: s.dialer(), Protocol: 2,
 		MaxRetries: disabled(s.retries), MinRetryBackoff: s.minPause, MaxRetryBackoff: s.maxPause,
@@ -282,7 +282,8 @@ func (s settings) client() goredis.UniversalClient {
 	return goredis.NewClient(&o)
 }
 
-// disabled returns the client's number for n retries: 0 is its default, -1 is none.
+// disabled returns the option of the client for n retries. The option for no retries is -1, because 0 means the
+// default of the client.
 func disabled(n int) int {
 	if n <= 0 {
 		return -1
@@ -290,10 +291,10 @@ func disabled(n int) int {
 	return n
 }
 
-// silent is a log of the client library without lines.
+// silent is a logger for the client library that drops all messages.
 type silent struct{}
 
-// Printf drops a line.
+// Printf drops the message.
 func (silent) Printf(context.Context, string, ...any) {}
 
 // ParseInterval parses a duration as Dapr does. A whole number means milliseconds. A negative whole number means

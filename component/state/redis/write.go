@@ -89,7 +89,7 @@ func (s *Store) Transact(ctx context.Context, r state.TransactRequest) (state.Wr
 	return s.apply(ctx, op, r.Operations, r.Consistency, false)
 }
 
-// refuse refuses a request that asks to be applied exactly once.
+// refuse returns fault.Invalid for a request with a request id, because the store does not detect repeated requests.
 func refuse(op, requestID string) error {
 	if requestID == "" {
 		return nil
@@ -98,7 +98,7 @@ func refuse(op, requestID string) error {
 		Hint: "omit Quorate-Request-Id, and use ETags to retry safely"}
 }
 
-// apply carries out operations. With split it may write slot by slot.
+// apply carries out operations. If split is true, it may write the slots of a Redis Cluster one after another.
 func (s *Store) apply(ctx context.Context, op string, ops []state.Operation, level state.Consistency,
 	split bool,
 ) (state.Written, error) {
@@ -135,7 +135,7 @@ func (s *Store) apply(ctx context.Context, op string, ops []state.Operation, lev
 // one slot. A group has the indexes of its operations. With several groups, groups returns fault.Invalid if split is
 // false or if an operation has a condition.
 func (s *Store) groups(op string, ops []state.Operation, split bool) ([][]int, error) {
-	bySlot := map[int]int{} // slot to group
+	bySlot := map[int]int{} // index of the group of each slot
 	var groups [][]int
 	conditions := false
 	for i := range ops {
@@ -164,7 +164,7 @@ func (s *Store) groups(op string, ops []state.Operation, split bool) ([][]int, e
 // 53 bits stay exact as floating-point numbers.
 func newVersion() string {
 	var b [8]byte
-	_, _ = rand.Read(b[:]) // it does not fail
+	_, _ = rand.Read(b[:]) // rand.Read never fails
 	return strconv.FormatUint(binary.LittleEndian.Uint64(b[:])>>11|1<<52, 10)
 }
 
@@ -179,11 +179,11 @@ func condition(o *state.Operation) string {
 	return ""
 }
 
-// applyGroup applies one group of operations, all or none.
+// applyGroup applies one group of operations atomically.
 func (s *Store) applyGroup(ctx context.Context, op string, ops []state.Operation, etags []string, group []int,
 	level state.Consistency,
 ) error {
-	const size = 6 // arguments of an operation
+	const size = 6 // arguments of each operation
 	var names []string
 	numbers := map[string]int{}
 	args := make([]any, 0, size*len(group))
@@ -237,8 +237,8 @@ type once struct{ *goredis.Cmd }
 // NoRetry implements goredis.Cmder.
 func (once) NoRetry() bool { return true }
 
-// run runs the script. It repeats an attempt only if Redis certainly did not execute the script. If strong is true, run
-// then waits until the configured number of Redis replicas has acknowledged the write.
+// run runs the script. It repeats an attempt only if Redis certainly did not execute the script. If strong is true,
+// run then waits until the configured number of Redis replicas has acknowledged the write.
 func (s *Store) run(ctx context.Context, op string, names []string, args []any, strong bool) (int, error) {
 	replicas := 0
 	if strong {
@@ -322,7 +322,7 @@ func (s *Store) sendTo(ctx context.Context, node goredis.Cmdable, cmd once, repl
 	}
 	acknowledged, err := wait.Result()
 	switch {
-	case err != nil: // also if it says that the server did not execute WAIT
+	case err != nil: // even if Redis has not executed WAIT
 		return unconfirmed{err}
 	case acknowledged < int64(replicas):
 		return unconfirmed{fmt.Errorf("%d of %d replicas acknowledged it within %s", acknowledged, replicas,

@@ -49,7 +49,7 @@ func (t *table) administer(r request) (results []result, known bool, err error) 
 	return nil, false, nil
 }
 
-// create creates the tables as the batch describes them.
+// create creates the tables that the SQL batch in text describes.
 func (t *table) create(text string) error {
 	m := keyColumns.FindStringSubmatch(text)
 	if m == nil {
@@ -67,7 +67,7 @@ func (t *table) create(text string) error {
 	return nil
 }
 
-// columnsOf returns the columns of a table of a version.
+// columnsOf returns the columns of a table of version v1, or of v2 if v2 is true. length is the length of the key.
 func columnsOf(kind string, length int64, collation string, v2 bool) [][]any {
 	out := [][]any{{"Key", kind, 2 * length, collation}, {"Data", "nvarchar", int64(-1), ""}}
 	if v2 {
@@ -79,7 +79,7 @@ func columnsOf(kind string, length int64, collation string, v2 bool) [][]any {
 	return append(out, []any{"RowVersion", "timestamp", int64(8), ""})
 }
 
-// claim records that expired rows are removed now. It returns no row if that was done within the interval.
+// claim claims the removal of expired rows. It returns no row if there was a claim within the interval.
 func (t *table) claim(r request) []result {
 	interval := time.Duration(r.params["@Interval"].(int64)) * time.Millisecond
 	out := result{names: []string{""}, kinds: []byte{typeInt}}

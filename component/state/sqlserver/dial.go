@@ -27,22 +27,22 @@ const (
 	packetPrelogin = 0x12
 
 	optionEncryption = 1
-	optionToken      = 6 // whether a token of Entra ID is required
+	optionToken      = 6 // whether SQL Server requires a token of Entra ID
 	optionEnd        = 0xff
 
-	encryptLogin  = 0 // only
+	encryptLogin  = 0 // SQL Server encrypts only the login
 	encryptAll    = 1
 	encryptNone   = 2
-	encryptStrict = 4 // before the prelogin
+	encryptStrict = 4 // TLS begins before the prelogin
 )
 
-// dialer connects to SQL Server. It checks the messages of the server before the client library reads them, because the
-// library allocates every length that a message announces. It can check only decrypted messages. SQL Server negotiates
-// TLS inside the first messages of the protocol. So the dialer's connection negotiates TLS itself, and the library
-// treats it as a connection without TLS.
+// dialer connects to SQL Server. It checks the messages of the server before the client library reads them, because
+// the library allocates every length that a message announces. It can check only decrypted messages. SQL Server
+// negotiates TLS inside the first messages of the protocol. So the dialer's connection negotiates TLS itself, and the
+// library treats it as a connection without TLS.
 type dialer struct {
 	client  msdsn.Config
-	longest int64 // value in bytes
+	longest int64 // largest value, in bytes
 	sspi    bool  // the sign-in uses NTLM
 }
 
@@ -107,7 +107,7 @@ func (d *dialer) DialContext(ctx context.Context, network, address string) (net.
 	case msdsn.EncryptionStrict:
 		c.wants = encryptStrict
 		if c.Conn, err = c.secured(ctx, raw, "tds/8.0"); err != nil {
-			_ = raw.Close() // the cause is what matters
+			_ = raw.Close() // the error of the handshake is more useful
 			return nil, err
 		}
 	}
@@ -123,9 +123,9 @@ type conn struct {
 	wants    byte
 
 	asked   bool
-	checked net.Conn // after the negotiation
+	checked net.Conn // connection after the negotiation
 	answer  []byte   // unread bytes of the answer to the prelogin
-	first   net.Conn // for the first packet after the negotiation, if it differs
+	first   net.Conn // connection for the first packet after the negotiation; nil = checked
 }
 
 // Write implements net.Conn. The client library writes one packet at a time.
@@ -235,8 +235,8 @@ func preloginAnswer(in io.Reader) ([]byte, error) {
 	return p, err
 }
 
-// encryptsNothing returns an answer to the prelogin for the client library. It says that nothing is encrypted. The only
-// information that it takes from the server's answer p is whether a token is required.
+// encryptsNothing returns an answer to the prelogin for the client library. It says that nothing is encrypted. The
+// only information that it takes from the server's answer p is whether a token is required.
 func encryptsNothing(p []byte) []byte {
 	options, values := []byte{optionEncryption, 0, 0, 0, 1}, []byte{encryptNone}
 	if at, size := option(p, optionToken); size == 1 {

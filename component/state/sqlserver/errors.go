@@ -17,16 +17,16 @@ import (
 	"github.com/quorate/quorate/internal/frames"
 )
 
-// kind is what was being done when an error came.
+// kind is the kind of the call that failed.
 type kind uint8
 
 const (
 	reading kind = iota
 	writing      // the outcome may be unknown
-	unsent       // certainly not done
+	unsent       // a write that was certainly not executed
 )
 
-// Numbers of errors that need more than a text.
+// SQL Server's error numbers for conflicts between transactions, after which a call is repeated.
 const (
 	deadlockVictim   = 1205
 	snapshotConflict = 3960
@@ -105,7 +105,8 @@ func exists(err error) bool {
 	return errors.As(err, &answer) && slices.Contains([]int32{1801, 1913, 2714, 2759, 15233}, answer.Number)
 }
 
-// failed converts an error of the client. A write that may have been done is Indeterminate.
+// failed converts an error of the client library to a fault. The code is fault.Indeterminate for a write that may
+// have been executed.
 func (s *Store) failed(op, key string, err error, doing kind) error {
 	if _, ours := fault.As(err); ours {
 		return err
@@ -164,7 +165,7 @@ func (s *Store) answered(e *fault.Error, answer mssql.Error, err error, doing ki
 	return true
 }
 
-// unanswered fills e for what was not executed, or for a read.
+// unanswered fills e for a call that was not executed, or for a read.
 func (s *Store) unanswered(e *fault.Error, err error) {
 	var dial *net.OpError
 	var authority x509.UnknownAuthorityError

@@ -14,26 +14,26 @@ import (
 	"github.com/quorate/quorate/component/state/statetest"
 )
 
-// server is a fake of SQL Server: it speaks TDS, and stores the rows of one table. It reads the SQL
-// that the store sends clause by clause, and refuses what it does not know. It is not SQL Server: it shows what the
-// store sends and how it takes answers, and nothing about SQL Server itself. One transaction runs at a time.
+// server is a fake of SQL Server. It speaks TDS, and stores the rows of one table. It parses the SQL that the store
+// sends, and refuses all other SQL. Tests with it verify the requests of the store and how the store handles answers.
+// They do not verify the behaviour of SQL Server. Only one transaction runs at a time.
 type server struct {
 	statetest.Listener
 	*table
 	t        testing.TB
-	password string // that logins need; empty = any
+	password string // password that logins need; empty = any password is accepted
 	tls      *tls.Config
-	encrypts byte // with tls: what it answers to the prelogin; 4 = TLS is before the prelogin
+	encrypts byte // with tls: the encryption in the answer to the prelogin; 4 = TLS is before the prelogin
 
 	mu       sync.Mutex
 	faults   []injected
 	requests []request
 	logins   []login
 
-	turn sync.Mutex // of the transaction that runs
+	turn sync.Mutex // held by the connection with the running transaction
 }
 
-// injected is what happens to requests whose text has a part.
+// injected is the reaction to requests whose text contains part.
 type injected struct {
 	part string
 	what reaction
@@ -41,15 +41,15 @@ type injected struct {
 
 // reaction is an answer to a request instead of the usual one.
 type reaction struct {
-	number int32  // an error
+	number int32  // number of an error
 	class  byte   // of the error; 0 = 16
 	late   bool   // the request is carried out first
 	cut    bool   // the connection ends
-	stall  bool   // only attention signals are answered
-	dead   bool   // nothing is answered
+	stall  bool   // the server answers only attention signals
+	dead   bool   // the server answers nothing
 	raw    []byte // the tokens of the answer
 	pieces []byte // packets of the answer
-	once   bool   // later requests are answered as usual
+	once   bool   // only the first matching request is affected
 }
 
 // start starts a server that ends with the test.
@@ -67,28 +67,28 @@ func (s *server) run() {
 	s.Start(s.t, func(c net.Conn) { (&session{server: s, conn: c, in: bufio.NewReader(c)}).serve() })
 }
 
-// kill ends the server with all its connections. What it stored stays.
+// kill ends the server with all its connections. The stored rows stay.
 func (s *server) kill() {
 	s.Close()
 	s.Wait()
 }
 
-// fail sets what happens to requests whose text contains part. Requests about transactions have the texts "TM begin"
-// and "TM commit".
+// fail sets the reaction to requests whose text contains part. Requests to begin or commit a transaction have the
+// texts "TM begin" and "TM commit".
 func (s *server) fail(part string, what reaction) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.faults = []injected{{part, what}}
 }
 
-// heal ends what fail did.
+// heal removes the reaction that fail has set.
 func (s *server) heal() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.faults = nil
 }
 
-// note records a request, and returns what happens to it.
+// note records a request. It returns the reaction that fail has set for the request, if there is one.
 func (s *server) note(r request) (reaction, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,7 +104,7 @@ func (s *server) note(r request) (reaction, bool) {
 	return reaction{}, false
 }
 
-// sent counts the requests whose text has a part.
+// sent returns the number of requests whose text contains part.
 func (s *server) sent(part string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,7 +117,7 @@ func (s *server) sent(part string) int {
 	return n
 }
 
-// session is a connection.
+// session is one connection to the fake server.
 type session struct {
 	*server
 	conn   net.Conn
@@ -216,7 +216,7 @@ func (s *session) login(out *tokens, l login) error {
 	return errCut
 }
 
-// handle carries out a request, or what fail has set.
+// handle executes a request, or carries out the reaction that fail has set for it.
 func (s *session) handle(out *tokens, r request) error {
 	what, fails := s.note(r)
 	if fails && what.late {
@@ -245,7 +245,7 @@ func (s *session) handle(out *tokens, r request) error {
 				return errCut
 			}
 		}
-		if s.inTx != 0 { // as XACT_ABORT makes it
+		if s.inTx != 0 { // XACT_ABORT rolls the transaction back
 			out.transaction(10, s.inTx)
 			_ = s.end(false)
 		}

@@ -106,7 +106,7 @@ func TestOpen_Refusals(t *testing.T) {
 	s.fail("sp_getapplock", reaction{number: 262})
 	err = once(t, sqlserver.Options{}, "connectionString", uri(s))
 	statetest.WantFault(t, err, fault.Denied, "creating the table state", "may not do this")
-	s.fail("sp_getapplock", reaction{number: 2714, late: true, once: true}) // Dapr was faster
+	s.fail("sp_getapplock", reaction{number: 2714, late: true, once: true}) // another node has created the table
 	testutil.Must(t, once(t, sqlserver.Options{}, "connectionString", uri(s)+"&app name=x"))
 }
 
@@ -165,8 +165,8 @@ func TestStore_RecoversFromOutage(t *testing.T) {
 	statetest.CheckOutage(t, store, s.kill, s.run, "no SQL Server can be reached")
 }
 
-// TestStore_LostAnswerMakesWritesIndeterminate loses the answer of each kind of write, and checks that it was sent
-// once.
+// TestStore_LostAnswerMakesWritesIndeterminate loses the answer to each kind of write, and checks that the store sent
+// the write only once.
 func TestStore_LostAnswerMakesWritesIndeterminate(t *testing.T) {
 	t.Parallel()
 	for name, lost := range map[string]reaction{
@@ -178,7 +178,7 @@ func TestStore_LostAnswerMakesWritesIndeterminate(t *testing.T) {
 			t.Parallel()
 			s := start(t)
 			store := opened(t, s, sqlserver.V1)
-			// indeterminate makes a write whose request has a part, and loses the answer.
+			// indeterminate makes a write, and loses the answer to its request that contains part.
 			indeterminate := func(part string, write func(ctx context.Context) error) {
 				t.Helper()
 				s.fail(part, lost)
@@ -217,7 +217,8 @@ func TestStore_LostAnswerMakesWritesIndeterminate(t *testing.T) {
 	}
 }
 
-// TestStore_TransactionThatWasNotCommittedIsKnown loses an answer before the commit: nothing was changed.
+// TestStore_TransactionThatWasNotCommittedIsKnown loses an answer before the commit. The error must say that nothing
+// was changed.
 func TestStore_TransactionThatWasNotCommittedIsKnown(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -310,8 +311,8 @@ func TestStore_ReadsTimeOutAndAreTriedAgain(t *testing.T) {
 	}
 }
 
-// TestStore_DeadlocksAreTriedAgain shows that a transaction is repeated after a deadlock, and returns the error if it
-// is the victim each time.
+// TestStore_DeadlocksAreTriedAgain checks that the store repeats a transaction after a deadlock. It returns an error
+// if every attempt ends in a deadlock.
 func TestStore_DeadlocksAreTriedAgain(t *testing.T) {
 	s := start(t)
 	store := opened(t, s, sqlserver.V1)

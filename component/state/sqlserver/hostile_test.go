@@ -18,14 +18,14 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// encoded returns what put writes to an answer.
+// encoded returns the bytes that put writes to an answer.
 func encoded(put func(t *tokens)) []byte {
 	var out tokens
 	put(&out)
 	return out.Bytes()
 }
 
-// found is an answer with rows of a read.
+// found returns the answer to a read, with a row for each key.
 func found(keys ...string) []byte {
 	return encoded(func(t *tokens) {
 		r := result{names: []string{"", "", "", "", "", ""},
@@ -38,7 +38,7 @@ func found(keys ...string) []byte {
 	})
 }
 
-// A hostile server makes the client allocate little, also over TLS, and does not end the process.
+// A hostile server, with or without TLS, cannot make the client allocate much memory, or end the process.
 func TestStore_HostileServer(t *testing.T) {
 	columns := func(count uint16, kind ...byte) func(t *tokens) {
 		return func(t *tokens) { t.put(byte(tokenColumns), count, uint32(0), uint16(0), kind, "") }
@@ -116,7 +116,7 @@ func TestStore_HostileServer(t *testing.T) {
 	}
 }
 
-// Packets that are larger or that do not end are refused, and so is a value above the limit.
+// The store refuses packets with a wrong size and messages without an end. It also refuses a value above the limit.
 func TestStore_HostilePackets(t *testing.T) {
 	packet := func(status byte, size int) []byte {
 		p := []byte{packetAnswer, status, 0, 0, 0, 0, 1, 0}
@@ -168,7 +168,7 @@ func TestStore_ReadsValuesUpToTheLimit(t *testing.T) {
 	}
 }
 
-// The first answers of a server come before any check of tokens.
+// Hostile answers before and during the sign-in cannot make the client allocate much memory.
 func TestOpen_HostileServer(t *testing.T) {
 	const preloginTLS = "\x04\x01\x00\x0f\x00\x00\x01\x00" + "\x01\x00\x06\x00\x01\xff\x01"
 	for name, first := range map[string]string{

@@ -22,7 +22,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// put stores rows directly.
+// put stores rows in the fake server without a request.
 func (t *table) put(all ...row) {
 	t.Lock()
 	defer t.Unlock()
@@ -42,7 +42,7 @@ func TestStore_ReadsDataOfDapr(t *testing.T) {
 		{sqlserver.V1, row{text: `{"n":1}`}, `{"n":1}`, ""},
 		{sqlserver.V1, row{text: `text of gRPC`}, `text of gRPC`, state.OctetStream},
 		{sqlserver.V2, row{text: `{"n":1}`}, `{"n":1}`, ""},
-		{sqlserver.V2, row{bytes: []byte(`{"n":1}`), binary: true}, `{"n":1}`, ""}, // over gRPC
+		{sqlserver.V2, row{bytes: []byte(`{"n":1}`), binary: true}, `{"n":1}`, ""}, // saved by Dapr over gRPC
 		{sqlserver.V2, row{bytes: []byte("\x00\xff"), binary: true}, "\x00\xff", state.OctetStream},
 	} {
 		s := start(t)
@@ -55,7 +55,7 @@ func TestStore_ReadsDataOfDapr(t *testing.T) {
 		}
 		_, err := store.Set(t.Context(), state.SetRequest{Items: []state.Write{
 			{Key: "shop||k", Value: []byte("2"), ETag: "00000000000007D3"}}})
-		testutil.Must(t, err) // Dapr reads ETags in any case of letters
+		testutil.Must(t, err) // like Dapr, the store ignores the case of ETags
 	}
 }
 
@@ -96,7 +96,7 @@ func TestStore_WritesDataForDapr(t *testing.T) {
 	}
 }
 
-// TestStore_TableThatIgnoresCase shows what happens in a table of Dapr with the usual collation.
+// TestStore_TableThatIgnoresCase uses a table of Dapr with the usual collation, which ignores case.
 func TestStore_TableThatIgnoresCase(t *testing.T) {
 	s := start(t)
 	s.columns = columnsOf("nvarchar", 20, "SQL_Latin1_General_CP1_CI_AS", false)
@@ -173,7 +173,8 @@ func indexedCustomer() []string {
 	return []string{"indexedProperties", `[{"column": "customer", "property": "customer.id", "type": "int"}]`}
 }
 
-// TestStore_BulkGetIsOneRequest also shows bulkGetChunkSize of Dapr, which bounds a statement.
+// TestStore_BulkGetIsOneRequest checks the number of requests of a bulk read, with and without Dapr's setting
+// bulkGetChunkSize.
 func TestStore_BulkGetIsOneRequest(t *testing.T) {
 	keys := make([]string, 3000)
 	for i := range keys {

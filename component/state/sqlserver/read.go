@@ -77,7 +77,7 @@ func (s *Store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.It
 		}
 		for _, item := range items {
 			if times[item.Key] == 0 {
-				continue // a key that the collation of the table takes for the same
+				continue // the collation treats this key as equal to a requested key
 			}
 			total += times[item.Key] * int64(len(item.Value))
 			found[item.Key] = item
@@ -99,14 +99,14 @@ func (s *Store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.It
 
 // keysParameter returns the parameter of statements.bulk.
 func keysParameter(keys []string) sql.NamedArg {
-	text, _ := json.Marshal(keys) // texts have a form in JSON
+	text, _ := json.Marshal(keys) // strings can always be encoded
 	return sql.Named("Keys", value{text: some(string(text))}.parameter())
 }
 
 // maxPage bounds a page of a listing.
 const maxPage = 1000
 
-// List implements state.Lister. The order is that of UTF-16 code units.
+// List implements state.Lister. Pages are in the order of UTF-16 code units.
 func (s *Store) List(ctx context.Context, r state.ListRequest) (state.Page, error) {
 	limit := r.Limit
 	if limit <= 0 || limit > maxPage {
@@ -141,7 +141,7 @@ func (s *Store) List(ctx context.Context, r state.ListRequest) (state.Page, erro
 	return page, nil
 }
 
-// unknown reports whether the table cannot have a key.
+// unknown reports whether the table cannot contain a key, because of its form or length.
 func (s *Store) unknown(key string) bool {
 	switch s.settings.keyType {
 	case keyUUID:
@@ -154,8 +154,8 @@ func (s *Store) unknown(key string) bool {
 	return !utf8.ValidString(key) || len(utf16.Encode([]rune(key))) > s.settings.length
 }
 
-// query executes a query and returns the items in its rows. It returns fault.TooLarge if there are more than limit
-// rows, or if all values together have more than maxBytes bytes. A maxBytes of 0 means no limit.
+// query executes a query and returns the items in its rows. It returns fault.Corrupt for more than limit rows, and
+// fault.TooLarge if all values together have more than maxBytes bytes. A maxBytes of 0 means no limit.
 func (s *Store) query(ctx context.Context, op, key string, limit int, maxBytes int64, statement string, args ...any,
 ) ([]state.Item, error) {
 	var out []state.Item
@@ -191,7 +191,7 @@ func (s *Store) query(ctx context.Context, op, key string, limit int, maxBytes i
 	return out, nil
 }
 
-// item makes an item of a row. A value that cannot be represented becomes Err.
+// item returns the item in a row. If the value cannot be decoded, Item.Err is set.
 func (s *Store) item(rows *sql.Rows) (state.Item, error) {
 	out := state.Item{Proof: s.bulkProof()}
 	var v value
@@ -212,7 +212,7 @@ func (s *Store) item(rows *sql.Rows) (state.Item, error) {
 	return out, nil
 }
 
-// etag returns a rowversion, or nil for what is none.
+// etag returns the rowversion in an ETag. It returns nil if text is not a rowversion in hexadecimal.
 func etag(text string) []byte {
 	out, err := hex.DecodeString(strings.ToLower(text))
 	if err != nil || len(out) != 8 {

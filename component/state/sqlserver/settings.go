@@ -58,13 +58,13 @@ const (
 type settings struct {
 	client   msdsn.Config
 	entra    bool
-	database string // the one that is used
-	create   bool   // the database, because the connection string names none
+	database string // name of the database
+	create   bool   // Open creates the database, because the connection string names none
 	schema   string
 	table    string
 	metadata string
 	keyType  string
-	length   int // of keys of keyText, in UTF-16 code units
+	length   int // longest key for keyText, in UTF-16 code units
 	indexed  []property
 	cleanup  time.Duration // 0 or less = expired rows are not removed
 	chunk    int           // most keys of a bulk read; 0 = no limit
@@ -95,7 +95,7 @@ func read(m component.Values, version Version) (settings, error) {
 	}
 	s.database, s.create = cmp.Or(s.client.Database, m.Text("databaseName")), s.client.Database == ""
 	if s.client.ConnTimeout == 0 {
-		s.client.ConnTimeout = timeout // of each read and write of a connection, also while it is made
+		s.client.ConnTimeout = timeout // limit for each read and write of a connection, also during Open
 	}
 	if name := s.client.AppName; name == "" || name == "go-mssqldb" {
 		s.client.AppName = "quorate"
@@ -138,7 +138,7 @@ func scope(identity entra.Settings) string {
 	return "https://database.windows.net/.default"
 }
 
-// pool returns a pool of connections. It connects when it is used.
+// pool returns a pool of connections. The pool connects at its first use.
 func pool(connector *mssql.Connector) *sql.DB {
 	db := sql.OpenDB(connector)
 	db.SetMaxOpenConns(maxConns)
@@ -159,10 +159,11 @@ func (s settings) where() string {
 	return host + ", database " + strconv.Quote(s.database)
 }
 
-// full is the name of a table in statements.
+// full returns the name of a table for SQL statements, with the schema.
 func (s settings) full(table string) string { return "[" + s.schema + "].[" + table + "]" }
 
-// A name is put into statements, so it can have letters, digits and _ only, as in Dapr.
+// checkName returns an error unless text has 1 to 100 bytes and only letters, digits and _, as in Dapr. Statements
+// contain the name.
 func checkName(text string) error {
 	for _, c := range text {
 		if !unicode.IsLetter(c) && !unicode.IsNumber(c) && c != '_' {

@@ -25,7 +25,7 @@ type row struct {
 	expires time.Time // zero = NULL
 }
 
-// rows are rows by key.
+// rows has the rows of the table by key.
 type rows map[string]row
 
 // table is the storage of the fake server.
@@ -43,7 +43,7 @@ type table struct {
 	level     int64
 	snapshot  bool
 	replica   bool
-	parsed    map[string][]string // clauses that were read before
+	parsed    map[string][]string // parsed clauses, by their text
 }
 
 func newTable() *table {
@@ -68,7 +68,7 @@ func (t *table) Now() time.Time {
 }
 func (t *table) now() time.Time { return time.Now().Add(t.leaps) }
 
-// leap moves the time of the server forward.
+// leap advances the clock of the server.
 func (t *table) leap(d time.Duration) {
 	t.Lock()
 	defer t.Unlock()
@@ -101,7 +101,7 @@ func (t *table) restore(saved *rows) {
 	t.rows = *saved
 }
 
-// collation returns that of the column of keys.
+// collation returns the collation of the key column.
 func (t *table) collation() string {
 	for _, c := range t.columns {
 		if c[0] == "Key" {
@@ -121,7 +121,7 @@ func (t *table) fold(key string) string {
 	return key
 }
 
-// compare orders keys as a collation of code units does: the shorter one is filled with spaces.
+// compare orders keys like a collation that compares code units. SQL Server pads the shorter key with spaces.
 func compare(a, b string) int {
 	x, y := utf16.Encode([]rune(a)), utf16.Encode([]rune(b))
 	for len(x) < len(y) {
@@ -133,16 +133,16 @@ func compare(a, b string) int {
 	return slices.Compare(x, y)
 }
 
-// batchRun is what the clauses of a request refer to.
+// batchRun is the execution of one request: its parameters, its results, and the number of changed rows.
 type batchRun struct {
 	*table
 	params  map[string]any
-	changed int // by the last statement
+	changed int // number of rows that the last statement has changed
 	total   int
 	results []result
 }
 
-// execute carries out a request.
+// execute executes a request. It returns the results and the number of changed rows.
 func (t *table) execute(r request) ([]result, int, error) {
 	t.Lock()
 	defer t.Unlock()
@@ -198,7 +198,7 @@ func (c *batchRun) statement(text string) error {
 	return fmt.Errorf("the fake does not know the statement %s", text)
 }
 
-// split splits a text at a separator that is not within parentheses.
+// split splits a text at each separator that is not inside parentheses.
 func split(text, separator string) []string {
 	var out []string
 	depth, from := 0, 0
@@ -216,7 +216,7 @@ func split(text, separator string) []string {
 	return append(out, text[from:])
 }
 
-// matches reports whether a row fits a condition.
+// matches reports whether a row matches a condition of a WHERE clause.
 func (c *batchRun) matches(r row, condition string) (bool, error) {
 	if condition == "" {
 		return true, nil
@@ -273,7 +273,7 @@ func (c *batchRun) term(r row, term string) (bool, error) {
 	return map[string]bool{">=": order >= 0, ">": order > 0, "<": order < 0}[operator], nil
 }
 
-// isKey reports whether an expression is the text of a key.
+// isKey reports whether an expression stands for the key as text.
 func isKey(expression string) bool {
 	return expression == "t.[Key]" || expression == "CONVERT(nvarchar(36), t.[Key])" ||
 		expression == "LOWER(CONVERT(nvarchar(36), t.[Key]))"
@@ -281,7 +281,7 @@ func isKey(expression string) bool {
 
 func version(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
 
-// found returns the rows that fit a condition, by key.
+// found returns the rows that match a condition, in the order of their keys.
 func (c *batchRun) found(condition string) ([]row, error) {
 	var out []row
 	for _, key := range slices.Sorted(maps.Keys(c.rows)) {
@@ -338,7 +338,7 @@ func (c *batchRun) read(m []string) error {
 	return nil
 }
 
-// column returns the type and the value of an expression.
+// column returns the type of an expression, and a function that returns the value of the expression for a row.
 func (c *batchRun) column(expression string) (byte, func(row) any, error) {
 	now := c.now()
 	switch {
@@ -371,7 +371,7 @@ func (c *batchRun) column(expression string) (byte, func(row) any, error) {
 	return 0, nil, fmt.Errorf("the fake does not know the column %s", expression)
 }
 
-// set gives a column of a row the value of an expression.
+// set sets a column of a row to the value of an expression.
 func (c *batchRun) set(r *row, column, expression string) error {
 	if m := until.FindStringSubmatch(expression); m != nil && column == "ExpireDate" {
 		r.expires = time.Time{}
@@ -407,7 +407,7 @@ func name(bracketed string) string {
 	return strings.Trim(strings.TrimPrefix(bracketed, "t."), "[]")
 }
 
-// output adds a row: the number of an item, and a rowversion.
+// output adds an output row with the number of an item and a rowversion.
 func (c *batchRun) output(number string, v uint64) {
 	n, _ := strconv.ParseInt(number, 10, 64)
 	last := len(c.results) - 1

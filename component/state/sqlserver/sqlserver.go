@@ -4,7 +4,8 @@
 // It owns the tables, which have the layout of Dapr's components of the same versions, and the conversion of SQL
 // Server's errors to fault codes. The file dial.go makes the connections. It does TLS in place of the client library,
 // and checks what SQL Server sends. One goroutine removes expired rows. Each call to the database runs in its own
-// goroutine, because the client library may return seconds after the context has ended. Close waits for all goroutines.
+// goroutine, because the client library may return seconds after the context has ended. Close waits for all
+// goroutines.
 //
 // The ETag of a row is its rowversion in hexadecimal. In v1, every value is in a text column. In v2, a value that is
 // not JSON is in a column of bytes. The file value.go describes both formats.
@@ -32,10 +33,10 @@ import (
 // Type is the component type of this store.
 const Type = "state.sqlserver"
 
-// Version is a layout of the data.
+// Version is a version of the component type. It determines the layout of the table.
 type Version uint8
 
-// The layouts.
+// The versions.
 const (
 	V1 Version = 1 // text
 	V2 Version = 2 // text or bytes
@@ -43,15 +44,15 @@ const (
 
 const (
 	timeout  = 20 * time.Second // longest time of one request of an application
-	maxConns = 100              // as other clients of SQL Server have by default
-	maxIdle  = 2 * time.Minute  // an idle connection is closed after
+	maxConns = 100              // the default of other clients of SQL Server
+	maxIdle  = 2 * time.Minute  // time after which an idle connection is closed
 )
 
 // Options are the settings of a store.
 type Options struct {
 	Version  Version
-	Metadata component.Values // of Fields(Version)
-	Identity entra.Settings   // for useAzureAD
+	Metadata component.Values // values of Fields(Version)
+	Identity entra.Settings   // identity for useAzureAD
 	Logger   *slog.Logger
 	Now      func() time.Time // nil = time.Now
 	// LargestValue is the largest value in bytes that is read; 0 = state.LargestValue.
@@ -62,16 +63,16 @@ type Options struct {
 type Store struct {
 	db        *sql.DB
 	settings  settings
-	longest   int64             // value in bytes that is read
+	longest   int64             // largest value that is read, in bytes
 	identity  *entra.Credential // nil without useAzureAD
-	scope     string            // of its tokens
-	transport http.RoundTripper // to Entra ID
+	scope     string            // scope of the tokens
+	transport http.RoundTripper // transport to Entra ID
 	sql       statements
 	version   Version
 	now       func() time.Time
 	log       *slog.Logger
-	one       state.Level // of answers about one key, and of writes
-	many      state.Level // of answers about several keys
+	one       state.Level // level of answers about one key, and of writes
+	many      state.Level // level of answers about several keys
 
 	gate  outside.Gate
 	once  sync.Once
@@ -121,7 +122,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		err = s.prepare(ctx)
 	}
 	if err != nil {
-		_ = s.Close() // the cause is what matters
+		_ = s.Close() // the first error is more useful
 		return nil, err
 	}
 	if set.cleanup > 0 {
@@ -141,7 +142,7 @@ func (s *Store) Ping(ctx context.Context) error {
 // PingInterval implements state.Pinger.
 func (s *Store) PingInterval() time.Duration { return outside.PingInterval }
 
-// find checks that SQL Server answers and can be written.
+// find checks that SQL Server answers and accepts writes. It returns the properties of the database.
 func (s *Store) find(ctx context.Context) (*database, error) {
 	const op = "sqlserver.Open"
 	found := &database{}
@@ -164,7 +165,7 @@ func (s *Store) find(ctx context.Context) (*database, error) {
 	return found, nil
 }
 
-// probe calls find and keeps the isolation level that it has found.
+// probe calls find, and sets the consistency levels of answers from the properties of the database.
 func (s *Store) probe(ctx context.Context) error {
 	found, err := s.find(ctx)
 	if err != nil {
@@ -185,7 +186,7 @@ func (s *Store) probe(ctx context.Context) error {
 	return nil
 }
 
-// database is what find finds out.
+// database has the properties that find reads.
 type database struct {
 	access                        string
 	level                         int64
@@ -252,7 +253,7 @@ func (s *Store) call(ctx context.Context, op, key string, doing kind,
 		return err
 	case <-ctx.Done():
 	}
-	const grace = 200 * time.Millisecond // for SQL Server to confirm that it has stopped
+	const grace = 200 * time.Millisecond // time for SQL Server to confirm that it has stopped
 	select {
 	case err := <-done:
 		return err
@@ -300,7 +301,7 @@ func (s *Store) attempt(ctx context.Context, op, key string, sent *atomic.Bool,
 	}
 	defer conn.Close()
 	err = f(ctx, conn, sent)
-	if severed(err) { // the client does not notice
+	if severed(err) { // otherwise the client would use the connection again
 		_ = conn.Raw(func(any) error { return driver.ErrBadConn })
 	}
 	return err

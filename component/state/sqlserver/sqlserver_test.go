@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// checked returns the checked metadata of a component: names and values in turn.
+// checked returns the checked metadata of a component. pairs are names and values in turn.
 func checked(version sqlserver.Version, pairs ...string) (component.Values, error) {
 	var m component.Metadata
 	for i := 0; i < len(pairs); i += 2 {
@@ -49,7 +49,8 @@ func open(ctx context.Context, t *testing.T, o sqlserver.Options, pairs ...strin
 	return sqlserver.Open(ctx, o)
 }
 
-// opened opens a store that the test closes. Other settings are names and values in turn.
+// opened opens a store, which is closed at the end of the test. pairs are the names and values of additional
+// settings.
 func opened(t *testing.T, s *server, version sqlserver.Version, pairs ...string) *sqlserver.Store {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testutil.Patience)
@@ -65,7 +66,7 @@ func uri(s *server) string {
 	return "sqlserver://shop:secret@" + s.Address() + "?database=orders&encrypt=disable"
 }
 
-// clock is the time of the servers of a run of the suite.
+// clock is the clock of the fake servers in one run of the suite.
 type clock struct {
 	mu     sync.Mutex
 	server *server
@@ -109,7 +110,7 @@ func TestStore_ConformanceOnFake(t *testing.T) {
 	}
 }
 
-// TestStore_ConformanceOnServer runs the suite on a server, with tables of its own.
+// TestStore_ConformanceOnServer runs the suite on a real server, in tables that only this test uses.
 func TestStore_ConformanceOnServer(t *testing.T) {
 	address := os.Getenv("QUORATE_TEST_SQLSERVER")
 	if address == "" {
@@ -125,8 +126,8 @@ func TestStore_ConformanceOnServer(t *testing.T) {
 			first, err := open(ctx, t, sqlserver.Options{Version: version}, settings...)
 			testutil.Must(t, err)
 			testutil.Must(t, first.Close())
-			// The time of the server cannot be moved, so rows are made older. They get new ETags by it, so an ETag
-			// that the suite keeps over a change of time is one of an expired row.
+			// The test cannot advance the clock of the server, so it changes the expiry times of the rows. This
+			// changes their ETags. So the suite may use an ETag after an advance only for an expired row.
 			db, err := sql.Open("sqlserver", address)
 			testutil.Must(t, err)
 			t.Cleanup(func() { _ = db.Close() })

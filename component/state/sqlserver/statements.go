@@ -17,7 +17,7 @@ const databaseQuery = `SELECT CONVERT(nvarchar(20), DATABASEPROPERTYEX(DB_NAME()
 	`FROM sys.databases AS d WHERE d.name = DB_NAME()`
 
 // statements are the SQL statements for one table. They treat an expired row as absent, even if it was not removed
-// yet. Times are those of SQL Server's clock, in its time zone, as in Dapr.
+// yet. As in Dapr, times come from SQL Server's clock, in the time zone of the server.
 //
 // In a statement that writes, # is a placeholder for the number of an item. An item has these parameters:
 //
@@ -29,7 +29,7 @@ const databaseQuery = `SELECT CONVERT(nvarchar(20), DATABASEPROPERTYEX(DB_NAME()
 type statements struct {
 	get              string // columns of reads: key, text, bytes, whether it has bytes, rowversion, microseconds left
 	bulk             string // argument: a JSON array of keys; columns of reads
-	list, order      string // columns of reads, without a condition; what the order is by
+	list, order      string // columns of reads, for any key; the expression to sort by
 	lock             string // argument: as bulk; columns: key, rowversion, whether it has expired
 	upsert, create   string // columns: number, rowversion
 	update, removeIf string // columns: number, rowversion
@@ -49,7 +49,7 @@ func newStatements(s settings, version Version, collation string) statements {
 	}
 	keys := map[string][]string{
 		keyText: {"@key", "t.[Key]", "@json", "nvarchar(4000)", "@collate", " COLLATE " + collation,
-			// The collation may take different keys for the same one.
+			// The collation may treat different keys as equal.
 			"@same", "t.[Key] = @K# AND CONVERT(varbinary(max), t.[Key]) = CONVERT(varbinary(max), @K#)"},
 		keyUUID: {"@key", "LOWER(CONVERT(nvarchar(36), t.[Key]))", "@json", "uniqueidentifier", "@collate", "",
 			"@same", "t.[Key] = @K#"},
@@ -104,12 +104,12 @@ func (s statements) page(exclusive bool, end string) string {
 	return text + " ORDER BY " + s.order
 }
 
-// numbered returns a statement for the item with a number.
+// numbered returns a statement for the item with the number i.
 func numbered(statement string, i int) string {
 	return strings.ReplaceAll(statement, "#", strconv.Itoa(i))
 }
 
-// An error in such a batch rolls everything back.
+// Parts of a batch that is one transaction. An error rolls the whole transaction back.
 const (
 	batch  = "SET NOCOUNT ON; SET XACT_ABORT ON; "
 	begin  = "BEGIN TRANSACTION; "

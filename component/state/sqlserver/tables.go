@@ -25,7 +25,7 @@ func (s *Store) createDatabase(ctx context.Context) error {
 	defer cancel()
 	name := s.settings.database
 	_, err = db.ExecContext(bounded, `IF DB_ID(N'`+name+`') IS NULL CREATE DATABASE [`+name+`]`)
-	if err != nil && !exists(err) { // another node may have created it at the same moment
+	if err != nil && !exists(err) { // another node may have created the database at the same moment
 		return s.failed(op, "", err, unsent)
 	}
 	return nil
@@ -34,11 +34,12 @@ func (s *Store) createDatabase(ctx context.Context) error {
 // column is a column of the table.
 type column struct {
 	kind      string
-	length    int // bytes
+	length    int // length of the column in bytes
 	collation string
 }
 
-// prepare creates what is missing, and checks that the table is one of this version.
+// prepare creates the tables, columns and indexes that do not exist, and checks that the table has the layout of this
+// version. It also makes the SQL statements.
 func (s *Store) prepare(ctx context.Context) error {
 	columns, err := s.columns(ctx)
 	if err != nil {
@@ -138,7 +139,7 @@ func (s *Store) create(ctx context.Context) error {
 	}
 }
 
-// creation returns the batch of create.
+// creation returns the SQL batch that create executes.
 func (s *Store) creation() string {
 	set := s.settings
 	key := map[string]string{keyUUID: "uniqueidentifier", keyInteger: "int",
@@ -235,8 +236,8 @@ const claim = batch + begin + `UPDATE m SET [Value] = CONVERT(nvarchar(max), GET
 	`WHERE m.[Key] = N'last-cleanup') INSERT INTO @metadata ([Key], [Value]) OUTPUT 1 ` +
 	`VALUES (N'last-cleanup', CONVERT(nvarchar(max), GETDATE(), 21));` + commit
 
-// removeExpired removes expired rows, unless another node has done so within the interval. If the key type is not text,
-// the metadata table cannot contain the row of the claim. Then every node removes expired rows.
+// removeExpired removes expired rows, unless another node has done so within the interval. If the key type is not
+// text, the metadata table cannot contain the row of the claim. Then every node removes expired rows.
 func (s *Store) removeExpired(ctx context.Context) error {
 	const op = "sqlserver.RemoveExpired"
 	if s.settings.keyType == keyText {

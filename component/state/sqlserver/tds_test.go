@@ -39,7 +39,8 @@ const (
 	typeNVarchar = 0xe7
 )
 
-// message reads a message of one or several packets. Packets have a header of 8 bytes, and the last one a flag.
+// message reads a message of one or several packets. Each packet has a header of 8 bytes. A flag in the header marks
+// the last packet.
 func message(in io.Reader) (kind byte, body []byte, err error) {
 	for {
 		var header [8]byte
@@ -58,7 +59,7 @@ func message(in io.Reader) (kind byte, body []byte, err error) {
 	}
 }
 
-// answer sends a message in packets of the size that the login agrees on.
+// answer sends a message in packets of the size that the server has announced at the login.
 func answer(c net.Conn, body []byte) error {
 	const most = 4096 - 8
 	for number := byte(1); ; number++ {
@@ -91,7 +92,7 @@ func (p *parser) uint64() uint64 { return binary.LittleEndian.Uint64(p.bytes(8))
 // headers skips the headers of a request.
 func (p *parser) headers() { p.bytes(int(p.uint32()) - 4) }
 
-// text reads n characters.
+// text reads n UTF-16 code units.
 func (p *parser) text(n int) string { return text(p.bytes(2 * n)) }
 
 func text(raw []byte) string {
@@ -119,7 +120,7 @@ func (p *parser) parameter() (name string, value any) {
 	case typeNull:
 		return name, nil
 	case typeInt, typeBit:
-		p.byte() // greatest size
+		p.byte() // largest size of the type
 		raw := p.bytes(int(p.byte()))
 		n := int64(0)
 		switch len(raw) {
@@ -153,7 +154,7 @@ func (p *parser) parameter() (name string, value any) {
 	panic(fmt.Sprintf("the fake does not know the type %#x", kind))
 }
 
-// chunks reads the value of a type with a length before it; nil is NULL.
+// chunks reads a value that has its length before it, or several chunks if partial is true. It returns nil for NULL.
 func (p *parser) chunks(partial bool) []byte {
 	if !partial {
 		size := p.uint16()
@@ -209,11 +210,11 @@ func parseRPC(body []byte) (request, error) {
 	return r, nil
 }
 
-// login is what a client says of itself.
+// login has the values that a client sends when it signs in.
 type login struct {
 	user, password, database, app string
 	version                       uint32
-	asked                         byte // encryption
+	asked                         byte // encryption that the prelogin has requested
 }
 
 func parseLogin(body []byte) login {
@@ -231,13 +232,13 @@ func parseLogin(body []byte) login {
 		version: binary.LittleEndian.Uint32(body[4:])}
 }
 
-// tokens is an answer under construction.
+// tokens collects the tokens of an answer.
 type tokens struct{ bytes.Buffer }
 
 func (t *tokens) put(values ...any) {
 	for _, v := range values {
 		switch v := v.(type) {
-		case string: // with a length of one byte
+		case string: // after its length in one byte
 			t.WriteByte(byte(len(utf16.Encode([]rune(v))))) //nolint:gosec // short
 			t.Write(units(v))
 		case []byte:
@@ -250,7 +251,7 @@ func (t *tokens) put(values ...any) {
 	}
 }
 
-// sized writes a token with a length of two bytes.
+// sized writes a token, the length of values in two bytes, and the values.
 func (t *tokens) sized(token byte, values ...any) {
 	var inner tokens
 	inner.put(values...)
@@ -261,19 +262,19 @@ func (t *tokens) done(token byte, status uint16, rows int) {
 	t.put(token, status, uint16(0), uint64(rows)) //nolint:gosec // not negative
 }
 
-// refuse writes an error, and whether it ends the request.
+// refuse writes an error token.
 func (t *tokens) refuse(number int32, class byte, msg string) {
 	raw := units(msg)
 	t.sized(tokenError, number, byte(1), class, uint16(len(raw)/2), raw, "fake", "", int32(1)) //nolint:gosec // short
 }
 
-// prelogin answers with what is encrypted.
+// prelogin writes an answer to the prelogin with the value encrypts of the encryption option.
 func (t *tokens) prelogin(encrypts byte) {
 	const options = 2*5 + 1
 	t.put([]byte{0, 0, options, 0, 6, 1, 0, options + 6, 0, 1, 0xff}, []byte{16, 0, 0, 0, 0, 0}, encrypts)
 }
 
-// welcome accepts a login.
+// welcome writes an answer that accepts a login.
 func (t *tokens) welcome(database string) {
 	t.sized(tokenEnv, byte(1), database, "master")
 	t.sized(tokenEnv, byte(4), "4096", "4096")
@@ -281,7 +282,7 @@ func (t *tokens) welcome(database string) {
 	t.done(tokenDone, 0, 0)
 }
 
-// transaction reports its begin (8), commit (9) or end without one (10).
+// transaction writes a token about a transaction: its begin (8), commit (9) or rollback (10).
 func (t *tokens) transaction(event byte, id uint64) {
 	number := append([]byte{8}, binary.LittleEndian.AppendUint64(nil, id)...)
 	if event == 8 {
@@ -291,7 +292,7 @@ func (t *tokens) transaction(event byte, id uint64) {
 	t.sized(tokenEnv, event, byte(0), number)
 }
 
-// result is the rows of a statement.
+// result has the columns and rows that a statement returns.
 type result struct {
 	names []string
 	kinds []byte

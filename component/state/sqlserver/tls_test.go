@@ -40,7 +40,8 @@ func (s *session) secure(raw net.Conn) *tls.Conn {
 	return secured
 }
 
-// wrap does a handshake of TLS in packets. If only the login is encrypted, what follows it is not.
+// wrap makes a TLS handshake in packets. If only the login is encrypted, the connection is plain again after the
+// login.
 func (s *session) wrap(onlyLogin bool) error {
 	raw := s.conn
 	w := &wrapping{Conn: raw}
@@ -56,7 +57,7 @@ func (s *session) wrap(onlyLogin bool) error {
 	return nil
 }
 
-// oneMessage reads one packet from a TLS connection, and then the raw one.
+// oneMessage reads one packet from a TLS connection, and then reads from the raw connection.
 type oneMessage struct{ secured, raw io.Reader }
 
 func (o *oneMessage) Read(p []byte) (int, error) {
@@ -68,7 +69,7 @@ func (o *oneMessage) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// wrapping is a connection with packets of a handshake, until ended is set.
+// wrapping is a connection that packs the handshake into packets until ended is set.
 type wrapping struct {
 	net.Conn
 	out   []byte
@@ -135,7 +136,7 @@ func TestOpen_Encryption(t *testing.T) {
 	for name, c := range map[string]struct {
 		settings string
 		asks     byte
-		encrypts byte // by the server
+		encrypts byte // encryption that the server requires
 		version  uint32
 		refused  string
 	}{
@@ -172,7 +173,7 @@ func TestOpen_Encryption(t *testing.T) {
 			store, err := open(t.Context(), t, sqlserver.Options{}, "connectionString", settings)
 			testutil.Must(t, err)
 			defer store.Close()
-			value := make([]byte, 100_000) // several packets
+			value := make([]byte, 100_000) // a value that needs several packets
 			for i := range value {
 				value[i] = 'a' + byte(i%20)
 			}

@@ -27,11 +27,11 @@ const (
 // row.
 const besideBytes = "{}"
 
-// value is a value as a row has it.
+// value has the columns of a row that contain its value.
 type value struct {
 	text   sql.NullString
 	bytes  []byte
-	binary bool // v2: bytes has the value
+	binary bool // v2: the value is in bytes
 }
 
 // encode returns the columns of a row for the value of o, in the format of the component's version. Version v1 stores

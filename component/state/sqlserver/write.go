@@ -18,7 +18,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Set implements state.Store: all items or none.
+// Set implements state.Store. It is atomic.
 func (s *Store) Set(ctx context.Context, r state.SetRequest) (state.Written, error) {
 	return s.apply(ctx, "sqlserver.Set", r.RequestID, outside.Upserts(r.Items))
 }
@@ -33,18 +33,18 @@ func (s *Store) Transact(ctx context.Context, r state.TransactRequest) (state.Wr
 	return s.apply(ctx, "sqlserver.Transact", r.RequestID, r.Operations)
 }
 
-// change is operations that are applied together.
+// change is a list of operations that are applied atomically.
 type change struct {
 	*Store
 	op   string
 	ops  []state.Operation
-	last map[string]int // the operation that decides about a key
+	last map[string]int // index of the last operation on each key
 }
 
 // maxItems limits the items of a batch. SQL Server accepts 2100 parameters, and an item has at most 7.
 const maxItems = 250
 
-// apply carries out operations, all or none.
+// apply carries out operations atomically.
 func (s *Store) apply(ctx context.Context, op, requestID string, ops []state.Operation) (state.Written, error) {
 	c := &change{Store: s, op: op, ops: slices.Clone(ops), last: outside.Last(ops)}
 	for i := range c.ops {
@@ -141,7 +141,7 @@ func (c *change) single(ctx context.Context, conn *sql.Conn, sent *atomic.Bool) 
 	}
 	if o.ETag != "" {
 		version := etag(o.ETag)
-		if version == nil { // no row has it
+		if version == nil { // no row can have this ETag
 			return nil, outside.Conflict(c.op, o)
 		}
 		args = append(args, sql.Named("E0", version))
@@ -154,7 +154,7 @@ func (c *change) single(ctx context.Context, conn *sql.Conn, sent *atomic.Bool) 
 	return written, err
 }
 
-// args returns the parameters of an operation with a number, without that of its ETag.
+// args returns the parameters of operation o as item number i, without the parameter for its ETag.
 func (c *change) args(o *state.Operation, i int) []any {
 	n := strconv.Itoa(i)
 	args := []any{sql.Named("K"+n, o.Key)}
@@ -188,8 +188,8 @@ func (c *change) statements(keys []string) (string, []any) {
 	return text.String(), args
 }
 
-// write executes a batch and returns the new ETag of each written key. In the batch, the number of an item is the index
-// of its key in keys.
+// write executes a batch and returns the new ETag of each written key. In the batch, the number of an item is the
+// index of its key in keys.
 func (c *change) write(ctx context.Context, on querier, text string, args []any, keys []string) (map[string]string,
 	error,
 ) {
@@ -209,8 +209,8 @@ type querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// outputs executes a batch and collects the output rows of all its statements. Each row has the number of an item and a
-// rowversion. outputs returns a map from these numbers to the rowversions, which may be nil. It ignores rows whose
+// outputs executes a batch and collects the output rows of all its statements. Each row has the number of an item and
+// a rowversion. outputs returns a map from these numbers to the rowversions, which may be nil. It ignores rows whose
 // number is not below limit.
 func outputs(ctx context.Context, on querier, limit int, text string, args ...any) (map[int][]byte, error) {
 	rows, err := on.QueryContext(ctx, text, args...)
@@ -284,7 +284,7 @@ func (c *change) lock(ctx context.Context, tx *sql.Tx, keys []string) (map[strin
 		if err := rows.Scan(&key, &version, &expired); err != nil {
 			return nil, err
 		}
-		if _, ok := c.last[key]; ok && !expired { // the collation may take other keys for the same ones
+		if _, ok := c.last[key]; ok && !expired { // the collation may treat other keys as equal
 			out[key] = hex.EncodeToString(version)
 		}
 	}

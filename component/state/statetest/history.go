@@ -24,13 +24,13 @@ type keyCall struct {
 	key   string
 	kind  byte // 'g' get, 's' set, 'c' create, 'u' update with an ETag, 'd' delete, 'x' delete with an ETag
 	value string
-	seen  seenValue // of kinds 'u' and 'x': what the ETag stands for
+	seen  seenValue // for kinds 'u' and 'x': the value with its ETag
 }
 
 // seenValue is a value as a client has read or written it.
 type seenValue struct{ value, etag string }
 
-// record returns the call as the history sees it.
+// record returns the call in the form that package history checks.
 func (c keyCall) record() history.KeyCall {
 	change := history.Change{Value: c.value}
 	switch c.kind {
@@ -48,8 +48,8 @@ func (c keyCall) record() history.KeyCall {
 	return history.KeyCall{Family: c.key, Write: []history.Change{change}}
 }
 
-// perform makes a call with strong consistency. It returns the value that the call has read or written. It also returns
-// the ETag of the value, if the store returns ETags.
+// perform makes a call with strong consistency. It returns the value that the call has read or written. It also
+// returns the ETag of the value, if the store returns ETags.
 func (c keyCall) perform(ctx context.Context, store state.Store) (seenValue, error) {
 	w := state.Write{Key: c.key, Value: []byte(strconv.Quote(c.value))}
 	switch c.kind {

@@ -39,7 +39,7 @@ func (l *Listener) Start(t testing.TB, serve func(net.Conn)) {
 			}
 			l.mu.Lock()
 			l.conns = append(l.conns, c)
-			if l.closed { // between Accept and here
+			if l.closed { // Close was called after Accept
 				_ = c.Close()
 			}
 			l.mu.Unlock()

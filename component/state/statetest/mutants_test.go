@@ -20,7 +20,7 @@ import (
 // mutantVariable is the environment variable that tells a child process which broken store to test.
 const mutantVariable = "QUORATE_STATETEST_MUTANT"
 
-// broken is a correct store with parts replaced. A nil part is correct.
+// broken is a correct store in which functions can replace methods. A nil function keeps the correct method.
 type broken struct {
 	*inmemory.Store
 	get      func(context.Context, state.GetRequest) (state.Item, error)
@@ -81,7 +81,7 @@ func (b *broken) Close() error {
 	return b.Store.Close()
 }
 
-// eachItem breaks a store by changing every item before it is set.
+// eachItem returns a function that breaks a store: the store changes every item before it sets the item.
 func eachItem(change func(*state.Write)) func(*broken) {
 	return func(b *broken) {
 		b.set = func(ctx context.Context, r state.SetRequest) (state.Written, error) {

@@ -130,7 +130,7 @@ func (r *Recording) call(id int, in keyCall, seen map[string]seenValue) error {
 		delete(seen, in.key)
 	} else if err == nil && seen != nil {
 		if seen[in.key] = got; got.etag == "" {
-			delete(seen, in.key) // until a read shows the ETag
+			delete(seen, in.key) // a later read returns the ETag
 		}
 	}
 	r.mu.Lock()

@@ -174,7 +174,7 @@ func everyLevel(s *suite) {
 	}
 }
 
-// promised returns the level that strong answers of a call have at least.
+// promised returns the minimum level of the strong answers of a call.
 func (o Options) promised(call string) state.Level {
 	switch call {
 	case "BulkGet":

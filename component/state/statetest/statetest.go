@@ -33,13 +33,14 @@ type Options struct {
 	Clock *Clock
 	// LargeValue is the size of the largest value to try, in bytes; 0 = 1 MiB.
 	LargeValue int
-	// RequestIDs is whether a retry with a RequestID has no effect.
+	// RequestIDs is whether the store remembers request ids, so that a retry with the same id changes nothing.
 	RequestIDs bool
 	// Rounds is how many histories are recorded and checked; 0 = 4.
 	Rounds int
 	// TextKeys is whether the store refuses keys with a NUL character.
 	TextKeys bool
-	// Unstorable reports whether the store refuses a key for its characters or its length; nil = none.
+	// Unstorable reports whether the store refuses a key for its characters or its length; nil = the store refuses no
+	// key.
 	Unstorable func(key string) bool
 	// MaxOperations is the largest number of items or operations in one call of the store; 0 = at least 1000.
 	MaxOperations int
@@ -49,11 +50,11 @@ type Options struct {
 	SharedETags bool
 	// UnknownETags is whether writes return no ETags. The suite then reads them.
 	UnknownETags bool
-	// Level is what strong answers promise at least; empty = state.Linearizable.
+	// Level is the minimum level of strong answers; empty = state.Linearizable.
 	Level state.Level
-	// BulkLevel is what strong bulk reads promise at least; empty = Level.
+	// BulkLevel is the minimum level of strong bulk reads; empty = Level.
 	BulkLevel state.Level
-	// ListLevel is what strong listings promise at least; empty = Level.
+	// ListLevel is the minimum level of strong listings; empty = Level.
 	ListLevel state.Level
 }
 
@@ -101,9 +102,9 @@ type suite struct {
 	*testing.T
 	store   state.Store
 	options Options
-	app     string // prefix of this test's keys
+	app     string // prefix of the keys of this test
 
-	overwritten atomic.Int64 // ETags made up for items that the same write overwrote
+	overwritten atomic.Int64 // number of ETags made up for items that the same write overwrote
 }
 
 // key returns a stored key of this test.
@@ -229,7 +230,7 @@ func (s *suite) wantConflict(err error, key string) {
 	}
 }
 
-// can skips the rest of a test for stores without an optional interface.
+// can returns the optional interface A of the store. If the store does not implement A, the test is skipped.
 func can[A any](s *suite) A {
 	s.Helper()
 	ability, ok := s.store.(A)
@@ -243,7 +244,7 @@ func (s *suite) hasTTL() bool {
 	return slices.Contains(state.FeaturesOf(s.store), state.FeatureTTL)
 }
 
-// write makes an unconditional write.
+// write returns an unconditional write.
 func write(key, value string) state.Write {
 	return state.Write{Key: key, Value: []byte(value)}
 }

@@ -121,7 +121,7 @@ func TestDelivery_BatchSucceedsOnlyAsAWhole(t *testing.T) {
 	}
 }
 
-// picky fails for events that contain a text.
+// picky is a sink that fails for events that contain the text refuse.
 type picky struct {
 	*bindingstest.Sink
 	refuse string
@@ -323,7 +323,7 @@ func TestDelivery_SecretOfEndpointWithoutTokens(t *testing.T) {
 	}
 }
 
-// stuck blocks until it is released.
+// stuck is a sink that blocks each delivery until the delivery is canceled.
 type stuck struct {
 	entered chan struct{}
 	once    sync.Once

@@ -50,7 +50,7 @@ func (o *output) envelope(r bindings.Request) (body []byte, media string, err er
 	return body, mediaEvent, err
 }
 
-// isEvent reports whether JSON is meant as a CloudEvent: only those have a specversion.
+// isEvent reports whether data is a JSON object with the field specversion, which only CloudEvents have.
 func isEvent(data []byte) bool {
 	var o struct {
 		Version json.RawMessage `json:"specversion"`
@@ -58,8 +58,8 @@ func isEvent(data []byte) bool {
 	return bytes.HasPrefix(data, []byte("{")) && json.Unmarshal(data, &o) == nil && o.Version != nil
 }
 
-// isGridEvent reports whether data is an event in the Event Grid schema: a JSON object with the strings id, subject and
-// eventType, and with data or eventTime. Event Grid itself checks the other fields.
+// isGridEvent reports whether data is an event in the Event Grid schema. This is a JSON object with the strings id,
+// subject and eventType, and with data or eventTime. Event Grid itself checks the other fields.
 func isGridEvent(data []byte) bool {
 	var e struct {
 		ID, Subject, EventType, EventTime *string
@@ -95,7 +95,7 @@ func published(data []byte, what string) error {
 	return nil
 }
 
-// wrap makes an event. Its attributes come from the request's metadata.
+// wrap returns a new CloudEvent that contains data. Its attributes come from the metadata of the request.
 func (o *output) wrap(metadata map[string]string, data []byte) ([]byte, error) {
 	content := metadata["datacontenttype"]
 	if content == "" {

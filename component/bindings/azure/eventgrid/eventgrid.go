@@ -3,8 +3,7 @@
 //
 // It owns the management of the subscription, the validation handshake, the authentication of deliveries and the
 // encoding of events. It reports success to Event Grid only after the application has handled the event. So an event
-// may be delivered more than once. Its goroutines are those of its HTTP server, one for each connection; Close ends
-// them.
+// may be delivered more than once. Its HTTP server has one goroutine for each connection; Close ends them.
 package eventgrid
 
 import (
@@ -83,9 +82,9 @@ type Options struct {
 	Name, Namespace string // component name and the node's namespace
 	Direction       bindings.Direction
 	Metadata        component.Values
-	Claims          bindings.Claims // so that one of several nodes creates the subscription
+	Claims          bindings.Claims // let one of several nodes create the subscription
 	Logger          *slog.Logger
-	Transport       http.RoundTripper // to the services of Azure; nil = its own
+	Transport       http.RoundTripper // transport to Azure; nil = the binding makes one
 }
 
 // Open checks the options and reads the certificates. It makes no connection. o.Direction selects input, output or

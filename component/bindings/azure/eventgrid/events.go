@@ -25,7 +25,7 @@ const (
 // specVersion is the supported version of CloudEvents.
 const specVersion = "1.0"
 
-// attributePrefix is the prefix of headers with an attribute.
+// attributePrefix is the prefix of headers that contain an attribute of a CloudEvent.
 const attributePrefix = "Ce-"
 
 // events returns the events of a delivery, each as a JSON document. An event that arrives as JSON is returned
@@ -64,7 +64,7 @@ func batch(body []byte) ([]json.RawMessage, error) {
 		return nil, noArray
 	}
 	all := []json.RawMessage{}
-	for d.More() { // one by one, so that a list of invalid events does not take a multiple of its size
+	for d.More() { // one by one, so that a batch of invalid events does not use a multiple of its size in memory
 		var e json.RawMessage
 		if d.Decode(&e) != nil {
 			return nil, noArray
@@ -83,7 +83,7 @@ func batch(body []byte) ([]json.RawMessage, error) {
 	return all, nil
 }
 
-// required are the attributes that every event has.
+// required has the attributes that every CloudEvent must have.
 type required struct {
 	Version *string `json:"specversion"`
 	ID      *string `json:"id"`
@@ -91,7 +91,7 @@ type required struct {
 	Type    *string `json:"type"`
 }
 
-// missing returns the first attribute without a value.
+// missing returns the name of the first attribute without a value, or "" if all attributes have one.
 func (r required) missing() string {
 	for _, a := range []struct {
 		name  string
@@ -104,7 +104,7 @@ func (r required) missing() string {
 	return ""
 }
 
-// checkEvent returns an error for anything that is no CloudEvent.
+// checkEvent returns fault.Invalid unless data is a CloudEvent of the supported version.
 func checkEvent(data []byte) error {
 	var r required
 	if !bytes.HasPrefix(bytes.TrimLeft(data, " \t\r\n"), []byte("{")) || json.Unmarshal(data, &r) != nil {
@@ -119,7 +119,8 @@ func checkEvent(data []byte) error {
 	return nil
 }
 
-// binary makes one document of an event whose attributes are headers.
+// binary returns an event in the binary mode of CloudEvents as one JSON document. In this mode, the attributes are
+// headers and the body is the data.
 func binary(h http.Header, media string, body []byte) ([]json.RawMessage, error) {
 	o := object{}
 	for header, values := range h {
@@ -172,7 +173,7 @@ func isJSON(media string) bool { return media == mediaJSON || strings.HasSuffix(
 // validationCode returns the code in the validation handshake of the Event Grid schema (see validation). The body of
 // this handshake is an array with one event of a special type. ok is false for any other body.
 func validationCode(body []byte) (code string, ok bool) {
-	var all [2]json.RawMessage // what follows is skipped
+	var all [2]json.RawMessage // json.Unmarshal skips further elements
 	var event struct {
 		Type string `json:"eventType"`
 		Data struct {

@@ -31,7 +31,7 @@ const (
 		"/resourceGroups/shop/providers/Microsoft.EventGrid/topics/orders"
 )
 
-// key signs the tokens of all tests, because making a key is slow.
+// key returns the key that signs the tokens of all tests. They share one key, because making a key is slow.
 func key(t testing.TB) *rsa.PrivateKey {
 	t.Helper()
 	k, err := oneKey()
@@ -57,7 +57,7 @@ func newFake(t testing.TB, change ...func(*eventgridtest.Config)) *eventgridtest
 	return f
 }
 
-// claims are the claims of a cluster: all nodes share them.
+// claims implements bindings.Claims for the nodes of a cluster, which share it.
 type claims struct {
 	mu    sync.Mutex
 	taken map[string]time.Time
@@ -82,7 +82,7 @@ func (c *claims) Claim(_ context.Context, key string, life time.Duration) (bool,
 
 func freePort(t testing.TB) string { t.Helper(); return strconv.Itoa(testutil.SparePort(t)) }
 
-// inputMetadata returns the metadata of a component that receives.
+// inputMetadata returns the metadata of a component that is an input.
 func inputMetadata(f *eventgridtest.Fake, port string) map[string]string {
 	return map[string]string{
 		"tenantId": f.Tenant, "subscriptionId": subscriptionID, "clientId": f.Client, "clientSecret": f.Secret,

@@ -20,7 +20,7 @@ import (
 const (
 	maxBody       = 2 << 20 // bytes; the service sends at most half of it
 	maxHandshake  = 64 << 10
-	maxDeliveries = 128 // at once
+	maxDeliveries = 128 // concurrent deliveries
 	deliverTime   = time.Minute
 	warnPause     = time.Minute // minimum time between two warnings about refused deliveries
 	retrySeconds  = "30"
@@ -31,7 +31,7 @@ type handler struct {
 	input   *input
 	sink    bindings.Sink
 	slots   chan struct{}
-	running lifecycle.Tracker // of requests and of the server
+	running lifecycle.Tracker // counts running requests and the server
 
 	mu     sync.Mutex // guards the field below
 	warned time.Time
@@ -93,7 +93,7 @@ func validation(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	answer, err := json.Marshal(map[string]string{"validationResponse": code})
 	if err == nil {
-		_, _ = w.Write(answer) // the sender is gone, or sees it
+		_, _ = w.Write(answer) // an error means that the sender has disconnected
 	}
 }
 
@@ -143,7 +143,8 @@ func unreadable(err error) error {
 	return fault.New(fault.Timeout, "eventgrid.deliver", "the body did not arrive")
 }
 
-// admit checks the sender: by the token, or by the secret in the endpoint's address.
+// admit checks the bearer token of a delivery, if the settings require one. Otherwise it compares the query of the
+// request with the query of the endpoint, which may contain a secret. It returns fault.Denied for a wrong sender.
 func (h *handler) admit(r *http.Request) error {
 	if h.input.verifier != nil {
 		return h.input.verifier.verify(r.Context(), r.Header)
@@ -175,7 +176,7 @@ func (h *handler) refuse(w http.ResponseWriter, err error) {
 	}
 	h.warn("a delivery was refused", status, err)
 	text := fault.Text(err)
-	if status == http.StatusServiceUnavailable { // only for the log: it may name other services
+	if status == http.StatusServiceUnavailable { // the error is only for the log, because it may name other services
 		text = "it cannot be taken now"
 	}
 	say(w, status, text)
@@ -193,7 +194,8 @@ func (h *handler) failed(w http.ResponseWriter, err error) {
 	say(w, status, "the event was not handled")
 }
 
-// warn logs at a limited rate, because anyone can send requests.
+// warn logs at most one warning per warnPause, because anyone can send requests. Further messages have the level
+// debug.
 func (h *handler) warn(msg string, status int, err error) {
 	h.mu.Lock()
 	calm := time.Since(h.warned) < warnPause
@@ -212,5 +214,5 @@ func say(w http.ResponseWriter, status int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
-	_, _ = io.WriteString(w, text+"\n") // the sender is gone, or sees it
+	_, _ = io.WriteString(w, text+"\n") // an error means that the sender has disconnected
 }

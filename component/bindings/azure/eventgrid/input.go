@@ -22,7 +22,7 @@ type input struct {
 	verifier   *verifier // nil = deliveries have no token
 	log        *slog.Logger
 
-	life context.Context // of deliveries; canceled by a close that cannot wait
+	life context.Context // context of deliveries; close cancels it if it cannot wait longer
 	end  context.CancelFunc
 
 	mu       sync.Mutex // guards the fields below
@@ -30,7 +30,7 @@ type input struct {
 	starting context.CancelFunc // cancels a start in progress
 	started  chan struct{}      // closed when the start in progress has returned
 	server   *http.Server
-	handler  *handler // of server
+	handler  *handler // handler of server
 }
 
 type inputState uint8
@@ -78,7 +78,7 @@ func (in *input) Start(ctx context.Context, sink bindings.Sink) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	switch {
-	case in.state == closed && err == nil: // the close stops the server
+	case in.state == closed && err == nil: // close stops the server
 		return fault.New(fault.Unavailable, "eventgrid.Start", "the binding is closed")
 	case in.state == closed:
 	case err == nil:
@@ -89,7 +89,8 @@ func (in *input) Start(ctx context.Context, sink bindings.Sink) error {
 	return err
 }
 
-// begin marks a start as in progress.
+// begin marks a start as in progress. The caller must close done when the start has ended. begin returns an error if
+// the input is closed, or is starting or running already.
 func (in *input) begin(cancel context.CancelFunc) (done chan struct{}, err error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -120,7 +121,7 @@ func (in *input) open(ctx context.Context, sink bindings.Sink) error {
 // The bounds of a connection.
 const (
 	headerTime     = 10 * time.Second
-	readTime       = 30 * time.Second // for a whole request: slow senders are disconnected
+	readTime       = 30 * time.Second // longest time of a request; then the sender is disconnected
 	idleTime       = 2 * time.Minute
 	maxHeaderBytes = 64 << 10
 )
@@ -147,7 +148,7 @@ func (in *input) listen(ctx context.Context, sink bindings.Sink) error {
 		return fault.New(fault.Unavailable, "eventgrid.Start", "the binding is closed")
 	}
 	in.server, in.handler = server, h
-	h.running.Go(func() { _ = server.Serve(l) }) // it returns only ErrServerClosed, because the listener is its own
+	h.running.Go(func() { _ = server.Serve(l) }) // returns only ErrServerClosed: no other code closes l
 	in.log.Info("listening for the handshake and for events", "address", l.Addr().String(), "path",
 		in.settings.endpoint.EscapedPath())
 	return nil
@@ -172,7 +173,8 @@ func (in *input) close(ctx context.Context) error {
 	return nil
 }
 
-// stop stops the server and its goroutines. With atOnce it cancels what is in progress.
+// stop stops the server, and waits for its goroutines. It lets the deliveries in progress finish until ctx ends, and
+// then cancels them. With atOnce, it closes all connections immediately.
 func (in *input) stop(ctx context.Context, atOnce bool) {
 	in.mu.Lock()
 	server, h := in.server, in.handler
@@ -182,7 +184,7 @@ func (in *input) stop(ctx context.Context, atOnce bool) {
 		return
 	}
 	if atOnce || server.Shutdown(ctx) != nil {
-		_ = server.Close() // it reports errors of listeners that are gone
+		_ = server.Close() // ignored, because there is nothing left to do
 		if !atOnce {
 			in.end()
 		}

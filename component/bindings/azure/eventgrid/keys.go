@@ -18,11 +18,11 @@ import (
 
 // The times of the tenant's signing keys.
 const (
-	keysFresh   = 15 * time.Minute // older keys are fetched again when one is needed
+	keysFresh   = 15 * time.Minute // older keys are fetched again before their next use
 	keysOld     = 24 * time.Hour   // older keys are not used
 	keysPause   = 5 * time.Second  // minimum time between two fetches
-	keysRest    = 2 * time.Second  // the same after a failed fetch
-	keysTime    = 10 * time.Second // for one fetch
+	keysRest    = 2 * time.Second  // minimum time between a failed fetch and the next fetch
+	keysTime    = 10 * time.Second // longest time of one fetch
 	minKeyBits  = 2048
 	maxExponent = 1<<31 - 1
 )
@@ -39,10 +39,10 @@ type keys struct {
 
 	mu      sync.Mutex // guards the fields below
 	set     keySet
-	fetched time.Time // when the set was
+	fetched time.Time // time when set was fetched
 }
 
-// keySet is immutable.
+// keySet has the signing keys of a tenant, and the accepted issuers of its tokens. It is immutable.
 type keySet struct {
 	issuers []string
 	byID    map[string]*rsa.PublicKey
@@ -72,7 +72,8 @@ func (k *keys) issuers(ctx context.Context) ([]string, error) {
 	return set.issuers, err
 }
 
-// find returns the key of an id. The error is fault.Denied if the tenant has no such key.
+// find returns the key with the given id. It returns fault.Denied if the tenant has no such key, and
+// fault.Unavailable if the keys cannot be read.
 func (k *keys) find(ctx context.Context, id string) (*rsa.PublicKey, error) {
 	set, err := k.current(ctx, func(s keySet) bool { return s.byID[id] != nil })
 	if err != nil {
@@ -84,9 +85,9 @@ func (k *keys) find(ctx context.Context, id string) (*rsa.PublicKey, error) {
 	return nil, denied("the bearer token is signed with a key that the tenant does not have")
 }
 
-// current returns the signing keys. It fetches them again if they are outdated, or if the function isGood returns false
-// for them. It fetches at most once per keysPause. If a fetch fails, it returns the previous keys until they have
-// reached their maximum age, and then an error.
+// current returns the signing keys. It fetches them again if they are outdated, or if the function isGood returns
+// false for them. It fetches at most once per keysPause. If a fetch fails, it returns the previous keys until they
+// have reached their maximum age, and then an error.
 func (k *keys) current(ctx context.Context, isGood func(keySet) bool) (keySet, error) {
 	set, age := k.known()
 	if age < keysPause || age < keysFresh && isGood(set) {
@@ -172,7 +173,7 @@ func (k *keys) issuersOf(issuer string) []string {
 	return []string{issuer, k.legacy + id + "/"}
 }
 
-// jwk is one key in the form of the service.
+// jwk is one JSON Web Key as Entra ID sends it.
 type jwk struct {
 	ID       string `json:"kid"`
 	Kind     string `json:"kty"`
@@ -181,7 +182,8 @@ type jwk struct {
 	Exponent string `json:"e"`
 }
 
-// key returns nil if this is no RSA signing key.
+// key returns the RSA public key. It returns nil if j is malformed, is not an RSA signing key, or has a modulus or
+// exponent out of bounds.
 func (j jwk) key() *rsa.PublicKey {
 	if j.ID == "" || j.Kind != "RSA" || j.Use != "" && j.Use != "sig" {
 		return nil

@@ -42,8 +42,8 @@ type manager struct {
 	settings   *inputSettings
 	credential *entra.Credential
 	pipeline   runtime.Pipeline
-	base       *url.URL // of the service
-	address    string   // of the event subscription, without a query
+	base       *url.URL // URL of the resource manager
+	address    string   // URL of the event subscription, without a query
 }
 
 func newManager(s *inputSettings) (*manager, error) {
@@ -63,7 +63,7 @@ func newManager(s *inputSettings) (*manager, error) {
 	options.Cloud.Services = maps.Clone(options.Cloud.Services)
 	options.Cloud.Services[cloud.ResourceManager] = service
 	pipeline, err := armruntime.NewPipeline("quorate", "v1", credential, runtime.PipelineOptions{}, &arm.ClientOptions{
-		ClientOptions: options, DisableRPRegistration: true, // that would need more permissions than the binding
+		ClientOptions: options, DisableRPRegistration: true, // registration would need more permissions
 	})
 	if err != nil {
 		return nil, &fault.Error{Code: fault.Invalid, Op: "eventgrid.Open",
@@ -85,7 +85,8 @@ type answer struct {
 	body   []byte
 }
 
-// call makes one call. Its error is one of the connection; the caller handles statuses.
+// call sends a request to the management API. It returns an error if no answer arrives. It accepts an answer with any
+// status, so the caller must check the status.
 func (m *manager) call(ctx context.Context, method, address string, body []byte) (*answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
@@ -116,7 +117,8 @@ func (m *manager) actionURL(action string) string {
 	return m.address + action + "?api-version=" + apiVersion
 }
 
-// get reads the subscription; nil = it does not exist.
+// get reads the subscription. It returns the parsed subscription and the document, or nil for both if the
+// subscription does not exist.
 func (m *manager) get(ctx context.Context) (*subscription, []byte, error) {
 	a, err := m.call(ctx, http.MethodGet, m.actionURL(""), nil)
 	switch {
@@ -155,8 +157,8 @@ func (m *manager) fullAddress(ctx context.Context) (string, error) {
 	return said.URL, nil
 }
 
-// put creates or changes the subscription. operation is the URL that reports the progress of the change. It is empty if
-// the service returned no URL, or a URL on another host.
+// put creates or changes the subscription. operation is the URL that reports the progress of the change. It is empty
+// if the service returned no URL, or a URL on another host.
 func (m *manager) put(ctx context.Context, document []byte) (operation string, err error) {
 	a, err := m.call(ctx, http.MethodPut, m.actionURL(""), document)
 	if err != nil {
@@ -182,7 +184,8 @@ func hostPort(u *url.URL) string {
 	return strings.ToLower(u.Hostname()) + ":" + cmp.Or(u.Port(), "443")
 }
 
-// progress reports whether an operation has succeeded.
+// progress reports whether an operation has succeeded. It returns false while the operation is running, and an error
+// if the operation has failed.
 func (m *manager) progress(ctx context.Context, operation string) (done bool, err error) {
 	a, err := m.call(ctx, http.MethodGet, operation, nil)
 	if err != nil {
@@ -217,7 +220,7 @@ func (m *manager) problem(msg string, code fault.Code, a *answer) error {
 	var said struct {
 		Error struct{ Code, Message string }
 	}
-	_ = json.Unmarshal(a.body, &said) // an answer without a reason shows none
+	_ = json.Unmarshal(a.body, &said) // without a reason, the error has none
 	e := &fault.Error{Code: code, Op: "eventgrid.Start", Msg: msg}
 	if reason := m.clean(said.Error.Code + " " + said.Error.Message); reason != "" {
 		e.Msg += ": " + reason
@@ -226,7 +229,7 @@ func (m *manager) problem(msg string, code fault.Code, a *answer) error {
 	return e
 }
 
-// hint returns how to fix a refusal.
+// hint returns how to fix the cause of a refusal, or "" if the cause is unknown.
 func (m *manager) hint(status int, code, message string) string {
 	says := func(word string) bool {
 		return strings.Contains(strings.ToLower(code+" "+message), strings.ToLower(word))

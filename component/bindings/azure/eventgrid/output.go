@@ -21,15 +21,15 @@ import (
 	"github.com/quorate/quorate/internal/rest"
 )
 
-// operationCreate publishes.
+// operationCreate is the operation that publishes events.
 const operationCreate = "create"
 
 // The bounds of publishing.
 const (
-	attemptTime = 10 * time.Second // one attempt
-	publishTime = time.Minute      // all attempts
+	attemptTime = 10 * time.Second // longest time of one attempt
+	publishTime = time.Minute      // longest time of all attempts
 	attempts    = 5
-	maxAnswer   = 64 << 10 // bytes of an answer
+	maxAnswer   = 64 << 10 // largest answer of the topic, in bytes
 )
 
 // output publishes to one topic. It is immutable and safe for concurrent use.
@@ -95,8 +95,8 @@ func (o *output) Invoke(ctx context.Context, r bindings.Request) (*bindings.Resp
 	}
 }
 
-// once makes one attempt to publish. If the attempt fails, wait is the delay before the next attempt: 0 means the
-// default delay, and a negative value means that Invoke must not retry.
+// once makes one attempt to publish. If the attempt fails, wait is the delay before the next attempt. 0 means the
+// default delay. A negative value means that Invoke must not retry.
 func (o *output) once(ctx context.Context, body []byte, media string) (wait time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTime)
 	defer cancel()
@@ -139,7 +139,8 @@ func broken(ctx context.Context, err error, connected bool) error {
 	}
 }
 
-// patience returns the delay that a topic requests when it has not accepted the events.
+// patience returns the delay that a topic requests before the next attempt; 0 means the default delay. It returns a
+// negative value if a retry is useless, because the status is not 429 or 503.
 func patience(response *http.Response) time.Duration {
 	if s := response.StatusCode; s != http.StatusTooManyRequests && s != http.StatusServiceUnavailable {
 		return -1

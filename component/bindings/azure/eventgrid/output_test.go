@@ -57,12 +57,13 @@ func TestInvoke_EventsAreUnchanged(t *testing.T) {
 	}
 }
 
-// Dapr sends data as they are, so an event without a time is not put into another event. Event Grid checks the rest.
+// Like Dapr, the binding sends an event without a time unchanged, and does not wrap it in another event. Event Grid
+// checks the rest.
 func TestInvoke_EventsWithoutTimeAreUnchanged(t *testing.T) {
 	for _, data := range []string{`{"id":"1","subject":"s","eventType":"t","data":null}`,
 		`[{"id":"1","subject":"s","eventType":"t","data":{"n":1}}]`} {
 		f := newFake(t)
-		_ = create(t, f, data, nil) // a topic may refuse it
+		_ = create(t, f, data, nil) // the topic may refuse the event
 		if got := f.Requests("topic"); len(got) != 1 || got[0].Body != data ||
 			got[0].Header.Get("Content-Type") != "application/json" {
 			t.Errorf("the topic got %+v", got)

@@ -41,7 +41,7 @@ func parseScope(text string) (string, error) {
 
 func control(r rune) bool { return r < ' ' || r == 0x7f }
 
-// subscriptionOf returns the subscription of a parsed scope.
+// subscriptionOf returns the id of the Azure subscription in a parsed scope.
 func subscriptionOf(scope string) string {
 	id, _, _ := strings.Cut(strings.TrimPrefix(scope, "/")[len("subscriptions/"):], "/")
 	return id

@@ -17,7 +17,8 @@ import (
 // defaultPath is the path of an endpoint without one.
 const defaultPath = "/api/events"
 
-// inputFields returns the fields that select the input side, the required ones first.
+// inputFields returns the required and the optional metadata fields of an input. Each of them selects the input if no
+// direction is set.
 func inputFields() (required, optional []string) {
 	return []string{metadataTenant, metadataSubscription, metadataClient, metadataClientSecret, metadataEndpoint,
 			metadataPort, metadataScope},
@@ -26,7 +27,8 @@ func inputFields() (required, optional []string) {
 
 func outputFields() []string { return []string{metadataAccessKey, metadataTopic} }
 
-// sides returns the selected sides, and an error if one of them lacks a field.
+// sides returns the selected directions. It returns fault.Invalid if no direction is selected, or if required
+// metadata of one is missing.
 func sides(d bindings.Direction, m component.Values) (bindings.Direction, error) {
 	required, optional := inputFields()
 	if !d.Given() {
@@ -71,7 +73,7 @@ func anyGiven(m component.Values, names []string) bool {
 	return false
 }
 
-// lacking returns the names without a value. A certificate replaces a client secret.
+// lacking returns the elements of names that have no value in m. A certificate replaces a client secret.
 func lacking(m component.Values, names []string) []string {
 	var out []string
 	for _, name := range names {
@@ -89,12 +91,12 @@ func listed(names []string) string { return strings.Join(names, ", ") }
 // inputSettings are the checked metadata of the input side.
 type inputSettings struct {
 	tenant, client  string
-	endpoint        *url.URL // with a path
+	endpoint        *url.URL // endpoint URL, always with a path
 	asGiven         string   // the endpoint as in the component
 	host            string
 	port            int
-	scope           string // as a path without a trailing slash
-	name            string // of the event subscription
+	scope           string // resource id as a URL path, without a trailing slash
+	name            string // name of the event subscription
 	protected       bool   // deliveries have a bearer token
 	poll            time.Duration
 	identity        entra.Settings
@@ -251,7 +253,7 @@ func checkKey(text string) error {
 	return nil
 }
 
-// checkService checks the address of a service that gets credentials.
+// checkService returns an error unless text is an https address, because the service receives credentials.
 func checkService(text string) error {
 	base, err := rest.Base("it", text)
 	if err != nil || !strings.HasPrefix(base, "https://") {
@@ -260,7 +262,7 @@ func checkService(text string) error {
 	return nil
 }
 
-// parseTopic parses the address of a topic. The key must not be readable in transit.
+// parseTopic parses the address of a topic. It returns an error if the access key would be readable in transit.
 func parseTopic(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	switch {

@@ -16,7 +16,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// unreachable returns settings that no test connects with.
+// unreachable returns a fake with addresses at which no server listens, for tests that do not connect.
 func unreachable() *eventgridtest.Fake {
 	c := eventgridtest.Default()
 	return &eventgridtest.Fake{Config: c, URL: "https://azure.example", Ingress: "https://shop.example",

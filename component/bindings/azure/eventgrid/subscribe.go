@@ -45,7 +45,8 @@ func newSubscriber(o Options, s *inputSettings) (*subscriber, error) {
 		key: o.Namespace + "/" + o.Name + "/subscription/" + hex.EncodeToString(sum[:8])}, nil
 }
 
-// ensure returns once the subscription is provisioned and delivers to the endpoint.
+// ensure returns nil once the subscription is provisioned and delivers to the endpoint. It returns an error after
+// subscribeTime at the latest.
 func (s *subscriber) ensure(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, subscribeTime)
 	defer cancel()
@@ -73,9 +74,9 @@ func (s *subscriber) ensure(ctx context.Context) error {
 	}
 }
 
-// look reports whether the subscription exists with the desired properties. It waits while the service is changing the
-// subscription. If the subscription exists but must be changed, existing is its current document. Otherwise existing is
-// nil.
+// look reports whether the subscription exists with the desired properties. It waits while the service is changing
+// the subscription. If the subscription exists but must be changed, existing is its current document. Otherwise
+// existing is nil.
 func (s *subscriber) look(ctx context.Context) (there bool, existing []byte, err error) {
 	for {
 		found, document, err := s.manager.get(ctx)
@@ -106,7 +107,7 @@ func (s *subscriber) claim(ctx context.Context) (mine bool, until time.Time, err
 	s.mu.Lock()
 	until = s.held
 	s.mu.Unlock()
-	if time.Until(until) > callTime { // an earlier claim, whose work failed
+	if time.Until(until) > callTime { // this node still has a claim from a setup that failed
 		return true, until, nil
 	}
 	until = time.Now().Add(claimLife)
@@ -121,9 +122,9 @@ func (s *subscriber) claim(ctx context.Context) (mine bool, until time.Time, err
 	return mine, until, nil
 }
 
-// set creates or changes the subscription and waits until the service has finished. existing is the current document of
-// the subscription, or nil if there is none. This node's claim ends at the time expiry. set returns an error if the
-// service has not finished by then.
+// set creates or changes the subscription and waits until the service has finished. existing is the current document
+// of the subscription, or nil if there is none. This node's claim ends at the time expiry. set returns an error if
+// the service has not finished by then.
 func (s *subscriber) set(ctx context.Context, expiry time.Time, existing []byte) error {
 	ctx, cancel := context.WithDeadline(ctx, expiry)
 	defer cancel()
@@ -149,14 +150,15 @@ func (s *subscriber) set(ctx context.Context, expiry time.Time, existing []byte)
 	return s.confirm(ctx)
 }
 
-// confirm checks the result.
+// confirm waits until the service has finished the change. It returns an error if the subscription was not
+// provisioned.
 func (s *subscriber) confirm(ctx context.Context) error {
 	for {
 		found, _, err := s.manager.get(ctx)
 		switch {
 		case err != nil:
 			return err
-		case found == nil: // the service is eventually consistent
+		case found == nil: // the service is eventually consistent, so try again
 		case !found.settled():
 		case !found.good():
 			return &fault.Error{Code: fault.Unavailable, Op: "eventgrid.Start", Msg: "the event subscription " +
@@ -171,7 +173,7 @@ func (s *subscriber) confirm(ctx context.Context) error {
 	}
 }
 
-// pause waits for the interval of the component.
+// pause waits for the pollInterval of the component. It returns fault.Timeout if ctx ends first.
 func (s *subscriber) pause(ctx context.Context) error {
 	timer := time.NewTimer(s.settings.poll)
 	defer timer.Stop()

@@ -17,7 +17,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// requested returns the requests to a part as "METHOD uri".
+// requested returns the requests to a part of the fake as "METHOD uri". An empty method means all methods.
 func requested(f *eventgridtest.Fake, part, method string) []string {
 	var out []string
 	for _, r := range f.Requests(part) {
@@ -86,7 +86,7 @@ func TestStart_RestartCreatesNoSecondSubscription(t *testing.T) {
 	}
 }
 
-// patient grants claims once all nodes listen, so that the handshake may reach any of them.
+// patient grants a claim only when all nodes listen, because the handshake may reach any of them.
 type patient struct {
 	*claims
 	nodes []string
@@ -164,7 +164,7 @@ func TestStart_WaitsForNodeWithClaim(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- waiting.Input.Start(t.Context(), bindingstest.NewSink()) }()
 	eventually(t, func() bool { return len(requested(f, "management", "GET")) > 6 })
-	if err := working.Input.Start(t.Context(), bindingstest.NewSink()); err != nil { // it still has the claim
+	if err := working.Input.Start(t.Context(), bindingstest.NewSink()); err != nil { // this node still has the claim
 		t.Fatal(err)
 	}
 	if err := <-done; err != nil {

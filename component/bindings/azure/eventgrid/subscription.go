@@ -21,7 +21,7 @@ const (
 // object is a JSON object whose members keep their original text.
 type object map[string]json.RawMessage
 
-// subscription is the part of an event subscription that is used here.
+// subscription is the part of an event subscription that this package reads.
 type subscription struct {
 	Properties struct {
 		State       string       `json:"provisioningState"`
@@ -49,7 +49,7 @@ func (s *subscription) settled() bool {
 	return true
 }
 
-// good reports whether the work was successful.
+// good reports whether the last change of the subscription was successful. It treats a missing state as success.
 func (s *subscription) good() bool {
 	return s.Properties.State == "" || strings.EqualFold(s.Properties.State, stateSucceeded)
 }
@@ -107,7 +107,7 @@ func wanted(s *inputSettings, existing []byte) ([]byte, error) {
 	for _, readOnly := range []string{"topic", "provisioningState"} {
 		delete(properties, readOnly)
 	}
-	delete(properties, "deliveryWithResourceIdentity") // an alternative to destination
+	delete(properties, "deliveryWithResourceIdentity") // Event Grid accepts only this or destination
 	if properties["destination"], err = wantedDestination(s, properties["destination"]); err != nil {
 		return nil, err
 	}
@@ -185,7 +185,7 @@ func unexpected() error {
 		Hint: "check " + metadataManager}
 }
 
-// bytes returns the object with members sorted by name.
+// bytes returns the object as JSON, with the members sorted by name.
 func (o object) bytes() []byte {
 	out := []byte{'{'}
 	for i, name := range sortedNames(o) {

@@ -13,7 +13,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// skew is the allowed difference between clocks.
+// skew is the allowed difference between the clocks of this node and of the token's issuer.
 const skew = 5 * time.Minute
 
 // issuerEventGrid is the issuer of tokens with the endpoint as their audience.
@@ -23,7 +23,7 @@ const issuerEventGrid = "https://eventgrid.azure.net"
 type verifier struct {
 	keys      *keys
 	client    string
-	endpoints []string // forms of the subscriber endpoint
+	endpoints []string // accepted forms of the endpoint URL as audience
 	parser    *jwt.Parser
 }
 
@@ -90,7 +90,8 @@ func tokenProblem(err error) error {
 
 func denied(msg string) error { return fault.New(fault.Denied, "eventgrid.verify", msg) }
 
-// bearer returns the token of a request. The scheme before it may be missing.
+// bearer returns the token in the Authorization header, or "" if there is none. The word Bearer before the token may
+// be missing.
 func bearer(h http.Header) string {
 	value := strings.TrimSpace(h.Get("Authorization"))
 	if word, token, ok := strings.Cut(value, " "); ok {

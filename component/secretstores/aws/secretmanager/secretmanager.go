@@ -1,8 +1,8 @@
 // Package secretmanager implements the secret store secretstores.aws.secretmanager. It reads secrets from AWS Secrets
 // Manager with Amazon's client library.
 //
-// It owns the requests and the conversion of failures to fault codes. Its only goroutines are those of a bulk read and
-// of the library's connections; Close ends them.
+// It owns the requests and the conversion of failures to fault codes. Only bulk reads and the connections of the
+// library use goroutines; Close ends them.
 package secretmanager
 
 import (
@@ -39,9 +39,9 @@ type Options struct {
 	AccessKey    string // empty = credentials of the environment, the shared files, the pod or the machine
 	SecretKey    string
 	SessionToken string
-	Endpoint     string         // empty = the region's
+	Endpoint     string         // empty = the endpoint of the region
 	MultiValued  bool           // the fields of a secret that is a JSON object are its keys
-	Roots        *x509.CertPool // authorities of the service; nil = those of the system and of AWS_CA_BUNDLE
+	Roots        *x509.CertPool // authorities of the service; nil = the authorities of the system and of AWS_CA_BUNDLE
 }
 
 // Store reads the secrets of one region. It is safe for concurrent use.
@@ -82,7 +82,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return nil, &fault.Error{Code: fault.Invalid, Op: op, Msg: "no AWS region is known", Hint: "set region"}
 	}
 	transport := rest.Transport(rest.TLS(o.Roots))
-	if made, ok := found.HTTPClient.(*awshttp.BuildableClient); ok && o.Roots == nil { // it supports AWS_CA_BUNDLE
+	if made, ok := found.HTTPClient.(*awshttp.BuildableClient); ok && o.Roots == nil { // this transport supports AWS_CA_BUNDLE
 		transport = made.GetTransport()
 	}
 	found.HTTPClient = &http.Client{Transport: transport, CheckRedirect: stay}
@@ -107,7 +107,7 @@ func limitBodies(stack *middleware.Stack) error {
 	return stack.Deserialize.Add(middleware.DeserializeMiddlewareFunc("LimitBodies", limit), middleware.After)
 }
 
-// impatient tries three times, within the few seconds of a request.
+// impatient returns a retryer with at most three attempts and short pauses, because a request waits for the result.
 func impatient() aws.Retryer {
 	return retry.NewStandard(func(o *retry.StandardOptions) {
 		o.MaxAttempts = 3
@@ -118,7 +118,8 @@ func impatient() aws.Retryer {
 	})
 }
 
-// stay refuses redirects of signed requests.
+// stay makes the client return a redirect as the response, because a signed request must not be sent to another
+// address.
 func stay(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // Get implements secretstores.Store. The metadata version_id and version_stage select a version of the secret.
@@ -180,7 +181,7 @@ func fieldsOf(text string) (map[string]string, bool) {
 	return out, true
 }
 
-// Bulk implements secretstores.Store: the current version of every secret.
+// Bulk implements secretstores.Store. It returns the current version of every secret.
 func (s *Store) Bulk(ctx context.Context, _ map[string]string) (map[string]map[string]string, error) {
 	if err := s.gate.Enter(ctx); err != nil {
 		return nil, err
@@ -280,7 +281,7 @@ func refusal(name, code string, err error) error {
 	return e
 }
 
-// isName reports whether the service accepts a name. ARNs are refused.
+// isName reports whether name is a valid name of an AWS secret. An ARN is not valid.
 func isName(name string) bool {
 	if name == "" || len(name) > 512 || strings.HasPrefix(strings.ToLower(name), "arn:") {
 		return false

@@ -20,7 +20,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// TestMain keeps the machine's own AWS settings out.
+// TestMain removes the AWS settings of the machine from the environment of the tests.
 func TestMain(m *testing.M) {
 	for _, name := range []string{"AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID",
 		"AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"} {
@@ -38,11 +38,11 @@ const (
 	session   = "IQoJb3JpZ2luX2VjtheSession"
 )
 
-// cloud speaks the AWS JSON 1.1 protocol as the API reference of Secrets Manager has it.
+// cloud is a server that imitates Secrets Manager with the AWS JSON 1.1 protocol.
 type cloud struct {
 	*secretstorestest.Fake
 	mu    sync.Mutex
-	calls []string // action and body
+	calls []string // action and body of each request
 }
 
 func newCloud(t testing.TB) *cloud {
@@ -116,7 +116,7 @@ func list(in call) http.HandlerFunc {
 		`{"SecretList":[{"ARN":"c","Name":"binary"},{"ARN":"d","Name":"deleted"}]}`)
 }
 
-// refuse is the form of every failure of the service.
+// refuse returns a handler that answers with an error in the form of the service.
 func refuse(status int, code string) http.HandlerFunc {
 	return secretstorestest.Answer(status,
 		`{"__type":"`+code+`","Message":"the canonical string should have been {credentials}"}`)

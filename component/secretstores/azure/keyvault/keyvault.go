@@ -1,8 +1,8 @@
 // Package keyvault implements the secret store secretstores.azure.keyvault. It reads the secrets of an Azure Key Vault
 // with Microsoft's client library.
 //
-// It owns the requests and the conversion of failures to fault codes. Its only goroutines are those of a bulk read and
-// of its connections; Close ends them.
+// It owns the requests and the conversion of failures to fault codes. It starts goroutines only for bulk reads and
+// connections; Close ends them.
 package keyvault
 
 import (
@@ -28,7 +28,7 @@ const MetadataMaxResults = "maxresults"
 // Options configure a store: vault and identity.
 type Options struct {
 	Vault    string // name; its address follows from the environment
-	Address  string // of a vault with an unusual address; instead of Vault
+	Address  string // URL of the vault; exactly one of Vault and Address is set
 	Identity entra.Settings
 }
 
@@ -124,7 +124,8 @@ func (s *Store) get(ctx context.Context, name, version string) (map[string]strin
 	return map[string]string{name: *answer.Value}, nil
 }
 
-// Bulk implements secretstores.Store: the current version of every enabled secret.
+// Bulk implements secretstores.Store. It returns the current version of every enabled secret, or of as many as the
+// metadata maxresults allows.
 func (s *Store) Bulk(ctx context.Context, metadata map[string]string) (map[string]map[string]string, error) {
 	if err := s.gate.Enter(ctx); err != nil {
 		return nil, err

@@ -35,7 +35,7 @@ const (
 	client = "66666666-7777-8888-9999-000000000000"
 )
 
-// newCloud is Entra ID and a vault in one, as their REST references have them.
+// newCloud starts a server that imitates Entra ID and a Key Vault.
 func newCloud(t testing.TB) *secretstorestest.Fake {
 	var f *secretstorestest.Fake
 	value := func(name, version, text string) string {
@@ -81,7 +81,8 @@ func newCloud(t testing.TB) *secretstorestest.Fake {
 	return f
 }
 
-// grant gives a token to the application for the vault's scope.
+// grant answers a request for a token. It accepts the secret or a signed assertion of the application, for the scope
+// of Key Vault.
 func grant(w http.ResponseWriter, r *http.Request) {
 	known := r.FormValue("client_secret") == secret || strings.Count(r.FormValue("client_assertion"), ".") == 2 &&
 		r.FormValue("client_secret") == ""
@@ -96,7 +97,7 @@ func grant(w http.ResponseWriter, r *http.Request) {
 		`{"token_type":"Bearer","expires_in":3599,"ext_expires_in":3599,"access_token":"`+token+`"}`)(w, r)
 }
 
-// failure is the form of every failure of a vault.
+// failure returns a handler that answers with an error in the form of a vault.
 func failure(status int, code string) http.HandlerFunc {
 	return secretstorestest.Answer(status,
 		`{"error":{"code":"`+code+`","message":"it failed {credentials}","innererror":{"code":"Inner"}}}`)
@@ -209,7 +210,7 @@ func TestFailures_ShowErrorNumber(t *testing.T) {
 	}
 }
 
-// certificate makes one with its key, as PEM.
+// certificate returns a new self-signed certificate and its key in PEM form.
 func certificate(t testing.TB) string {
 	t.Helper()
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
@@ -307,7 +308,7 @@ func TestOpen_VaultNames(t *testing.T) {
 	}
 }
 
-// transport notes requests and fails.
+// transport is an http.RoundTripper that calls the function with each request, and then fails.
 type transport func(*http.Request)
 
 func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {

@@ -1,8 +1,8 @@
 // Package secretmanager implements the secret store secretstores.gcp.secretmanager. It reads secrets from Google Cloud
 // Secret Manager over its REST API.
 //
-// It owns the requests and the verification of responses. It caches access tokens until they expire. Its only
-// goroutines are those of a bulk read, of a fetch of a token and of its connections; Close ends them.
+// It owns the requests and the verification of responses. It caches access tokens until they expire. It starts
+// goroutines only for bulk reads, token fetches and connections; Close ends them.
 package secretmanager
 
 import (
@@ -38,7 +38,7 @@ type Options struct {
 // Store reads the secrets of one project. It is safe for concurrent use.
 type Store struct {
 	options Options
-	base    string // of the project
+	base    string // URL of the secrets of the project
 	client  rest.Client
 	tokens  *tokens
 	gate    secretstores.Gate
@@ -111,7 +111,8 @@ func (s *Store) get(ctx context.Context, name, version string) (map[string]strin
 	return map[string]string{name: secretstores.Text(data)}, nil
 }
 
-// intact verifies the checksum of the service, if there is one.
+// intact reports whether data has the CRC-32C checksum that the service sent. It returns true if there is no
+// checksum.
 func intact(data []byte, checksum string) bool {
 	if checksum == "" {
 		return true
@@ -168,7 +169,7 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// problem reads {"error": {"status", "message"}}, the form of the service's failures.
+// problem returns the status and the message in an error response of the service, or "" if there are none.
 func problem(body []byte) string {
 	var answer struct {
 		Error struct {

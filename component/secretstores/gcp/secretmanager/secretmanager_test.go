@@ -29,12 +29,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const token = "ya29.theAccessToken"
 
-// cloud is the token service and Secret Manager in one.
+// cloud is a server that imitates the token service and Secret Manager.
 type cloud struct {
 	*secretstorestest.Fake
 	key    *rsa.PrivateKey
-	issued atomic.Int64 // access tokens
-	valid  atomic.Int64 // the newest of them is accepted; older ones are not
+	issued atomic.Int64 // number of issued access tokens
+	valid  atomic.Int64 // number of the token that is accepted; older tokens are refused
 }
 
 func newCloud(t *testing.T) *cloud {
@@ -108,13 +108,13 @@ func (c *cloud) token(w http.ResponseWriter, r *http.Request) {
 		fmt.Sprintf(`{"access_token":"%s%d","expires_in":3599,"token_type":"Bearer"}`, token, n))(w, r)
 }
 
-// failure is the form of every failure of the API.
+// failure returns a handler that answers with an error in the form of the API.
 func failure(code int, status string) http.HandlerFunc {
 	return secretstorestest.Answer(code,
 		fmt.Sprintf(`{"error":{"code":%d,"message":"it failed {credentials}","status":%q}}`, code, status))
 }
 
-// account is the key file of the service account.
+// account returns the key file of the service account.
 func (c *cloud) account(t testing.TB, key *rsa.PrivateKey) []byte {
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
@@ -224,7 +224,7 @@ func TestGet_RenewsRefusedAccessToken(t *testing.T) {
 	if _, err := s.Get(t.Context(), "db", nil); err != nil {
 		t.Fatal(err)
 	}
-	c.valid.Store(-1) // revoked long before its time
+	c.valid.Store(-1) // the token is revoked before it expires
 	if _, err := s.Get(t.Context(), "db", nil); err != nil || c.issued.Load() != 2 {
 		t.Errorf("%d tokens: %v", c.issued.Load(), err)
 	}

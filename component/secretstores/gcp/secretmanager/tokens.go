@@ -138,7 +138,7 @@ func (t *tokens) source(ctx context.Context) (oauth2.TokenSource, error) {
 	return found.TokenSource, nil
 }
 
-// bounded bounds requests by a context, which the library does not do.
+// bounded bounds each request by ctx, because the library does not.
 type bounded struct {
 	ctx       context.Context
 	transport http.RoundTripper
@@ -149,7 +149,8 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	return b.transport.RoundTrip(r.WithContext(b.ctx))
 }
 
-// stay refuses redirects of signed requests.
+// stay makes the client return a redirect as the response, because a signed request must not be sent to another
+// address.
 func stay(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // failure converts an error of the token service to a fault. The fault contains only the error code, because a
@@ -181,7 +182,8 @@ func failure(ctx context.Context, err error) error {
 	return e
 }
 
-// errorCode returns the code of a refusal, such as invalid_grant.
+// errorCode returns the error code in a refusal, such as invalid_grant. It returns "" if there is none, or if it is
+// malformed.
 func errorCode(refused *oauth2.RetrieveError) string {
 	said := struct {
 		Error string `json:"error"`

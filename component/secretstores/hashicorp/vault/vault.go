@@ -2,7 +2,7 @@
 // 2, of a Vault server over its HTTP API.
 //
 // It owns the paths and responses of that engine. It reads the token file again for every request, because agents
-// renew the token. Its only goroutines are those of a bulk read and of its connections; Close ends them.
+// renew the token. It starts goroutines only for bulk reads and connections; Close ends them.
 package vault
 
 import (
@@ -28,7 +28,7 @@ type Options struct {
 	Address   string // https://host:port
 	Token     string // exactly one of Token and TokenFile
 	TokenFile string
-	Namespace string // of the server; empty = none
+	Namespace string // Vault namespace; empty = none
 	Engine    string // path at which the engine is mounted
 	Prefix    string // path of all secrets; empty = none
 	Text      bool   // a secret is one value: the JSON of all its fields
@@ -122,7 +122,7 @@ func fieldsOf(name string, data json.RawMessage) (map[string]string, error) {
 	return out, nil
 }
 
-// Bulk implements secretstores.Store: all secrets below the prefix, including subfolders.
+// Bulk implements secretstores.Store. It returns all secrets below the prefix, including those in subfolders.
 func (s *Store) Bulk(ctx context.Context, _ map[string]string) (map[string]map[string]string, error) {
 	if err := s.gate.Enter(ctx); err != nil {
 		return nil, err
@@ -139,7 +139,7 @@ func (s *Store) Bulk(ctx context.Context, _ map[string]string) (map[string]map[s
 // maxFolders bounds the depth of folders.
 const maxFolders = 32
 
-// list adds the names in a folder and in those below it.
+// list appends the names of the secrets in a folder and its subfolders to names.
 func (s *Store) list(ctx context.Context, folder string, names []string, depth int) ([]string, error) {
 	if depth > maxFolders {
 		return nil, &fault.Error{Code: fault.TooLarge, Op: "vault.Bulk",
@@ -154,7 +154,7 @@ func (s *Store) list(ctx context.Context, folder string, names []string, depth i
 	}
 	err := s.client.Get(ctx, address, s.header(), &answer)
 	switch {
-	case fault.Is(err, fault.NotFound): // nothing has been written there
+	case fault.Is(err, fault.NotFound): // the folder has no secrets
 		return names, nil
 	case err != nil:
 		return nil, fault.Wrap(err, "vault.Bulk", "listing the secrets")
@@ -222,7 +222,7 @@ func (s *Store) token() (string, error) {
 	return token, nil
 }
 
-// problem reads {"errors": [...]}, the form of the server's failures.
+// problem returns the messages in an error response of the server, or "" if there are none.
 func problem(body []byte) string {
 	var answer struct {
 		Errors []string `json:"errors"`
@@ -257,7 +257,7 @@ func isPath(path string) bool {
 	return true
 }
 
-// escape joins paths without empty ones, and escapes each part.
+// escape joins paths with slashes. It omits empty paths and escapes each segment.
 func escape(paths ...string) string {
 	var out []string
 	for _, path := range paths {

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const token = "hvs.CAESIJtheToken"
 
-// server speaks the KV secrets engine, version 2, as its API documentation has it.
+// server starts a server that imitates the KV secrets engine, version 2, of Vault.
 func server(t *testing.T) *secretstorestest.Fake {
 	found := func(data, version string) http.HandlerFunc {
 		return secretstorestest.Answer(http.StatusOK,

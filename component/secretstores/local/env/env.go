@@ -17,10 +17,10 @@ const Type = "secretstores.local.env"
 
 // Options are the settings of a store.
 type Options struct {
-	Prefix   string                           // of the variables that are secrets; it is no part of their names here
-	Lookup   func(name string) (string, bool) // finds a variable. Required
-	List     func() []string                  // all variables as "NAME=value". Required
-	Reserved func(name string) bool           // reports whether a variable belongs to the runtime. Required
+	Prefix   string                           // prefix of the variables; secret names omit it
+	Lookup   func(name string) (string, bool) // returns the value of a variable; required
+	List     func() []string                  // lists all variables as "NAME=value"; required
+	Reserved func(name string) bool           // reports whether a variable belongs to the runtime; required
 }
 
 // Store serves environment variables as secrets. It is safe for concurrent use.

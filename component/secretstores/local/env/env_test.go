@@ -14,7 +14,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// environment is a fake one.
+// environment is a fake environment. It has the values of variables by name.
 type environment map[string]string
 
 func (e environment) options(prefix string) env.Options {

@@ -33,7 +33,7 @@ const MaxFileSize = 4 << 20
 // Options are the file to read and its format.
 type Options struct {
 	Path        string // relative to the working directory of the process
-	Separator   string // between the parts of a flattened name; empty = DefaultSeparator
+	Separator   string // separates the parts of a flattened name; empty = DefaultSeparator
 	MultiValued bool   // each field of the file is a secret with several keys
 	Logger      *slog.Logger
 }
@@ -44,7 +44,7 @@ type Store struct {
 	gate    secretstores.Gate
 
 	mu      sync.Mutex
-	info    fs.FileInfo // of the file that secrets were read from
+	info    fs.FileInfo // properties of the file when secrets was read
 	secrets map[string]map[string]string
 }
 

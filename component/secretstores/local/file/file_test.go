@@ -28,7 +28,7 @@ const sample = `{
   "../etc/passwd": "only a name"
 }`
 
-// flat returns the secrets of sample; multi returns them with several keys.
+// flat returns the secrets of sample, each with one key.
 func flat() map[string]map[string]string {
 	out := map[string]map[string]string{}
 	for name, value := range map[string]string{
@@ -168,7 +168,7 @@ func TestGet_ReadsChangedFileAndRefusesBrokenOne(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	replace := func(text string) { // as an orchestrator does: a new file takes the place of the old
+	replace := func(text string) { // as an orchestrator does: a new file replaces the old one
 		t.Helper()
 		if err := os.Rename(write(t, o.Path+".new", text), o.Path); err != nil {
 			t.Fatal(err)
@@ -194,7 +194,7 @@ func TestGet_ReadsChangedFileAndRefusesBrokenOne(t *testing.T) {
 	want("", fault.Unavailable)
 	replace(`{"a": "3"}`)
 	want("3", "")
-	write(t, o.Path, `{"a": "4"}`) // in place, with the same size
+	write(t, o.Path, `{"a": "4"}`) // the same file, with a content of the same size
 	if err := os.Chtimes(o.Path, time.Now(), time.Now().Add(time.Hour)); err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +219,7 @@ func TestOpen_WarnsAboutWorldReadableFile(t *testing.T) {
 	}
 }
 
-// Whatever a file holds, it is refused, or every secret that is listed can be read.
+// Open refuses a file, or every secret in the result of Bulk can be read with Get.
 func FuzzOpen(f *testing.F) {
 	for _, text := range []string{sample, `{"a":{"b":[1,null,{"c":"d"}]}}`, `{"a":1,"a":2}`, "[", "{}",
 		`{"":{"":""}}`} {

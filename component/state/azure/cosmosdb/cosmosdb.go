@@ -1,8 +1,8 @@
 // Package cosmosdb implements the component type state.azure.cosmosdb: a state store in a container of Azure Cosmos
 // DB, API for NoSQL.
 //
-// It owns the items, which have the format of Dapr's component, and the conversion of responses to fault codes. Its
-// goroutines are those of the client and of its connections; Close ends them.
+// It owns the items, which have the format of Dapr's component, and the conversion of responses to fault codes. The
+// client library and its connections have goroutines; Close ends them.
 //
 // An item has the fields id (the stored key), value, isBinary, partitionKey, and ttl in seconds. value is JSON, or
 // base64 if isBinary is true. The additional field contentType marks bytes that happen to be valid JSON; Dapr does
@@ -38,7 +38,7 @@ const MetadataPartitionKey = "partitionKey"
 
 // Options are the settings of a store.
 type Options struct {
-	Metadata component.Values // of Fields
+	Metadata component.Values // values of Fields
 	Identity entra.Settings   // if there is no masterKey; Transport is used in any case
 	Logger   *slog.Logger
 	Now      func() time.Time // nil = time.Now
@@ -72,7 +72,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return nil, err
 	}
 	if err := outside.Wait(ctx, s.probe); err != nil {
-		_ = s.Close() // the cause is what matters
+		_ = s.Close() // the error of probe is more useful
 		return nil, err
 	}
 	if !s.expires {
@@ -162,7 +162,7 @@ func (s *Store) Ping(ctx context.Context) error {
 // PingInterval implements state.Pinger. It returns 0, because Cosmos DB charges for each request.
 func (s *Store) PingInterval() time.Duration { return 0 }
 
-// status returns the HTTP status of an answer; 0 = there was none.
+// status returns the HTTP status in err, or 200 if err is nil. It returns 0 if there was no answer.
 func status(err error) int {
 	if err == nil {
 		return http.StatusOK
@@ -196,7 +196,7 @@ func (s *Store) Features() []state.Feature {
 	return all
 }
 
-// proof is the level of reads of one item and of writes.
+// proof returns the proof for a read of one item, or for a write, at a consistency level.
 func (s *Store) proof(level state.Consistency) state.Proof {
 	if level == state.Strong && s.strong {
 		return state.Proof{Level: state.Linearizable}
@@ -204,7 +204,7 @@ func (s *Store) proof(level state.Consistency) state.Proof {
 	return state.Proof{Level: state.Stale}
 }
 
-// level returns the consistency level of a read; nil = that of the account.
+// level returns the consistency level for a read; nil means the default of the account.
 func (s *Store) level(asked state.Consistency) *azcosmos.ConsistencyLevel {
 	switch {
 	case asked != state.Strong:

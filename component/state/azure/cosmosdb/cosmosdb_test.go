@@ -30,7 +30,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // key is a master key: base64 of a text.
 const key = "aHVudGVyMg=="
 
-// checked returns the checked metadata of a component: names and values in turn.
+// checked returns the checked metadata of a component. pairs are names and values in turn.
 func checked(pairs ...string) (component.Values, error) {
 	var m component.Metadata
 	for i := 0; i < len(pairs); i += 2 {
@@ -56,7 +56,7 @@ func open(ctx context.Context, t *testing.T, o cosmosdb.Options, pairs ...string
 	return cosmosdb.Open(ctx, o)
 }
 
-// opened opens a store that the test closes.
+// opened opens a store, which is closed at the end of the test.
 func opened(t *testing.T, a *account) *cosmosdb.Store {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testutil.Patience)
@@ -72,7 +72,7 @@ func transport(a *account) *http.Transport {
 	return a.Client().Transport.(*http.Transport).Clone()
 }
 
-// partitioned is a store whose requests have a partition key, so that all keys of a test are in one partition.
+// partitioned is a store that adds a partition key to each request. So all keys of one test are in one partition.
 type partitioned struct{ *cosmosdb.Store }
 
 func metadata(key string) map[string]string {
@@ -198,7 +198,7 @@ func TestStore_ConformanceOnServer(t *testing.T) {
 	}, o)
 }
 
-// Items whose request had a partition key are not found without it, so they are not listed without it.
+// An item that was saved with a partition key is listed only with the same partition key.
 func TestStore_ListsItemsOfTheirPartitions(t *testing.T) {
 	a := start(t)
 	s := opened(t, a)

@@ -17,7 +17,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// kind is what was being done when an error came.
+// kind is the kind of the request that failed.
 type kind uint8
 
 const (
@@ -25,7 +25,7 @@ const (
 	writing      // the outcome may be unknown
 )
 
-// statusRetryWith is the answer to a write that met another one and was not executed.
+// statusRetryWith is the HTTP status of a write that was not executed, because a concurrent write interfered.
 const statusRetryWith = 449
 
 // again calls attempt until Cosmos DB accepts the request. It repeats the call if Cosmos DB throttles the request, or
@@ -59,7 +59,8 @@ func header(err error, name string) string {
 	return ""
 }
 
-// pauseOf returns how long Cosmos DB asks to wait.
+// pauseOf returns the pause that Cosmos DB requests in an answer; at least 1 ms, and 100 ms if the answer does not
+// say.
 func pauseOf(err error) time.Duration {
 	ms, e := strconv.ParseFloat(header(err, "x-ms-retry-after-ms"), 64)
 	if e != nil || ms < 0 {
@@ -68,13 +69,14 @@ func pauseOf(err error) time.Duration {
 	return max(time.Duration(ms*float64(time.Millisecond)), time.Millisecond)
 }
 
-// lostContainer reports whether the answer not found means the container and not the item.
+// lostContainer reports whether a not-found status means that the container is missing, and not the item.
 func lostContainer(err error) bool {
 	const ownerNotFound = "1003"
 	return header(err, "x-ms-substatus") == ownerNotFound
 }
 
-// failed converts an error of the client. A write that may have been done is Indeterminate.
+// failed converts an error of the client library to a fault. The code is fault.Indeterminate for a write that may
+// have been executed.
 func (s *Store) failed(ctx context.Context, op, key string, err error, doing kind) error {
 	if _, ours := fault.As(err); ours {
 		return err

@@ -22,11 +22,11 @@ import (
 type account struct {
 	*httptest.Server
 	mu       sync.Mutex
-	items    map[string]map[string]any // by partition and id
+	items    map[string]map[string]any // items by partition and id
 	count    int
 	leaps    time.Duration
-	weak     bool // the default level is Session
-	ttl      any  // of the container
+	weak     bool // the default consistency level of the account is Session
+	ttl      any  // default time to live of the container; nil = expiry is off
 	fault    func(w http.ResponseWriter, r *http.Request) bool
 	requests []string
 }
@@ -137,7 +137,7 @@ func (a *account) docs(w http.ResponseWriter, r *http.Request, id string, body [
 	answer(w, code, item)
 }
 
-// operation is an operation of a batch, or a request.
+// operation is one operation of a batch, or a single request.
 type operation struct {
 	Type    string          `json:"operationType"`
 	ID      string          `json:"id"`
@@ -145,7 +145,7 @@ type operation struct {
 	Item    json.RawMessage `json:"resourceBody"`
 }
 
-// carryOut carries out an operation. The caller has the lock.
+// carryOut executes an operation. The caller holds the lock.
 func (a *account) carryOut(items map[string]map[string]any, partition string, o operation) (int, map[string]any) {
 	var next map[string]any
 	if len(o.Item) > 0 {
@@ -180,7 +180,7 @@ func (a *account) carryOut(items map[string]map[string]any, partition string, o 
 	return map[bool]int{true: http.StatusOK, false: http.StatusCreated}[exists], next
 }
 
-// alive returns an item that has not expired.
+// alive returns item and true, if the item exists and has not expired.
 func (a *account) alive(item map[string]any) (map[string]any, bool) {
 	if item == nil {
 		return nil, false

@@ -21,7 +21,7 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// opening returns a function that opens a store, and closes it again.
+// opening returns a function that opens a store with the settings in pairs, and closes it again.
 func opening(t *testing.T, transport http.RoundTripper, pairs ...string) func(context.Context) error {
 	t.Helper()
 	return func(ctx context.Context) error {
@@ -57,7 +57,8 @@ func TestOpen_Failures(t *testing.T) {
 	}
 }
 
-// respond answers requests of one method with a status.
+// respond returns a function for account.fail. The function answers requests with the given method with a status and
+// headers.
 func respond(method string, code int, header ...string) func(w http.ResponseWriter, r *http.Request) bool {
 	return func(w http.ResponseWriter, r *http.Request) bool {
 		if r.Method != method {
@@ -132,7 +133,7 @@ func TestStore_LostAnswerMakesWritesIndeterminate(t *testing.T) {
 		t.Errorf("the write was sent %d times, want once", n)
 	}
 	a.fail(func(w http.ResponseWriter, r *http.Request) bool {
-		_, _ = io.Copy(io.Discard, r.Body) // otherwise the server does not see that the client gives up
+		_, _ = io.Copy(io.Discard, r.Body) // otherwise the server does not notice that the client has disconnected
 		<-r.Context().Done()
 		return true
 	})
@@ -182,7 +183,7 @@ func TestStore_PartitionsAndLayoutOfDapr(t *testing.T) {
 	two := []state.Operation{{Write: statetest.Put("shop||a", "1")}, {Write: statetest.Put("shop||b", "1")}}
 	_, err := s.Transact(ctx, state.TransactRequest{Operations: two})
 	statetest.WantFault(t, err, fault.Invalid, "several partitions", "partitionKey")
-	testutil.Must(t, statetest.Set(ctx, s, two[0].Write, two[1].Write)) // one by one
+	testutil.Must(t, statetest.Set(ctx, s, two[0].Write, two[1].Write)) // Set writes them one by one
 	stale := state.Write{Key: "shop||b", Value: []byte("2"), ETag: `"stale"`}
 	statetest.WantFault(t, statetest.Set(ctx, s, two[0].Write, stale), fault.Conflict,
 		"the items before it were saved")
@@ -191,7 +192,7 @@ func TestStore_PartitionsAndLayoutOfDapr(t *testing.T) {
 		return times.Add(1) > 1 && respond(r.Method, 429, "x-ms-retry-after-ms", "3600000")(w, r)
 	})
 	statetest.WantFault(t, statetest.Set(ctx, s, two[0].Write, two[1].Write), fault.Indeterminate,
-		"the items before it were saved", "throttles") // not overloaded, which means that nothing was done
+		"the items before it were saved", "throttles") // not fault.Overloaded, because one item was written
 	a.fail(nil)
 	actor := []state.Operation{{Write: statetest.Put("shop||cart||7||a", `{"n":1}`)},
 		{Kind: state.Remove, Write: state.Write{Key: "shop||cart||7||b"}}}

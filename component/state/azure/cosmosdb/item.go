@@ -19,10 +19,10 @@ type document struct {
 	TTL         *int64          `json:"ttl,omitempty"`
 	ContentType string          `json:"contentType,omitempty"`
 	ETag        string          `json:"_etag,omitempty"`
-	Time        int64           `json:"_ts,omitempty"` // of the write, in seconds since 1970
+	Time        int64           `json:"_ts,omitempty"` // time of the write in seconds since 1970
 }
 
-// encode returns the item of a write.
+// encode returns the document for a write to a partition. ttl is in seconds; 0 = the value never expires.
 func encode(w *state.Write, partition string, ttl int64) ([]byte, error) {
 	d := document{ID: w.Key, Value: w.Value, Partition: partition, ContentType: w.ContentType}
 	if ttl > 0 {
@@ -36,7 +36,8 @@ func encode(w *state.Write, partition string, ttl int64) ([]byte, error) {
 	return json.Marshal(d)
 }
 
-// fromBase64 decodes bytes. Those that Dapr has written may be JSON.
+// fromBase64 decodes the base64 value of d into out. Bytes from Dapr count as JSON if they are valid JSON, because
+// Dapr does not mark them.
 func fromBase64(out *state.Item, d document) error {
 	var text string
 	err := json.Unmarshal(d.Value, &text)
@@ -49,7 +50,7 @@ func fromBase64(out *state.Item, d document) error {
 	return err
 }
 
-// unstorable returns why Cosmos DB cannot have a key; empty = it can.
+// unstorable returns why Cosmos DB cannot store a key, or "" if it can.
 func unstorable(key string) string {
 	switch {
 	case len(key) > 1023:
@@ -67,7 +68,8 @@ func unstorable(key string) string {
 	return ""
 }
 
-// decode returns an item and its partition.
+// decode returns the item in a document, and its partition. It returns fault.Corrupt if the document is not one of a
+// state store.
 func decode(raw []byte) (state.Item, string, error) {
 	var d document
 	err := json.Unmarshal(raw, &d)

@@ -39,7 +39,7 @@ func (s *Store) Get(ctx context.Context, r state.GetRequest) (state.Item, error)
 	return item, nil
 }
 
-// BulkGet implements state.BulkGetter: one query over all partitions.
+// BulkGet implements state.BulkGetter with one query over all partitions.
 func (s *Store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.Item, error) {
 	const op = "cosmosdb.BulkGet"
 	if err := s.gate.Enter(ctx, op); err != nil || len(r.Keys) == 0 {
@@ -50,7 +50,7 @@ func (s *Store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.It
 	return s.query(ctx, op, "*", r)
 }
 
-// query reads some fields of items, in the order of the keys.
+// query reads some fields of the items with the keys in r. The result is in the order of the keys.
 func (s *Store) query(ctx context.Context, op, fields string, r state.BulkGetRequest) ([]state.Item, error) {
 	times := map[string]int64{}
 	var keys []string
@@ -93,14 +93,14 @@ func (s *Store) query(ctx context.Context, op, fields string, r state.BulkGetReq
 		if !ok {
 			item = state.Item{Key: key}
 		}
-		item.Proof = state.Proof{Level: state.Stale} // a query is no snapshot
+		item.Proof = state.Proof{Level: state.Stale} // a query does not read a snapshot
 		out[i] = item
 	}
 	return out, nil
 }
 
-// List implements state.Lister. With this client, Cosmos DB cannot sort items of several partitions, so s.listing sorts
-// them in memory.
+// List implements state.Lister. With this client, Cosmos DB cannot sort items of several partitions, so s.listing
+// sorts them in memory.
 func (s *Store) List(ctx context.Context, r state.ListRequest) (state.Page, error) {
 	return s.listing.Page(ctx, r, partition("", r.Metadata))
 }
@@ -108,7 +108,7 @@ func (s *Store) List(ctx context.Context, r state.ListRequest) (state.Page, erro
 // unordered implements outside.Unordered.
 type unordered struct{ *Store }
 
-// Scan implements outside.Unordered: one query over all partitions.
+// Scan implements outside.Unordered with one query over all partitions.
 func (s unordered) Scan(ctx context.Context, prefix string, metadata map[string]string, found func([]string)) error {
 	const op = "cosmosdb.List"
 	if err := s.gate.Enter(ctx, op); err != nil {

@@ -13,7 +13,7 @@ import (
 // timeout is the longest time of one request of an application, as in Dapr.
 const timeout = 20 * time.Second
 
-// ttlHint says how a container gets a time to live.
+// ttlHint is the hint in errors and logs about a container without time to live.
 const ttlHint = "switch on Time to Live of the container, without a default"
 
 // Fields returns the metadata fields of the component type, except those for Microsoft Entra ID. Names and defaults

@@ -73,7 +73,7 @@ func samePartition(ops []state.Operation) bool {
 	return true
 }
 
-// apply carries out operations on one partition, all or none.
+// apply carries out operations on one partition atomically.
 func (s *Store) apply(ctx context.Context, op, requestID string, level state.Consistency, ops []state.Operation,
 ) (state.Written, error) {
 	out := state.Written{Proof: s.proof(level)}
@@ -115,11 +115,11 @@ func (s *Store) check(op, requestID string, ops []state.Operation) error {
 type step struct {
 	verb string // create, upsert, replace, delete
 	op   *state.Operation
-	etag string // that the item must have; empty = none
+	etag string // ETag that the item must have; empty = no condition
 	item []byte
 }
 
-// change is steps that are applied together.
+// change is a list of steps on one partition that are applied atomically.
 type change struct {
 	*Store
 	op        string
@@ -128,7 +128,8 @@ type change struct {
 	etag      map[string]string
 }
 
-// plan makes the steps of operations: one or two for every key, with all its conditions.
+// plan makes the steps for the operations: one or two for each key. It returns fault.TooLarge for more than 100
+// steps.
 func (c *change) plan(ops []state.Operation) error {
 	last := outside.Last(ops)
 	for i := range ops {
@@ -148,9 +149,9 @@ func (c *change) plan(ops []state.Operation) error {
 	return nil
 }
 
-// planKey plans the requests for one key. It combines the operations on this key: the last operation determines the new
-// value, and the conditions of all operations apply. An unconditional deletion must also succeed for a missing item,
-// but a batch that deletes a missing item fails. So planKey writes the item before it deletes it.
+// planKey plans the requests for one key. It combines the operations on this key: the last operation determines the
+// new value, and the conditions of all operations apply. An unconditional deletion must also succeed for a missing
+// item, but a batch that deletes a missing item fails. So planKey writes the item before it deletes it.
 func (c *change) planKey(ops []state.Operation, final *state.Operation) error {
 	creates, etag := false, ""
 	for i := range ops {
@@ -177,7 +178,7 @@ func (c *change) planKey(ops []state.Operation, final *state.Operation) error {
 		return &fault.Error{Code: fault.Internal, Op: c.op, Key: final.Key, Err: err, Msg: "encoding the item"}
 	}
 	if expired {
-		c.etag[final.Key] = outside.NewETag(false) // of a value that was never visible
+		c.etag[final.Key] = outside.NewETag(false) // the value never becomes visible
 	}
 	switch {
 	case etag != "" && removes:
@@ -216,7 +217,7 @@ func (c *change) seconds(ttl state.TTL) (seconds int64, expired bool) {
 	return min(int64(math.Ceil(left.Seconds())), math.MaxInt32), left <= 0
 }
 
-// run sends the steps.
+// run sends the steps, and returns the error of a step that failed.
 func (c *change) run(ctx context.Context) error {
 	if len(c.steps) == 1 {
 		etag, err := c.single(ctx, &c.steps[0])
@@ -249,9 +250,9 @@ func (c *change) run(ctx context.Context) error {
 	return nil
 }
 
-// judge evaluates the response to one step of a batch, and records the ETag of a successful step. It returns
-// fault.Conflict if the condition of the step was not met. If a concurrent write has interfered, it returns an error
-// that makes Store.again repeat the batch. The unconditional deletion of a missing item counts as success.
+// judge evaluates the response to one step, and records the ETag of a successful step. It returns fault.Conflict if
+// the condition of the step was not met. If a concurrent write has interfered, it returns an error that makes
+// Store.again repeat the batch. The unconditional deletion of a missing item counts as success.
 func (c *change) judge(st *step, code int, etag string, err error) error {
 	switch {
 	case err == nil:
@@ -266,13 +267,13 @@ func (c *change) judge(st *step, code int, etag string, err error) error {
 	case code == http.StatusPreconditionFailed, st.verb == "create" && code == http.StatusConflict,
 		st.etag != "" && code == http.StatusNotFound:
 		return outside.Conflict(c.op, st.op)
-	case code == http.StatusConflict: // another writer was in the way
+	case code == http.StatusConflict: // a concurrent write interfered
 		return &azcore.ResponseError{StatusCode: statusRetryWith}
 	}
 	return err
 }
 
-// single sends one step alone.
+// single sends one step without a batch. It returns the new ETag.
 func (c *change) single(ctx context.Context, st *step) (string, error) {
 	options := &azcosmos.ItemOptions{}
 	if st.etag != "" {
@@ -294,7 +295,7 @@ func (c *change) single(ctx context.Context, st *step) (string, error) {
 	return string(answer.ETag), err
 }
 
-// add adds a step to a batch. The client puts the id into JSON as it is.
+// add adds a step to a batch. It escapes the id, because the client inserts the id into JSON unchanged.
 func (st *step) add(batch *azcosmos.TransactionalBatch) {
 	quoted, _ := json.Marshal(st.op.Key) // a text always has a form in JSON
 	id := string(quoted[1 : len(quoted)-1])

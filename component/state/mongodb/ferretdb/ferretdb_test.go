@@ -1,6 +1,6 @@
-// Package ferretdb_test runs the conformance suite of state stores with state.mongodb on FerretDB, a server that speaks
-// MongoDB's protocol and stores documents in PostgreSQL. FerretDB shares no code with MongoDB and none with the
-// protocol fake of package mongodb. It is a module of its own, because FerretDB has many dependencies.
+// Package ferretdb_test runs the conformance suite of state stores with state.mongodb on FerretDB, a server that
+// speaks MongoDB's protocol and stores documents in PostgreSQL. FerretDB shares no code with MongoDB and none with
+// the protocol fake of package mongodb. It is a module of its own, because FerretDB has many dependencies.
 //
 // The tests need the programs of PostgreSQL: Debian's package postgresql, or their folder in QUORATE_POSTGRES.
 package ferretdb_test
@@ -24,7 +24,8 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// beyond are the cases of the suite that FerretDB 1.24 cannot pass, by reason: expressions for names of tests.
+// beyond returns the cases of the suite that FerretDB 1.24 cannot pass. A key is the reason, and the values are
+// regular expressions for names of tests.
 func beyond() map[string][]string {
 	return map[string][]string{
 		"it has no transactions": {"ASetOfSeveralItemsWritesNoneOnAConflict", "ATransaction.*",
@@ -58,7 +59,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// start starts a server until the end of the test, and returns its address.
+// start starts a FerretDB server that ends with the test. It returns the address of the server.
 func start(t *testing.T) string {
 	t.Helper()
 	f, err := ferretdb.New(&ferretdb.Config{

@@ -16,7 +16,8 @@ import (
 )
 
 // startPostgreSQL starts a server until the end of the test, and returns its URL. It skips the test if PostgreSQL is
-// not installed. PostgreSQL refuses to run as root, so the user postgres or daemon runs it then.
+// not installed. PostgreSQL refuses to run as root. If the test runs as root, the user postgres or daemon runs
+// PostgreSQL.
 func startPostgreSQL(t *testing.T) string {
 	t.Helper()
 	folder := os.Getenv("QUORATE_POSTGRES")

@@ -20,8 +20,8 @@ const (
 	maxFrame   = 48 << 20
 )
 
-// relay returns the address of a relay to a server. It passes every byte except the request createIndexes, which it
-// answers itself: FerretDB has no index that removes expired documents.
+// relay returns the address of a relay to a server. It forwards every message except the request createIndexes. It
+// answers this request itself, because FerretDB has no index that removes expired documents.
 func relay(t *testing.T, server string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -41,7 +41,7 @@ func relay(t *testing.T, server string) string {
 				}
 				defer up.Close() //nolint:errcheck // the connection has ended
 				all.Go(func() {
-					_, _ = io.Copy(client, up) // ends with one of the connections
+					_, _ = io.Copy(client, up) // ends when one of the connections ends
 					_ = client.Close()
 				})
 				requests(client, up)
@@ -55,7 +55,7 @@ func relay(t *testing.T, server string) string {
 	return l.Addr().String()
 }
 
-// requests passes requests until a connection ends. A driver has one request in flight on a connection.
+// requests forwards requests until a connection ends. A driver sends only one request at a time on a connection.
 func requests(client, server net.Conn) {
 	for {
 		header := make([]byte, headerSize)
@@ -80,8 +80,8 @@ func requests(client, server net.Conn) {
 	}
 }
 
-// createsIndexes reports whether the body of a message is the command createIndexes: flags, the kind of the section,
-// and a document whose first name is that of the command.
+// createsIndexes reports whether the body of a message is the command createIndexes. The body has flags, the kind of
+// its section, and a document. The first name in the document is the name of the command.
 func createsIndexes(body []byte) bool {
 	const before = 4 + 1 + 4 + 1 // flags, kind of section, length of the document, type of the first value
 	return len(body) > before && strings.HasPrefix(string(body[before:]), "createIndexes\x00")

@@ -84,14 +84,14 @@ func Owner(t testing.TB) (uid, gid uint32, differs bool) {
 // Servers starts the servers of a test package. Its zero value is ready. It is safe for concurrent use.
 type Servers struct {
 	once sync.Once
-	home string // has a new database, which initdb takes seconds to make and which each server copies
+	home string // folder of an empty database that each server copies, because initdb takes seconds
 }
 
-// Start starts a server. The settings are lines of postgresql.conf. Unless they enable it, the server does not sync its
-// files: the tests end only processes, and a machine never fails.
+// Start starts a server. The settings are lines of postgresql.conf. Unless they enable it, the server does not sync
+// its files, because the tests end only processes and not the machine.
 func (all *Servers) Start(t testing.TB, settings ...string) *Server {
 	t.Helper()
-	folder(t) // skips the test
+	folder(t) // skips the test if PostgreSQL is not installed
 	all.once.Do(func() {
 		all.home = NewHome(t)
 		out, err := command(t, "initdb", "-D", filepath.Join(all.home, "data"), "-U", "postgres", "-A", "trust", "-N",

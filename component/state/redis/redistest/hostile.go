@@ -13,8 +13,8 @@ import (
 	"github.com/quorate/quorate/component/state/statetest"
 )
 
-// Hostile is a server that answers some commands with bytes from the test. It answers the other commands as Redis does.
-// Its methods are safe for concurrent use.
+// Hostile is a server that answers some commands with bytes from the test. It answers a few other commands as Redis
+// does, and refuses the rest. Its methods are safe for concurrent use.
 type Hostile struct {
 	Address string
 

@@ -26,7 +26,7 @@ import (
 type Server struct {
 	T       testing.TB
 	Address string
-	Admin   *goredis.Client // repeats nothing
+	Admin   *goredis.Client // a client that retries nothing
 
 	program string
 	args    []string
@@ -49,7 +49,7 @@ func StartDurable(t testing.TB, flags ...string) *Server {
 	return Start(t, append([]string{"--appendonly", "yes", "--appendfsync", "always"}, flags...)...)
 }
 
-// Launch starts a server without waiting for it.
+// Launch starts a server. It does not wait until the server answers.
 func Launch(t testing.TB, flags ...string) *Server {
 	t.Helper()
 	return launch(t, t.TempDir(), append([]string{"--save", "", "--enable-debug-command", "yes"}, flags...))
@@ -82,7 +82,7 @@ func launch(t testing.TB, folder string, args []string) *Server {
 	return s
 }
 
-// Run starts the process of a server that was killed.
+// Run starts the process of the server, which must not be running.
 func (s *Server) Run() {
 	s.T.Helper()
 	s.process = exec.Command(s.program, s.args...)

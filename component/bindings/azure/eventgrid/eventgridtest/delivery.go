@@ -64,7 +64,7 @@ func (f *Fake) Attempt(ctx context.Context, d Delivery) (Answer, error) {
 type Outcome struct {
 	Attempts int  `json:"attempts"`
 	Handled  bool `json:"handled"`
-	Dropped  bool `json:"dropped"` // it is not retried
+	Dropped  bool `json:"dropped"` // Event Grid would not retry the delivery
 }
 
 // Deliver sends events to the endpoint of a subscription, with a token as Event Grid does. A single event is sent by
@@ -89,7 +89,7 @@ func (f *Fake) Deliver(ctx context.Context, endpoint string, events []json.RawMe
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return o, ctx.Err()
-		case err != nil: // retried
+		case err != nil: // Deliver retries
 		case a.Status >= 200 && a.Status <= 204:
 			o.Handled = true
 			return o, nil
@@ -128,7 +128,7 @@ func parseForm(body []byte) (url.Values, error) { return url.ParseQuery(string(b
 // control serves the requests with which another process inspects and controls the fake:
 //
 //	GET  /control/requests?part=topic   recorded requests
-//	POST /control/nodes                 {"nodes":["127.0.0.1:9000"]}: to which the public endpoint forwards deliveries
+//	POST /control/nodes                 {"nodes":["127.0.0.1:9000"]}: where the ingress forwards deliveries
 //	POST /control/deliver               {"endpoint","events","attempts","pauseMillis"}: returns the outcome
 func (f *Fake) control(w http.ResponseWriter, r *http.Request) {
 	var asked struct {

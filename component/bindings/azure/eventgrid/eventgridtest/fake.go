@@ -1,8 +1,8 @@
 // Package eventgridtest is a fake of Azure Event Grid for tests. It serves the identity, management, topic and
 // delivery APIs over TLS on loopback, as their public references describe them. It records every request.
 //
-// It owns only the part of Event Grid that the binding uses. Only tests, and programs for tests, import it. Its
-// goroutines are those of two HTTP servers; Close ends them.
+// It owns only the part of Event Grid that the binding uses. Only tests, and programs for tests, import it. It has
+// two HTTP servers with goroutines; Close ends them.
 package eventgridtest
 
 import (
@@ -32,11 +32,11 @@ import (
 type Config struct {
 	Tenant, Client, Secret, AccessKey string
 	Key                               *rsa.PrivateKey // signs tokens
-	Polls                             int             // polls until an operation has ended
+	Polls                             int             // number of polls before an operation ends
 }
 
-// Default returns a Config with fixed ids of the tenant and the application, a client secret, and the access key of the
-// topic.
+// Default returns a Config with fixed ids of the tenant and the application, a client secret, and the access key of
+// the topic.
 func Default() Config {
 	return Config{
 		Tenant: "11111111-2222-3333-4444-555555555555", Client: "66666666-7777-8888-9999-000000000000",
@@ -53,11 +53,11 @@ type Request struct {
 	Body   string `json:"body"`
 }
 
-// Fake is the service. It is safe for concurrent use.
+// Fake is a fake of Azure Event Grid. It is safe for concurrent use.
 type Fake struct {
 	Config
-	URL     string // of identity and management
-	Topic   string // that is published to
+	URL     string // URL of the identity and management APIs
+	Topic   string // URL to which events are published
 	Ingress string // the public address of the nodes, without a path
 
 	service, ingress *httptest.Server
@@ -65,22 +65,22 @@ type Fake struct {
 
 	mu            sync.Mutex // guards the fields below
 	requests      []Request
-	subscriptions map[string]map[string]any // by path, as they were requested
+	subscriptions map[string]map[string]any // requested properties by path
 	operations    map[string]*operation
 	nodes         []string // host:port of listeners behind the ingress
 	turn          int
 	refusals      map[string][]Refusal
-	hidden        bool // keys are withheld
+	hidden        bool // the signing keys are withheld
 }
 
-// Refusal is an answer that replaces the usual one.
+// Refusal is an answer that replaces the usual answer. With Status 0, the request gets no answer.
 type Refusal struct {
 	Status     int
 	Body       string
 	RetryAfter string
 }
 
-// New starts the service.
+// New starts the fake.
 func New(c Config) (*Fake, error) {
 	d := Default()
 	for _, field := range []struct{ at, or *string }{{&c.Tenant, &d.Tenant}, {&c.Client, &d.Client},
@@ -113,7 +113,7 @@ func serve(h http.Handler) *httptest.Server {
 	return s
 }
 
-// Close ends the service.
+// Close stops the servers of the fake.
 func (f *Fake) Close() {
 	f.client.CloseIdleConnections()
 	f.ingress.Close()
@@ -159,8 +159,8 @@ func (f *Fake) Requests(part string) []Request {
 	return slices.DeleteFunc(slices.Clone(f.requests), func(r Request) bool { return part != "" && r.Part != part })
 }
 
-// Refuse replaces the answers to the next requests with the given method to a part of the service. Each element of with
-// is the answer to one request.
+// Refuse replaces the answers to the next requests with the given method to a part of the service. Each element of
+// with is the answer to one request.
 func (f *Fake) Refuse(part, method string, with ...Refusal) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -245,7 +245,8 @@ func fail(w http.ResponseWriter, status int, code, message string) {
 	write(w, status, map[string]any{"error": map[string]any{"code": code, "message": message}})
 }
 
-// publish is the topic: it accepts CloudEvents with the right key.
+// publish is the handler of the topic. It accepts events with the right key, in the CloudEvents schema or the Event
+// Grid schema.
 func (f *Fake) publish(w http.ResponseWriter, r *http.Request, body []byte) {
 	switch {
 	case r.Header.Get("Aeg-Sas-Key") != f.AccessKey:

@@ -43,7 +43,7 @@ func (f *Fake) keySet(w http.ResponseWriter, _ *http.Request, _ []byte) {
 	}})
 }
 
-// token returns a token for the management API.
+// token answers a request for an access token of the management API.
 func (f *Fake) token(w http.ResponseWriter, _ *http.Request, body []byte) {
 	form, err := parseForm(body)
 	switch {

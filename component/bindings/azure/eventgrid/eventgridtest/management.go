@@ -13,13 +13,13 @@ import (
 // suffix is between a scope and the name of an event subscription.
 const suffix = "/providers/Microsoft.EventGrid/eventSubscriptions/"
 
-// operation is work that continues after its answer.
+// operation is the creation of a subscription, which continues after the request was answered.
 type operation struct {
 	left    int
 	failure string // why it fails; empty = it succeeds
 }
 
-// manage is the management API of event subscriptions.
+// manage is the handler of the management API for event subscriptions.
 func (f *Fake) manage(w http.ResponseWriter, r *http.Request, body []byte) {
 	switch at := strings.ToLower(r.URL.Path); {
 	case r.Header.Get("Authorization") != "Bearer "+f.managementToken():
@@ -88,7 +88,8 @@ func endpointOf(properties map[string]any) string {
 	return u
 }
 
-// create makes the handshake before it answers. Its result is reported later.
+// create stores the requested subscription and makes the handshake with its endpoint before it answers. A later poll
+// of the operation reports whether the handshake succeeded.
 func (f *Fake) create(w http.ResponseWriter, r *http.Request, body []byte) {
 	var asked struct {
 		Properties map[string]any `json:"properties"`
@@ -119,7 +120,7 @@ func (f *Fake) create(w http.ResponseWriter, r *http.Request, body []byte) {
 	write(w, http.StatusCreated, document(r.URL.Path, maps.Clone(asked.Properties)))
 }
 
-// settle applies the last operation once it is over. The caller holds mu.
+// settle sets the final state of the subscriptions that are being created, if op has ended. The caller holds mu.
 func (f *Fake) settle(op *operation) {
 	if op.left > 0 {
 		return
