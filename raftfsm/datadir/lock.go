@@ -37,24 +37,30 @@ func Holder(dir string) (pid string, held bool) {
 	return strings.TrimSpace(string(text)), true
 }
 
-// lock locks f. If f is locked already, it tries again for about 50 ms, because Holder takes the lock for a moment.
-func lock(f *os.File) (err error) {
-	for range lockTries {
-		if err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); !errors.Is(err, syscall.EWOULDBLOCK) {
+// lock locks f exclusively. It returns an error at once if another process has an exclusive lock. It tries again for up
+// to lockPatience while others only have shared locks, because Holder has one for a moment.
+func lock(f *os.File) error {
+	for end := time.Now().Add(lockPatience); ; time.Sleep(lockPause) {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if !errors.Is(err, syscall.EWOULDBLOCK) || time.Now().After(end) {
 			return err
 		}
-		time.Sleep(lockPause)
+		if err := syscall.Flock(int(f.Fd()), syscall.LOCK_SH|syscall.LOCK_NB); err != nil {
+			return err
+		}
+		if err := syscall.Flock(int(f.Fd()), syscall.LOCK_UN); err != nil {
+			return err
+		}
 	}
-	return err
 }
 
 const (
-	lockTries = 5
-	lockPause = 10 * time.Millisecond
+	lockPatience = 5 * time.Second
+	lockPause    = time.Millisecond
 )
 
-// LockDir locks a data directory. If another process keeps the lock for a few retries, about 50 ms, LockDir returns
-// fault.Unavailable with the id of that process.
+// LockDir locks a data directory. If another process has the lock, LockDir returns fault.Unavailable with the id of that
+// process.
 func LockDir(dir string) (*Lock, error) {
 	path := filepath.Join(dir, lockName)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
@@ -67,11 +73,12 @@ func LockDir(dir string) (*Lock, error) {
 			Msg:  fmt.Sprintf("the data directory %s is in use%s", dir, byWhom(holder)),
 			Hint: "stop that process, or choose another --data-dir"}, f.Close())
 	}
-	if err := f.Truncate(0); err == nil {
+	err = f.Truncate(0)
+	if err == nil {
 		_, err = fmt.Fprintf(f, "%d\n", os.Getpid())
-		if err != nil {
-			return nil, errors.Join(unusable(err, dir), f.Close())
-		}
+	}
+	if err != nil {
+		return nil, errors.Join(unusable(err, dir), f.Close())
 	}
 	return &Lock{f: f}, nil
 }
