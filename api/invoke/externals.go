@@ -133,15 +133,15 @@ func (e *Externals) find(caller api.App, target string, proven bool) (*External,
 		address: u.Scheme + "://" + strings.ToLower(u.Host), limits: atmostonce.Limits{Memory: e.Memory}}, nil
 }
 
-// isBasePath reports whether the path of an address can precede the path of a method. Such a path has no empty
-// segments, and ParseMethod returns it unchanged.
+// isBasePath reports whether the path of an address can precede the path of a method. Apart from one slash at its end,
+// such a path has no empty segments, and ParseMethod returns it unchanged.
 func isBasePath(u *url.URL) bool {
 	text := strings.TrimSuffix(writtenPath(u), "/")
 	if text == "" {
 		return true
 	}
 	checked, err := ParseMethod(text)
-	return err == nil && checked.Path == text && path.Clean(checked.Decoded) == checked.Decoded
+	return err == nil && text != "/" && checked.Path == text && path.Clean(checked.Decoded) == checked.Decoded
 }
 
 // writtenPath returns the path of a parsed URL exactly as it was written. EscapedPath alone would encode some paths

@@ -70,8 +70,9 @@ func Escape(text string) string {
 
 // ParseMethod parses the escaped path of a method and removes dot segments (RFC 3986, 5.2.4). It rejects paths that an
 // application may interpret differently from the access rules. Such paths contain a raw '?', '#' or space, a control
-// character, or an unusual dot segment. A dot segment is unusual if it is escaped, has parameters or is next to a
-// backslash.
+// character (escaped or not), or an unusual dot segment. A dot segment is unusual if it is escaped, has parameters or
+// is next to a backslash. ParseMethod also rejects a path that does not begin with a slash, that has an invalid escape
+// sequence, or that becomes "/" when its dot segments are removed.
 func ParseMethod(escaped string) (MethodPath, error) {
 	switch {
 	case !strings.HasPrefix(escaped, "/"):
