@@ -252,10 +252,10 @@ func (h *Host) retireLocked(a *activation, reason string) {
 	a.queue = nil
 }
 
-// settleLocked removes a retired activation if no turn is running and the session of the activation has ended. If the
-// session is still valid, or the application is about to deactivate the actor, the goroutine that retired the
-// activation removes it later. Until then the actor is not activated here again, so that no turn of it runs during its
-// deactivation. If no turn is running, settleLocked also ends the wait in awaitTurns. The caller holds h.mu.
+// settleLocked is called for a retired activation. While a turn is running, it does nothing. Otherwise it ends the wait
+// in awaitTurns. It also removes the activation if the session of the activation has ended, unless the application is
+// about to deactivate the actor. In the other cases Host.deactivate removes the activation later. Until then the actor
+// is not activated here again, so that no turn runs during its deactivation. The caller holds h.mu.
 func (h *Host) settleLocked(a *activation) {
 	if !a.running && !a.leaving && (a.session == "" || a.session != h.session) {
 		h.removeLocked(a)

@@ -12,7 +12,7 @@ import (
 )
 
 // drain ends the activations of this host, waits until their running turns have ended, and releases the actors, so
-// that other hosts can activate them. For each turn it waits at most the drain timeout. If the directory does not
+// that other hosts can activate them. awaitTurns bounds the wait for the turns. If the directory does not
 // answer, drain does not release the actors, and returns false. After a call that has returned true, drain does
 // nothing.
 func (h *Host) drain(ctx context.Context) (answered bool) {
@@ -86,12 +86,13 @@ func (h *Host) drainLocked(a *activation) bool {
 	return true
 }
 
-// awaitTurns waits until none of the given retired activations has a running turn. For each one, it waits at most the
-// drain timeout of its type, counted from the call of awaitTurns. It then cancels the turns that still run, so that
-// the application can stop its work. It returns false if some turns did not end in time.
+// awaitTurns waits until none of the given retired activations has a running turn. If a turn still runs after the drain
+// timeout of its type, counted from the call of awaitTurns, it cancels the turn and waits at most cancelTime for the
+// end of the turn. These waits add up, because awaitTurns handles the activations one after the other. It returns false
+// if a turn did not end in time. It also returns false if ctx ends first, and then cancels no turn.
 //
-// The application may continue with a canceled turn. Only a draining host calls awaitTurns, because it activates no
-// actors any more. Otherwise the next activation could have a turn at the same time, and both could write.
+// Only a draining host may call awaitTurns, because such a host activates no actors. The application may continue with a
+// canceled turn. If the host activated the actor again, two turns of the actor could write at the same time.
 func (h *Host) awaitTurns(ctx context.Context, all []*activation) (ended bool) {
 	ended = true
 	begun := time.Now()
@@ -101,6 +102,11 @@ func (h *Host) awaitTurns(ctx context.Context, all []*activation) (ended bool) {
 		h.mu.Unlock()
 		if idle == nil {
 			continue
+		}
+		select {
+		case <-idle: // also if an earlier activation has used up the time
+			continue
+		default:
 		}
 		limit := time.NewTimer(time.Until(begun.Add(a.settings.DrainTimeout)))
 		select {
