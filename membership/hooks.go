@@ -87,8 +87,8 @@ func (h hooks) NotifyMerge(nodes []*memberlist.Node) error {
 	return g.refused.note(found)
 }
 
-// compare returns a refusal if the cluster of this node must not merge with the other cluster, whose members are
-// others. Otherwise it returns nil.
+// compare checks whether the cluster of this node may merge with another cluster. The parameter others has the members
+// of that cluster. compare returns nil, or the refusal.
 func (g *Gossip) compare(others []Member) *refusal {
 	if len(others) == 1 && others[0].Name() == g.table.self {
 		return &refusal{reason: itself, err: errItself()}

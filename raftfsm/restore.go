@@ -26,8 +26,8 @@ const (
 	// MaxRequest, because it may have an operation of that size and always has further fields.
 	maxProposal = MaxRequest + 1<<10
 
-	// itemOverhead bounds the size in bytes of a record or a remembered result in a request, without its texts and its
-	// value.
+	// itemOverhead is an upper bound, in bytes, of what the encoding of a record or of a remembered result adds to its
+	// strings and its value: kinds, lengths, times and numbers.
 	itemOverhead = 64
 )
 

@@ -131,8 +131,9 @@ func plural(n int, word string) string {
 	return strconv.Itoa(n) + " " + word + "s"
 }
 
-// alert is a condition that an operator should know about. Name is the name of the same alert in deploy/prometheus,
-// or empty if there is none.
+// alert is a condition that an operator should know about. Name has the names of the corresponding alerts in
+// deploy/prometheus, separated by commas. For an issue that a node reports, Name is the subject of the issue
+// (schema.Issue.About) instead.
 type alert struct{ Level, Name, Where, Text string }
 
 const (

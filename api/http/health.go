@@ -25,8 +25,8 @@ func (h *healthRoutes) routes() []route {
 	}
 }
 
-// healthz serves GET /v1.0/healthz. It answers 204 if the start of the node is complete. Later failures do not change
-// this answer.
+// healthz serves GET /v1.0/healthz. It answers 204 if the start of the node is complete. Later failures of groups and
+// stores do not change this answer. A node that does not belong to the cluster any more answers with an error.
 func (h *healthRoutes) healthz(p *reply, r *http.Request) error {
 	q, err := parseQuery(r)
 	if err != nil {

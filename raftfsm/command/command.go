@@ -83,7 +83,8 @@ type RequestID struct {
 
 // ClientID lets the state machine apply a request only once, even if a client retries it. Scope separates
 // applications; it consists of namespace, store and key prefix. The machine stores the result of a request for
-// ClientResultLife of cluster time. During that time it rejects a different request with the same ClientID.
+// ClientResultLife of cluster time, or until the group has a million newer results. As long as the machine has the
+// result, it rejects a different request with the same ClientID.
 type ClientID struct {
 	Scope string
 	ID    string

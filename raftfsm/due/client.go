@@ -64,7 +64,9 @@ func (d Client) RemovePrefix(ctx context.Context, h Home, prefix string) error {
 	return err
 }
 
-// Remove removes the work with this name. The result removed is false if there was no such work.
+// Remove removes the work with this name. The result removed is false if there was no such work. If an earlier attempt
+// of the call got no answer and the work is then absent, Remove assumes that this attempt has removed the work. Remove
+// returns fault.Indeterminate if the group no longer keeps the result of that attempt.
 func (d Client) Remove(ctx context.Context, h Home, name string) (removed bool, err error) {
 	gid, err := d.group(ctx, h)
 	if err != nil {

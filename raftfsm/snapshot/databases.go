@@ -7,8 +7,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Sweep removes databases and checkpoints that a crash has left over. It also finds the highest number in their
-// names, so that later names are unused.
+// Sweep removes databases and checkpoints that a crash has left over. It also makes NewDir continue after the highest
+// number in any of the names, the live database included. So no name is used twice.
 func (s *Store) Sweep() error {
 	entries, err := s.volume.List(s.dir)
 	if err != nil {

@@ -83,9 +83,8 @@ func (f *FSM) Passed() uint64 { return f.passed.Load() }
 // Doubt returns why the live machine is not trusted; nil if it is trusted.
 func (f *FSM) Doubt() *Doubt { return f.doubt.Load() }
 
-// Distrust makes this replica stop serving requests from m, and records d as the reason in the manifest. It calls
-// the function begun after the replica has stopped serving and before it writes the manifest. Distrust does nothing,
-// and changed is false, in three cases:
+// Distrust makes this replica stop using m for requests, and records d as the reason in the manifest. Between these two
+// steps, it calls begun. Distrust does nothing, and changed is false, in three cases:
 //
 //   - m is not the live machine.
 //   - A doubt with the same cause is already recorded.

@@ -73,9 +73,9 @@ func (n *Node) Base() string { return "http://" + n.Address() }
 // Gossip returns the host and the port that a joining node contacts, in the form host:port.
 func (n *Node) Gossip() string { return fmt.Sprintf("127.0.0.1:%d", n.GossipPort) }
 
-// Healthy returns nil if the start of the node is complete. Otherwise its error names the reason. Healthy requests GET
-// /v1.0/healthz, which reports success from the end of the start until the process ends. So after the start, Healthy
-// only shows that the node answers.
+// Healthy returns nil if the start of the node is complete. Otherwise its error names the reason. It requests
+// GET /v1.0/healthz. After the start, this request fails only if the node does not answer, or does not belong to the
+// cluster any more, for example because an operator has removed it.
 func (n *Node) Healthy(ctx context.Context) error {
 	err := n.Call(ctx, http.MethodGet, "/v1.0/healthz", "", nil)
 	if r := (*Refused)(nil); errors.As(err, &r) {
