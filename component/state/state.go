@@ -250,8 +250,10 @@ type BulkGetter interface {
 // ListRequest pages through the stored keys that start with Prefix, in the order of the store (see Lister).
 type ListRequest struct {
 	Prefix string // stored key prefix, never empty for an application's own listing
-	After  string // stored key to continue after; empty = from the start
-	Limit  int    // maximum number of keys; the store may return fewer
+	// After is the stored key to continue after; empty = from the start. If it is a prefix that is not empty, followed
+	// by the byte 0xff, the page continues after all keys with this prefix.
+	After string
+	Limit int // maximum number of keys; the store may return fewer
 	ReadOptions
 }
 

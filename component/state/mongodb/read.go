@@ -100,8 +100,9 @@ func (s *Store) List(ctx context.Context, r state.ListRequest) (state.Page, erro
 	if limit <= 0 || limit > maxPage {
 		limit = maxPage
 	}
-	bounds := bson.D{{Key: "$gte", Value: r.Prefix}, {Key: "$gt", Value: r.After}}
-	if end := outside.Successor(r.Prefix); end != "" {
+	from, after, end := outside.Bounds(r)
+	bounds := bson.D{{Key: "$gte", Value: from}, {Key: "$gt", Value: after}}
+	if end != "" {
 		bounds = append(bounds, bson.E{Key: "$lt", Value: end})
 	}
 	page := state.Page{Proof: many()}

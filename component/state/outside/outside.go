@@ -160,6 +160,20 @@ func Successor(prefix string) string {
 	return ""
 }
 
+// Bounds returns the keys that a listing with r has: those that are at least from, greater than after, and less than
+// end. An empty end is no bound. from and after are UTF-8 even if r.After is not, because some databases refuse other
+// bytes.
+func Bounds(r state.ListRequest) (from, after, end string) {
+	from, after = r.Prefix, r.After
+	for !utf8.ValidString(after) {
+		after = after[:len(after)-1]
+	}
+	if after != r.After {
+		from = max(from, Successor(after))
+	}
+	return from, after, Successor(r.Prefix)
+}
+
 // Wait calls probe until it returns nil or another error than fault.Unavailable, and returns the last result. It
 // pauses 200 ms between the calls, and stops about 400 ms before the deadline of ctx. Without a deadline it calls
 // probe only once. The last call may fail only because too little time is left. If this call returns fault.Timeout,

@@ -22,6 +22,22 @@ func TestSuccessor(t *testing.T) {
 	}
 }
 
+func TestBounds(t *testing.T) {
+	for _, c := range []struct{ prefix, after, from, greater, end string }{
+		{"a||", "", "a||", "", "a|}"},
+		{"a||", "a||b", "a||", "a||b", "a|}"},
+		{"a||", "a||T||\xff", "a||T|}", "a||T||", "a|}"},
+		{"a||b", "a||T||\xff", "a||b", "a||T||", "a||c"},
+		{"", "a\xffb", "b", "a", ""},
+	} {
+		from, greater, end := outside.Bounds(state.ListRequest{Prefix: c.prefix, After: c.after})
+		if from != c.from || greater != c.greater || end != c.end {
+			t.Errorf("Bounds of %q after %q = %q, %q, %q; want %q, %q, %q", c.prefix, c.after, from, greater, end,
+				c.from, c.greater, c.end)
+		}
+	}
+}
+
 func TestContentType(t *testing.T) {
 	for _, bytes := range []bool{true, false} {
 		want := map[bool]string{true: state.OctetStream, false: ""}[bytes]

@@ -107,7 +107,8 @@ func (s *Store) List(ctx context.Context, r state.ListRequest) (state.Page, erro
 		limit = maxPage
 	}
 	page := state.Page{Proof: s.proof()}
-	args := []any{r.Prefix, r.After, outside.Successor(r.Prefix), limit + 1}
+	from, after, end := outside.Bounds(r)
+	args := []any{from, after, end, limit + 1}
 	restart := func() { page.Items = nil }
 	err := s.query(ctx, "postgresql.List", "", s.sql.list, args, restart, func(item state.Item) error {
 		if len(page.Items) > limit {

@@ -112,21 +112,21 @@ func (s *Store) List(ctx context.Context, r state.ListRequest) (state.Page, erro
 	if limit <= 0 || limit > maxPage {
 		limit = maxPage
 	}
-	from, after := r.Prefix, false
-	if r.After >= r.Prefix && r.After != "" {
-		from, after = r.After, true
-	}
 	page := state.Page{Proof: s.bulkProof()}
-	if !utf8.ValidString(from) || !utf8.ValidString(r.Prefix) {
+	if !utf8.ValidString(r.Prefix) {
 		return page, s.gate.Enter(ctx, "sqlserver.List")
 	}
-	end := outside.Successor(r.Prefix)
+	from, after, end := outside.Bounds(r)
+	exclusive := after >= from && after != ""
+	if exclusive {
+		from = after
+	}
 	args := []any{sql.Named("Limit", int64(limit)+1), sql.Named("From", from)}
 	if end != "" {
 		args = append(args, sql.Named("End", end))
 	}
 	var err error
-	page.Items, err = s.query(ctx, "sqlserver.List", "", limit+1, 0, s.sql.page(after, end), args...)
+	page.Items, err = s.query(ctx, "sqlserver.List", "", limit+1, 0, s.sql.page(exclusive, end), args...)
 	if err != nil {
 		return state.Page{}, err
 	}

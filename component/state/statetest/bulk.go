@@ -177,6 +177,13 @@ func listAfter(s *suite) {
 	s.wantList(s.list(s.key(""), s.key("zzz"), 0))
 	s.wantList(s.list(s.key("d"), s.key("b"), 0), "d")
 	s.wantList(s.list(s.key("b"), s.key("d"), 0))
+	for _, name := range []string{"A||1||k", "A||2||k", "A|}"} {
+		s.put(s.key(name), "1")
+	}
+	s.wantList(s.list(s.key(""), s.key("A||\xff"), 0), "A|}", "b", "d", "f")
+	s.wantList(s.list(s.key(""), s.key("A||\xff"), 1), "A|}", "b", "d", "f")
+	s.wantList(s.list(s.key("c"), s.key("A||\xff"), 0))
+	s.wantList(s.list(s.key("d"), s.key("A||\xff"), 0), "d")
 }
 
 func listChanges(s *suite) {
