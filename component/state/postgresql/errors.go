@@ -107,8 +107,9 @@ func (s *Store) failed(op, key string, err error, doing kind) error {
 }
 
 // answered sets code, message and hint of e according to an error response of PostgreSQL. It returns false if a write
-// may have been executed: a server that shuts down may commit a write and still return an error. connecting is true if
-// the error occurred while the connection was opened. In this case, no write was sent.
+// may have been executed: a server that shuts down may commit a write and still return an error. A proxy may do so too
+// if it loses the server. connecting is true if the error occurred while the connection was opened. In this case, no
+// write was sent.
 func (s *Store) answered(e *fault.Error, answer *pgconn.PgError, doing kind, connecting bool) bool {
 	all := answers()
 	known, ok := all[answer.Code]
@@ -119,7 +120,7 @@ func (s *Store) answered(e *fault.Error, answer *pgconn.PgError, doing kind, con
 	switch {
 	case ok:
 		e.Code, e.Msg, e.Hint = known.Code, known.Msg, known.Hint
-	case class == "57" && (doing == writing && !connecting):
+	case doing == writing && !connecting && unknownOutcome(answer.Code, class):
 		return false
 	case class == "57" || class == "08":
 		e.Code, e.Msg = fault.Unavailable, "PostgreSQL ended the connection"
@@ -127,6 +128,12 @@ func (s *Store) answered(e *fault.Error, answer *pgconn.PgError, doing kind, con
 		e.Code, e.Msg = fault.Internal, "PostgreSQL answered with an error"
 	}
 	return true
+}
+
+// unknownOutcome reports whether a write with an error code may have been executed. Proxies such as PgBouncer answer
+// with connection errors if they lose the server. Proxies also use 58000 (system error) and 40003 (completion unknown).
+func unknownOutcome(code, class string) bool {
+	return class == "57" || class == "08" || code == "58000" || code == "40003"
 }
 
 func (s *Store) unreachable(e *fault.Error, err error) {

@@ -216,6 +216,27 @@ func TestStore_LockedRowTimesOut(t *testing.T) {
 	testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "3")))
 }
 
+// TestStore_ErrorsOfProxiesMakeWritesIndeterminate has the server answer as a proxy does that has lost its server: the
+// proxy does not know whether the server has executed the write.
+func TestStore_ErrorsOfProxiesMakeWritesIndeterminate(t *testing.T) {
+	t.Parallel()
+	s := databases.Start(t)
+	store := opened(t, postgresql.V2, "connectionString", s.URL())
+	s.Do(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN RAISE EXCEPTION 'server conn crashed?' USING ERRCODE = convert_from(NEW.value, 'UTF8'); END $$`)
+	s.Do("CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON state DEFERRABLE INITIALLY DEFERRED " +
+		"FOR EACH ROW EXECUTE FUNCTION refuse()")
+	for code, want := range map[string]fault.Code{"08P01": fault.Indeterminate, "08006": fault.Indeterminate,
+		"57P01": fault.Indeterminate, "58000": fault.Indeterminate, "40003": fault.Indeterminate,
+		"57014": fault.Timeout, "22000": fault.Invalid} {
+		text := "may have been applied"
+		if want != fault.Indeterminate {
+			text = ""
+		}
+		statetest.WantFault(t, statetest.Set(t.Context(), store, statetest.Put("a||k", code)), want, text)
+	}
+}
+
 func TestStore_KeysThatPostgreSQLCannotHave(t *testing.T) {
 	t.Parallel()
 	s := databases.Start(t)
