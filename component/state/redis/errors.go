@@ -89,6 +89,9 @@ func refusal(err error) (e fault.Error, ok bool) {
 		return e, true
 	}
 	switch {
+	case strings.Contains(text, partly):
+		return fault.Error{Code: fault.Indeterminate, Msg: "Redis executed only a part of the write",
+			Hint: "see docs/components/state.redis.md for the commands that the user needs, and read the key"}, true
 	case strings.Contains(text, "WRONGTYPE"): // the error of a command in a script
 		return answers()["WRONGTYPE"], true
 	case strings.Contains(text, "OOM"):

@@ -107,6 +107,29 @@ func TestStore_ACLUserWithDocumentedCommands(t *testing.T) {
 	statetest.WantFault(t, err, fault.Denied, "may not")
 }
 
+// Redis does not undo the commands of a script. If the ACL user lacks a command that the script calls after a write,
+// the value has changed.
+func TestStore_ACLUserWithoutALaterCommand(t *testing.T) {
+	s := redistest.Start(t)
+	ctx := t.Context()
+	for _, missing := range []string{"hdel", "persist", "pexpire", "hset"} {
+		s.Do("acl", "setuser", "shop", "reset", "on", ">pass", "~*", "+@all", "-"+missing)
+		store := opened(t, "redisHost", s.Address, "redisUsername", "shop", "redisPassword", "pass")
+		key := "shop||" + missing
+		w := statetest.Put(key, "1")
+		if missing == "pexpire" {
+			w.TTL = state.TTL{Set: true, Seconds: 100}
+		}
+		err := statetest.Set(ctx, store, w)
+		if missing == "hset" { // the first write of the script
+			statetest.WantFault(t, err, fault.Denied, "may not")
+			continue
+		}
+		statetest.WantFault(t, err, fault.Indeterminate, "only a part", "docs/components/state.redis.md")
+		statetest.WantValue(t, store, key, "1")
+	}
+}
+
 func TestStore_RecoversFromCrash(t *testing.T) {
 	s := redistest.StartDurable(t)
 	store := opened(t, "redisHost", s.Address, "redisMaxRetries", "1")

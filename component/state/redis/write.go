@@ -15,7 +15,9 @@ import (
 )
 
 // source is the Lua script that executes operations atomically. It reads every key before it writes the first one.
-// So it changes nothing if a condition is not met or a key has another Redis type. Each operation has six arguments:
+// So it changes nothing if a condition is not met or a key has another Redis type. Redis does not undo the commands of
+// a script. So the script replies with the error partly if a command fails after another one has written, for example
+// because the ACL user may not execute it. Each operation has six arguments:
 //
 //	the number of its key
 //	"", no condition; "n", the key must not exist; or "e" and the ETag that it must have
@@ -27,6 +29,16 @@ import (
 // It returns 0, or the number of the operation whose condition was not met. The number is negative if the key of
 // that operation does not exist.
 const source = `
+local written = false
+local function write(...)
+  if not written then
+    redis.call(...)
+    written = true
+    return
+  end
+  local reply = redis.pcall(...)
+  if type(reply) == "table" and reply.err then error("` + partly + ` " .. reply.err, 0) end
+end
 local current = {}
 for i, key in ipairs(KEYS) do
   current[i] = redis.call("HGET", key, "version")
@@ -44,16 +56,19 @@ end
 for a = 1, #ARGV, 6 do
   local key, version, tag, left = KEYS[tonumber(ARGV[a])], ARGV[a+2], ARGV[a+4], tonumber(ARGV[a+5])
   if version == "" or left < 0 then
-    redis.call("DEL", key)
+    write("DEL", key)
   else
-    redis.call("HSET", key, "data", ARGV[a+3], "version", version)
-    if ARGV[a+1] == "n" then redis.call("HSET", key, "first-write", 0) end
-    if tag == "" then redis.call("HDEL", key, "quorate") else redis.call("HSET", key, "quorate", tag) end
-    if left == 0 then redis.call("PERSIST", key) else redis.call("PEXPIRE", key, ARGV[a+5]) end
+    write("HSET", key, "data", ARGV[a+3], "version", version)
+    if ARGV[a+1] == "n" then write("HSET", key, "first-write", 0) end
+    if tag == "" then write("HDEL", key, "quorate") else write("HSET", key, "quorate", tag) end
+    if left == 0 then write("PERSIST", key) else write("PEXPIRE", key, ARGV[a+5]) end
   end
 end
 return 0
 `
+
+// partly is a word in the error replies of the script. It means that Redis has executed a part of the writes.
+const partly = "PARTLY-WRITTEN"
 
 // Set implements state.Store. It writes all items atomically, with one exception: in a Redis Cluster, unconditional
 // items in several slots are written slot by slot. Slots written before an error stay written.
