@@ -80,9 +80,10 @@ func (h *history) trim(b state.HistoryBounds, now int64) {
 		h.floor, h.bytes = h.changes[drop].Revision, h.bytes-sizeOf(&h.changes[drop])
 		drop++
 	}
-	if drop > 0 {
-		h.changes, h.stamps = slices.Delete(h.changes, 0, drop), slices.Delete(h.stamps, 0, drop)
-	}
+	// The changes that stay are not moved, because there may be many. append frees the places before them when it grows
+	// the slice.
+	clear(h.changes[:drop])
+	h.changes, h.stamps = h.changes[drop:], h.stamps[drop:]
 }
 
 // forgetHistories drops changes that are too old, and histories that were not extended in time. The caller holds s.mu
