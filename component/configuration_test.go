@@ -138,6 +138,28 @@ func TestParseResiliency_Applications(t *testing.T) {
 	}
 }
 
+// In Dapr, the evaluation of a condition with a division by zero fails. The circuit breaker then stays closed.
+func TestTripCondition_DivisionByZeroIsFalse(t *testing.T) {
+	counts := component.TripCounts{Requests: 1, TotalFailures: 1, ConsecutiveFailures: 1}
+	for text, want := range map[string]bool{
+		"totalFailures / (requests - 1) > 0.5":            false,
+		"totalFailures / (requests - 1) != 2":             false,
+		"0 / (requests - 1) == 0":                         false,
+		"1 + totalFailures / (requests - 1) >= 0":         false,
+		"1 / (requests - 1) < 0 || requests == 1":         true,
+		"requests == 1 && totalFailures / requests > 0.5": true,
+		"requests != 2": true,
+	} {
+		trip, err := component.ParseTripCondition(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := trip.IsTrue(counts); got != want {
+			t.Errorf("%s is %v, want %v", text, got, want)
+		}
+	}
+}
+
 func TestParseResiliency_RefusesInvalidDocuments(t *testing.T) {
 	for spec, want := range map[string]string{
 		"  policies: {timeouts: {a: soon}}\n":                           "use a duration",

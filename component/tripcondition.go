@@ -2,6 +2,7 @@ package component
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"unicode"
@@ -24,8 +25,8 @@ type tripNode func(c TripCounts) float64
 // String returns the condition as it was written.
 func (t *TripCondition) String() string { return t.text }
 
-// IsTrue reports whether the condition is true for the counts c. A division by zero gives an infinity or NaN, as for
-// a float64.
+// IsTrue reports whether the condition is true for the counts c. A comparison with the result of a division by zero is
+// false. In Dapr, such a division is an error, which does not open the circuit breaker.
 func (t *TripCondition) IsTrue(c TripCounts) bool { return t.root(c) == 1 }
 
 // ParseTripCondition parses the text of a condition. The text of an error continues a sentence about the condition.
@@ -126,7 +127,8 @@ func (p *tripParser) comparison() (tripNode, tripKind) {
 	holds := map[string]func(a, b float64) bool{
 		">": func(a, b float64) bool { return a > b }, ">=": func(a, b float64) bool { return a >= b },
 		"<": func(a, b float64) bool { return a < b }, "<=": func(a, b float64) bool { return a <= b },
-		"==": func(a, b float64) bool { return a == b }, "!=": func(a, b float64) bool { return a != b },
+		"==": func(a, b float64) bool { return a == b },
+		"!=": func(a, b float64) bool { return a < b || a > b }, // false for NaN
 	}[p.token]
 	if holds == nil {
 		return left, kind
@@ -148,8 +150,16 @@ func (p *tripParser) sum() (tripNode, tripKind) {
 
 func (p *tripParser) product() (tripNode, tripKind) {
 	return p.arithmetic(p.value, map[string]func(a, b float64) float64{
-		"*": func(a, b float64) float64 { return a * b }, "/": func(a, b float64) float64 { return a / b },
+		"*": func(a, b float64) float64 { return a * b }, "/": divided,
 	})
+}
+
+// divided returns a / b, or NaN if b is 0.
+func divided(a, b float64) float64 {
+	if b == 0 {
+		return math.NaN()
+	}
+	return a / b
 }
 
 func (p *tripParser) arithmetic(
