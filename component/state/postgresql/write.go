@@ -37,12 +37,24 @@ type change struct {
 	ops  []state.Operation
 	last map[string]int // index of the last operation on each key
 	etag map[string]string
+
+	lastUpsert map[string]int  // index of the last upsert of each key
+	created    map[string]bool // keys that must not exist before
 }
 
 // apply carries out operations atomically. It retries if another transaction causes a rollback.
 func (s *Store) apply(ctx context.Context, op, requestID string, ops []state.Operation) (state.Written, error) {
 	const attempts = 10
-	c := &change{Store: s, op: op, ops: ops, last: outside.Last(ops)}
+	c := &change{Store: s, op: op, ops: ops, last: outside.Last(ops), lastUpsert: map[string]int{},
+		created: map[string]bool{}}
+	for i := range ops {
+		if ops[i].Kind == state.Upsert {
+			c.lastUpsert[ops[i].Key] = i
+		}
+		if outside.Creates(&ops[i]) {
+			c.created[ops[i].Key] = true
+		}
+	}
 	if err := c.check(ctx, requestID); err != nil || len(ops) == 0 {
 		return state.Written{Proof: s.proof()}, err
 	}
@@ -160,7 +172,7 @@ func (c *change) write(ctx context.Context, conn querier, sql string, keys []str
 	etags, bytes := make([]string, len(keys)), make([]bool, len(keys))
 	left := make([]int64, len(keys))
 	for i, key := range keys {
-		o := &c.ops[c.lastUpsert(key)]
+		o := &c.ops[c.lastUpsert[key]]
 		left[i] = c.expiresIn(o.TTL)
 		values[i], etags[i] = o.Value, outside.NewETag(o.ContentType != "")
 		texts[i], bytes[i] = encode(o)
@@ -188,16 +200,6 @@ func (c *change) write(ctx context.Context, conn querier, sql string, keys []str
 		c.etag[key] = etag
 	}
 	return rows.Err()
-}
-
-// lastUpsert returns the index of the last upsert of a key, or -1 if there is none.
-func (c *change) lastUpsert(key string) int {
-	for i := len(c.ops) - 1; i >= 0; i-- {
-		if c.ops[i].Key == key && c.ops[i].Kind == state.Upsert {
-			return i
-		}
-	}
-	return -1
 }
 
 // encode returns a value as v1 stores it: JSON, or a JSON string in base64.
@@ -272,11 +274,9 @@ func (c *change) lock(ctx context.Context, tx pgx.Tx) (map[string]string, error)
 func (c *change) carryOut(ctx context.Context, tx pgx.Tx) error {
 	var created, written, removed []string
 	for _, key := range slices.Sorted(maps.Keys(c.last)) {
-		create := slices.ContainsFunc(c.ops,
-			func(o state.Operation) bool { return o.Key == key && outside.Creates(&o) })
 		remove := c.ops[c.last[key]].Kind == state.Remove
 		switch {
-		case create:
+		case c.created[key]:
 			created = append(created, key)
 		case !remove:
 			written = append(written, key)

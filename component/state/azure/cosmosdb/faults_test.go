@@ -221,5 +221,8 @@ func TestStore_PartitionsAndLayoutOfDapr(t *testing.T) {
 	}
 	_, err = s.Transact(ctx, state.TransactRequest{Operations: many})
 	statetest.WantFault(t, err, fault.TooLarge, "100 operations")
+	many[0].ETag = "stale" // the number of keys is checked first
+	_, err = s.Transact(ctx, state.TransactRequest{Operations: many})
+	statetest.WantFault(t, err, fault.TooLarge, "100 operations")
 	statetest.WantFault(t, statetest.Set(ctx, s, statetest.Put("shop||a/b", "1")), fault.Invalid, "cannot store")
 }

@@ -128,10 +128,13 @@ type change struct {
 	etag      map[string]string
 }
 
-// plan makes the steps for the operations: one or two for each key. It returns fault.TooLarge for more than 100
-// steps.
+// plan makes the steps for the operations: one or two for each key. It returns fault.TooLarge for more than
+// maxSteps steps.
 func (c *change) plan(ops []state.Operation) error {
 	last := outside.Last(ops)
+	if len(last) > maxSteps {
+		return c.tooLarge()
+	}
 	for i := range ops {
 		if last[ops[i].Key] != i {
 			continue
@@ -140,13 +143,19 @@ func (c *change) plan(ops []state.Operation) error {
 			return err
 		}
 	}
-	const most = 100
-	if len(c.steps) > most {
-		return &fault.Error{Code: fault.TooLarge, Op: c.op,
-			Msg: "a transaction of Cosmos DB can have 100 operations; " +
-				"a delete without an ETag counts twice", Hint: "split the transaction"}
+	if len(c.steps) > maxSteps {
+		return c.tooLarge()
 	}
 	return nil
+}
+
+// maxSteps is the largest number of steps in one batch of Cosmos DB.
+const maxSteps = 100
+
+func (c *change) tooLarge() error {
+	return &fault.Error{Code: fault.TooLarge, Op: c.op,
+		Msg: "a transaction of Cosmos DB can have 100 operations; " +
+			"a delete without an ETag counts twice", Hint: "split the transaction"}
 }
 
 // planKey plans the requests for one key. It combines the operations on this key: the last operation determines the
