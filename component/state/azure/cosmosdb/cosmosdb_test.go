@@ -21,6 +21,7 @@ import (
 	"github.com/quorate/quorate/component/state/azure/cosmosdb"
 	"github.com/quorate/quorate/component/state/statetest"
 	"github.com/quorate/quorate/internal/entra"
+	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/rest"
 	"github.com/quorate/quorate/internal/testutil"
 )
@@ -196,6 +197,28 @@ func TestStore_ConformanceOnServer(t *testing.T) {
 		testutil.Must(t, err)
 		return partitioned{s}
 	}, o)
+}
+
+// TestStore_UndecodableItemFailsAlone reads items that other programs have written, alone and with another item.
+func TestStore_UndecodableItemFailsAlone(t *testing.T) {
+	a := start(t)
+	s := opened(t, a)
+	testutil.Must(t, statetest.Set(t.Context(), s, statetest.Put("a||good", "1")))
+	a.put(map[string]any{"id": "a||bad", "partitionKey": "a||bad", "value": 1, "isBinary": "yes", "_etag": `"1"`,
+		"_ts": int64(1)})
+	a.put(map[string]any{"id": "a||elsewhere", "partitionKey": 7, "value": 1, "_etag": `"1"`, "_ts": int64(1)})
+	_, err := statetest.Get(t.Context(), s, "a||bad")
+	statetest.WantFault(t, err, fault.Corrupt, "not one of a state store")
+	items, err := s.BulkGet(t.Context(), state.BulkGetRequest{Keys: []string{"a||bad", "a||elsewhere", "a||good"}})
+	testutil.Must(t, err)
+	statetest.WantFault(t, items[0].Err, fault.Corrupt, "not one of a state store")
+	if items[1].Found() || items[1].Err != nil || items[2].Err != nil || string(items[2].Value) != "1" {
+		t.Errorf("the other items are %+v", items[1:])
+	}
+	page, err := s.List(t.Context(), state.ListRequest{Prefix: "a||"})
+	if err != nil || len(page.Items) != 2 || page.Items[0].Key != "a||bad" || page.Items[1].Key != "a||good" {
+		t.Errorf("List = %+v, %v", page, err)
+	}
 }
 
 // An item that was saved with a partition key is listed only with the same partition key.

@@ -57,6 +57,13 @@ func (a *account) leap(d time.Duration) {
 	a.leaps += d
 }
 
+// put stores an item without a request.
+func (a *account) put(item map[string]any) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.items[fmt.Sprint(item["partitionKey"], "\n", item["id"])] = item
+}
+
 // fail sets a function that is called for each request about items. If it returns true, it has answered the request.
 // nil restores the normal answers.
 func (a *account) fail(f func(w http.ResponseWriter, r *http.Request) bool) {

@@ -68,21 +68,21 @@ func unstorable(key string) string {
 	return ""
 }
 
-// decode returns the item in a document, and its partition. It returns fault.Corrupt if the document is not one of a
-// state store.
-func decode(raw []byte) (state.Item, string, error) {
+// decode returns the item in a document, and its partition. If the document is not one of a state store, Item.Err is
+// set. The partition is empty if it is not a string.
+func decode(raw []byte) (state.Item, string) {
 	var d document
-	err := json.Unmarshal(raw, &d)
+	err := json.Unmarshal(raw, &d) // after an error about one field, the other fields are set
 	out := state.Item{Key: d.ID, ETag: d.ETag, Value: d.Value}
 	if err == nil && d.IsBinary {
 		err = fromBase64(&out, d)
 	}
 	if err != nil {
-		return state.Item{}, "", &fault.Error{Code: fault.Corrupt, Op: "cosmosdb.Get", Key: d.ID, Err: err,
-			Msg: "the item is not one of a state store"}
+		return state.Item{Key: d.ID, Err: &fault.Error{Code: fault.Corrupt, Op: "cosmosdb.Get", Key: d.ID, Err: err,
+			Msg: "the item is not one of a state store"}}, d.Partition
 	}
 	if d.TTL != nil && *d.TTL > 0 {
 		out.Expires = time.Unix(d.Time+*d.TTL, 0).UTC()
 	}
-	return out, d.Partition, nil
+	return out, d.Partition
 }

@@ -31,9 +31,9 @@ func (s *Store) Get(ctx context.Context, r state.GetRequest) (state.Item, error)
 	if err != nil {
 		return state.Item{}, s.failed(ctx, op, r.Key, err, reading)
 	}
-	item, _, err := decode(answer.Value)
-	if err != nil {
-		return state.Item{}, err
+	item, _ := decode(answer.Value)
+	if item.Err != nil {
+		return state.Item{}, item.Err
 	}
 	item.Proof = out.Proof
 	return item, nil
@@ -74,10 +74,7 @@ func (s *Store) query(ctx context.Context, op, fields string, r state.BulkGetReq
 			return nil, s.failed(ctx, op, "", err, reading)
 		}
 		for _, raw := range page.Items {
-			item, where, err := decode(raw)
-			if err != nil {
-				return nil, err
-			}
+			item, where := decode(raw)
 			if where != partition(item.Key, r.Metadata) {
 				continue // an item of another partition may have the same id
 			}
@@ -124,11 +121,7 @@ func (s unordered) Scan(ctx context.Context, prefix string, metadata map[string]
 		}
 		var keys []string
 		for _, raw := range page.Items {
-			item, where, err := decode(raw)
-			if err != nil {
-				return err
-			}
-			if where == partition(item.Key, metadata) {
+			if item, where := decode(raw); where == partition(item.Key, metadata) {
 				keys = append(keys, item.Key)
 			}
 		}
