@@ -230,6 +230,23 @@ func TestKeyRing_RefusesBadKeysAndNeverPrintsKeys(t *testing.T) {
 	}
 }
 
+// A listing has keys and no values, so a value that cannot be decrypted is listed.
+func TestEncrypted_ListsWithoutValues(t *testing.T) {
+	below := memory(t)
+	s := state.Encrypted(below, ring(t, key256, ""))
+	put(t, s, state.Write{Key: "a||good", Value: []byte("1")})
+	put(t, below, state.Write{Key: "a||bad", Value: []byte("not encrypted"), ContentType: state.OctetStream})
+	page, err := state.AbilitiesOf(s).Lister.List(t.Context(), state.ListRequest{Prefix: "a||"})
+	if err != nil || len(page.Items) != 2 {
+		t.Fatalf("List = %+v, %v", page, err)
+	}
+	for _, item := range page.Items {
+		if item.Value != nil || item.ContentType != "" || item.ETag == "" {
+			t.Errorf("the listing has %+v", item)
+		}
+	}
+}
+
 func TestEncrypted_PassesFailures(t *testing.T) {
 	below := newAble()
 	below.recorder.err = fault.New(fault.Unavailable, "test", "no quorum")

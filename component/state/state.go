@@ -82,7 +82,7 @@ type Item struct {
 	ETag        string    // opaque to clients
 	Expires     time.Time // zero = never
 	Unversioned bool      // the key exists, in a store that has no ETag for it
-	Err         error     // only inside bulk answers: this key could not be read
+	Err         error     // only inside bulk answers and pages: this key could not be read
 	Proof
 }
 
@@ -257,7 +257,8 @@ type ListRequest struct {
 	ReadOptions
 }
 
-// Page is one page of a listing. Items have Key, ETag and Expires, and not always Value.
+// Page is one page of a listing. Items have Key, ETag and Expires. Most stores leave Value out, because it may be
+// large. If ETag or Expires of an item cannot be read, Err of the item is set.
 type Page struct {
 	Items []Item
 	More  bool // there may be keys after the last one

@@ -48,8 +48,39 @@ func TestStore_ReadsDataOfDapr(t *testing.T) {
 	if err != nil || items[0].Err == nil || items[1].Err != nil {
 		t.Errorf("BulkGet = %+v, %v", items, err)
 	}
+	s.put(bson.D{{Key: "_id", Value: "shop||k"}, {Key: "value", Value: "1"}, {Key: "_etag", Value: 1.5}})
+	_, err = statetest.Get(t.Context(), store, "shop||k")
+	statetest.WantFault(t, err, fault.Corrupt, "not one of a state store")
+	items, err = store.BulkGet(t.Context(), state.BulkGetRequest{Keys: []string{"shop||k", "shop||bytes"}})
+	if err != nil || items[0].Err == nil || items[1].Err != nil {
+		t.Errorf("BulkGet = %+v, %v", items, err)
+	}
 	_, err = store.BulkGet(t.Context(), state.BulkGetRequest{Keys: []string{"shop||bytes"}, MaxBytes: 1})
 	statetest.WantFault(t, err, fault.TooLarge, "1 bytes")
+}
+
+// A listing reads no values, which may be large. So a value that cannot be decoded does not fail the listing.
+func TestStore_ListsWithoutValues(t *testing.T) {
+	s := start(t)
+	store := opened(t, s)
+	for key, doc := range map[string]bson.D{
+		"a||json":  {{Key: "value", Value: "1"}, {Key: "_etag", Value: "e"}},
+		"a||regex": {{Key: "value", Value: bson.Regex{Pattern: "x"}}, {Key: "_etag", Value: "e"}},
+		"a||wrong": {{Key: "value", Value: "1"}, {Key: "_etag", Value: 1.5}},
+	} {
+		s.put(append(bson.D{{Key: "_id", Value: key}}, doc...))
+	}
+	page, err := store.List(t.Context(), state.ListRequest{Prefix: "a||"})
+	testutil.Must(t, err)
+	if len(page.Items) != 3 {
+		t.Fatalf("List = %+v", page)
+	}
+	for _, item := range page.Items {
+		wrong := item.Key == "a||wrong"
+		if item.Value != nil || (item.Err != nil) != wrong || (item.ETag != "e") != wrong {
+			t.Errorf("the listing has %+v", item)
+		}
+	}
 }
 
 // put stores a document in the fake server without a request.
@@ -109,7 +140,8 @@ func TestStore_SendsCommands(t *testing.T) {
 		`"_ttl":{"$add":["$$NOW",5000]}`,
 		`"filter":{"_id":"a||k",` + alive + `},"limit":1,"readConcern":{"level":"local"}}`,
 		`"filter":{"_id":"a||k",` + alive + `},"limit":1,"readConcern":{"level":"linearizable"}}`,
-		`"filter":{"_id":{"$gte":"a||","$gt":"a||b","$lt":"a|}"},` + alive + `}`,
+		`"filter":{"_id":{"$gte":"a||","$gt":"a||b","$lt":"a|}"},` + alive +
+			`},"limit":3,"projection":{"_etag":1,"_ttl":1}`,
 		`"startTransaction":true`, `"readConcern":{"level":"snapshot"}`,
 		`"deletes":[{"q":{"_id":"a||j"},"limit":1},{"q":{"_id":"a||k"},"limit":1}]`,
 	} {

@@ -16,8 +16,8 @@ import (
 type document struct {
 	Key   string        `bson:"_id"`
 	Value bson.RawValue `bson:"value"`
-	ETag  string        `bson:"_etag"`
-	TTL   *time.Time    `bson:"_ttl"`
+	ETag  bson.RawValue `bson:"_etag"`
+	TTL   bson.RawValue `bson:"_ttl"`
 }
 
 // alive returns the filter for documents that have not expired according to MongoDB's clock. MongoDB itself removes
@@ -35,10 +35,10 @@ func (s *Store) Get(ctx context.Context, r state.GetRequest) (state.Item, error)
 	out := state.Item{Key: r.Key, Proof: proof}
 	filter := bson.D{{Key: fieldKey, Value: r.Key}, alive()}
 	err := s.find(ctx, "mongodb.Get", r.Key, r.Consistency, filter, options.Find().SetLimit(1),
-		func(item state.Item) error {
-			item.Proof = proof
-			out = item
-			return item.Err
+		func(d document) error {
+			out = d.item()
+			out.Proof = proof
+			return out.Err
 		})
 	if err != nil {
 		return state.Item{}, err
@@ -61,7 +61,8 @@ func (s *Store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.It
 	found := map[string]state.Item{}
 	size := int64(0)
 	filter := bson.D{{Key: fieldKey, Value: bson.D{{Key: "$in", Value: keys}}}, alive()}
-	err := s.find(ctx, op, "", r.Consistency, filter, nil, func(item state.Item) error {
+	err := s.find(ctx, op, "", r.Consistency, filter, nil, func(d document) error {
+		item := d.item()
 		if times[item.Key] == 0 {
 			return stranger(op)
 		}
@@ -106,14 +107,15 @@ func (s *Store) List(ctx context.Context, r state.ListRequest) (state.Page, erro
 		bounds = append(bounds, bson.E{Key: "$lt", Value: end})
 	}
 	page := state.Page{Proof: many()}
-	opts := options.Find().SetSort(bson.D{{Key: fieldKey, Value: 1}}).SetLimit(int64(limit) + 1)
+	opts := options.Find().SetSort(bson.D{{Key: fieldKey, Value: 1}}).SetLimit(int64(limit) + 1).
+		SetProjection(bson.D{{Key: fieldETag, Value: 1}, {Key: fieldTTL, Value: 1}}) // and the key, but no value
 	err := s.find(ctx, "mongodb.List", "", r.Consistency, bson.D{{Key: fieldKey, Value: bounds}, alive()}, opts,
-		func(item state.Item) error {
+		func(d document) error {
 			if len(page.Items) > limit {
 				return stranger("mongodb.List")
 			}
-			page.Items = append(page.Items, item)
-			return item.Err
+			page.Items = append(page.Items, d.described())
+			return nil
 		})
 	if err != nil {
 		return state.Page{}, err
@@ -124,9 +126,9 @@ func (s *Store) List(ctx context.Context, r state.ListRequest) (state.Page, erro
 	return page, nil
 }
 
-// find calls take with the item of every document that matches filter. It ends with the first error of take.
+// find calls take with every document that matches filter. It ends with the first error of take.
 func (s *Store) find(ctx context.Context, op, key string, level state.Consistency, filter bson.D,
-	opts *options.FindOptionsBuilder, take func(state.Item) error,
+	opts *options.FindOptionsBuilder, take func(document) error,
 ) error {
 	if err := s.gate.Enter(ctx, op); err != nil {
 		return err
@@ -147,7 +149,7 @@ func (s *Store) find(ctx context.Context, op, key string, level state.Consistenc
 			return &fault.Error{Code: fault.Corrupt, Op: op, Key: key, Err: err,
 				Msg: "a document of the collection is not one of a state store"}
 		}
-		if err := take(item(d)); err != nil {
+		if err := take(d); err != nil {
 			return err
 		}
 	}
@@ -157,19 +159,43 @@ func (s *Store) find(ctx context.Context, op, key string, level state.Consistenc
 	return nil
 }
 
-// item returns the item in a document. If the value has no form in JSON, Item.Err is set.
-func item(d document) state.Item {
-	out := state.Item{Key: d.Key, ETag: d.ETag, Proof: many()}
+// described returns the item in a document without its value. If the ETag or the expiry cannot be decoded, Item.Err is
+// set.
+func (d *document) described() state.Item {
+	out := state.Item{Key: d.Key, Proof: many()}
+	var expires *time.Time
+	for _, one := range []struct {
+		raw  bson.RawValue
+		into any
+	}{{d.ETag, &out.ETag}, {d.TTL, &expires}} {
+		if one.raw.IsZero() { // the document does not have the field
+			continue
+		}
+		if err := one.raw.Unmarshal(one.into); err != nil {
+			out.Err = &fault.Error{Code: fault.Corrupt, Op: "mongodb.Get", Key: d.Key, Err: err,
+				Msg: "the document is not one of a state store"}
+			return out
+		}
+	}
+	if expires != nil {
+		out.Expires = expires.UTC()
+	}
+	return out
+}
+
+// item returns the item in a document. If the document cannot be decoded, Item.Err is set.
+func (d *document) item() state.Item {
+	out := d.described()
+	if out.Err != nil {
+		return out
+	}
 	if out.Value, out.Err = decode(d.Value); out.Err != nil {
 		out.Err = &fault.Error{Code: fault.Corrupt, Op: "mongodb.Get", Key: d.Key, Err: out.Err,
 			Msg: "the value has a BSON type that has no form in JSON"}
 		return out
 	}
 	if d.Value.Type == bson.TypeString {
-		out.ContentType = outside.ContentType(d.ETag, out.Value)
-	}
-	if d.TTL != nil {
-		out.Expires = d.TTL.UTC()
+		out.ContentType = outside.ContentType(out.ETag, out.Value)
 	}
 	return out
 }

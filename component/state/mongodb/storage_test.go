@@ -113,11 +113,26 @@ func (s *storage) find(body bson.D) bson.D {
 	for _, key := range keys {
 		doc, ok := docs[key]
 		if ok && s.matches(doc, filter) && (limit == 0 || int64(len(batch)) < limit) {
-			batch = append(batch, doc)
+			batch = append(batch, projected(doc, field(body, "projection")))
 		}
 	}
 	return bson.D{{Key: "ok", Value: 1}, {Key: "cursor", Value: bson.D{{Key: "id", Value: int64(0)},
 		{Key: "ns", Value: "d.c"}, {Key: "firstBatch", Value: batch}}}}
+}
+
+// projected returns the key of doc and the fields of a projection, or doc without a projection.
+func projected(doc bson.D, projection any) bson.D {
+	fields, ok := projection.(bson.D)
+	if !ok {
+		return doc
+	}
+	var out bson.D
+	for _, e := range doc {
+		if e.Key == "_id" || field(fields, e.Key) != nil {
+			out = append(out, e)
+		}
+	}
+	return out
 }
 
 // write executes the statements of an update or delete command, and returns the answer.

@@ -88,7 +88,11 @@ func (c *change) current(ctx context.Context) (map[string]string, error) {
 		if _, ours := c.last[d.Key]; !ours {
 			return nil, stranger(c.op)
 		}
-		out[d.Key] = d.ETag
+		item := d.described()
+		if item.Err != nil {
+			return nil, item.Err
+		}
+		out[d.Key] = item.ETag
 	}
 	return out, cursor.Err()
 }

@@ -84,6 +84,50 @@ insertdate timestamptz NOT NULL DEFAULT now(), updatedate timestamptz NULL)`)
 		"jsonb", "v2")
 }
 
+// TestStore_UndecodableValueFailsAlone reads a row of v1 whose value is not base64, alone and with another row.
+func TestStore_UndecodableValueFailsAlone(t *testing.T) {
+	t.Parallel()
+	s := databases.Start(t)
+	store := opened(t, postgresql.V1, "connectionString", s.URL())
+	testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put("a||good", "1")))
+	s.Do(`INSERT INTO state (key, value, isbinary) VALUES ('a||bad', '{"n": 1}', true)`)
+	_, err := statetest.Get(t.Context(), store, "a||bad")
+	statetest.WantFault(t, err, fault.Corrupt, "not base64")
+	items, err := store.BulkGet(t.Context(), state.BulkGetRequest{Keys: []string{"a||bad", "a||good"}})
+	testutil.Must(t, err)
+	statetest.WantFault(t, items[0].Err, fault.Corrupt, "not base64")
+	if items[1].Err != nil || string(items[1].Value) != "1" {
+		t.Errorf("the other item is %+v", items[1])
+	}
+	page, err := store.List(t.Context(), state.ListRequest{Prefix: "a||"})
+	if err != nil || len(page.Items) != 2 {
+		t.Errorf("List = %+v, %v", page, err)
+	}
+}
+
+func TestStore_ListsWithoutValues(t *testing.T) {
+	t.Parallel()
+	s := databases.Start(t)
+	for version, prefix := range map[postgresql.Version]string{postgresql.V1: "", postgresql.V2: "v2_"} {
+		pairs := []string{"connectionString", s.URL()}
+		if version == postgresql.V2 {
+			pairs = append(pairs, "tablePrefix", prefix)
+		}
+		store := opened(t, version, pairs...)
+		testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "1"), state.Write{Key: "a||b",
+			Value: []byte{1}, ContentType: state.OctetStream}))
+		page, err := store.List(t.Context(), state.ListRequest{Prefix: "a||"})
+		if err != nil || len(page.Items) != 2 {
+			t.Fatalf("List = %+v, %v", page, err)
+		}
+		for _, item := range page.Items {
+			if item.Value != nil || item.ContentType != "" || item.ETag == "" {
+				t.Errorf("the listing has %+v", item)
+			}
+		}
+	}
+}
+
 func TestOpen_TableOfOtherVersion(t *testing.T) {
 	t.Parallel()
 	s := databases.Start(t)

@@ -42,7 +42,7 @@ func (s gathered) ReadOne(ctx context.Context, key string) (state.Item, error) {
 	item := state.Item{Key: key, Proof: s.proof()}
 	err := s.query(ctx, "postgresql.Get", key, s.sql.get, []any{key},
 		func() { item = state.Item{Key: key, Proof: s.proof()} },
-		func(found state.Item) error { item = found; return nil })
+		func(found state.Item) error { item = found; return item.Err })
 	if err != nil {
 		return state.Item{}, err
 	}
@@ -174,7 +174,7 @@ func (s *Store) rows(ctx context.Context, sql string, args []any, take func(stat
 	return rows.Err()
 }
 
-// item makes an item of a row.
+// item makes an item of a row. If the value cannot be decoded, Item.Err is set.
 func (s *Store) item(row pgx.Rows) (state.Item, error) {
 	item := state.Item{Proof: s.proof()}
 	var bytes bool
@@ -188,23 +188,23 @@ func (s *Store) item(row pgx.Rows) (state.Item, error) {
 	switch {
 	case bytes: // only v1 marks values as bytes
 		item.ContentType = state.OctetStream
-		return item, decode(&item)
-	case s.version == V2:
+		decode(&item)
+	case s.version == V2 && item.Value != nil: // a row of a listing has no value
 		item.ContentType = outside.ContentType(item.ETag, item.Value)
 	}
 	return item, nil
 }
 
-// decode decodes the value of item, which v1 stores as a JSON string with base64 text.
-func decode(item *state.Item) error {
+// decode decodes the value of item, which v1 stores as a JSON string with base64 text. If it cannot be decoded, decode
+// sets item.Err.
+func decode(item *state.Item) {
 	var text string
 	err := json.Unmarshal(item.Value, &text)
 	if err == nil {
 		item.Value, err = base64.StdEncoding.DecodeString(text)
 	}
 	if err != nil {
-		return &fault.Error{Code: fault.Corrupt, Op: "postgresql.Get", Key: item.Key,
+		item.Err = &fault.Error{Code: fault.Corrupt, Op: "postgresql.Get", Key: item.Key,
 			Msg: "the row is marked as bytes, and its value is not base64"}
 	}
-	return nil
 }

@@ -5,7 +5,7 @@ import "strings"
 // statements are the SQL statements for one table. They treat an expired row as absent, even if it was not removed
 // yet.
 type statements struct {
-	get, bulk, list string // columns: key, value, whether it is bytes, ETag, seconds left or NULL
+	get, bulk, list string // columns: key, value, whether it is bytes, ETag, seconds left or NULL; no value in list
 	lock            string // columns: key, ETag, whether the row has expired
 	upsert, create  string // arguments: arrays of items; columns: key, ETag
 	update          string // arguments: as for upsert, and the ETag that the row must have
@@ -24,8 +24,9 @@ func newStatements(table string, version Version) statements {
 	}
 	fill := strings.NewReplacer(append(columns[version], "@table", table)...)
 	f := func(text string) string { return fill.Replace(text) }
-	const read = `SELECT key, @value, @bytes, @etag, extract(epoch FROM @expires - now())::float8
+	const rest = `, @etag, extract(epoch FROM @expires - now())::float8
 FROM @table WHERE (@expires IS NULL OR @expires > now()) AND `
+	const read = `SELECT key, @value, @bytes` + rest
 	// Rows are written in the order of their keys, so that no two transactions wait for each other.
 	const arrived = `SELECT k, v, e::uuid, CASE WHEN l <> 0 THEN now() + l * interval '1 microsecond' END
 FROM unnest($1::text[], $2::bytea[], $3::text[], $4::bigint[]) AS u(k, v, e, l) ORDER BY k COLLATE "C"`
@@ -48,7 +49,8 @@ FROM unnest($1::text[], $2::text[], $3::boolean[], $4::bigint[]) AS u(k, v, b, l
 	return statements{
 		get:  f(read + `key = $1`),
 		bulk: f(read + `key = ANY($1::text[])`),
-		list: f(read + `key COLLATE "C" >= $1 AND key COLLATE "C" > $2 AND ($3 = '' OR key COLLATE "C" < $3)
+		list: f(`SELECT key, NULL::bytea, false` + rest + `
+key COLLATE "C" >= $1 AND key COLLATE "C" > $2 AND ($3 = '' OR key COLLATE "C" < $3)
 ORDER BY key COLLATE "C" LIMIT $4`),
 		lock: f(`SELECT key, @etag, COALESCE(@expires <= now(), false)
 FROM @table WHERE key = ANY($1::text[]) ORDER BY key COLLATE "C" FOR UPDATE`),

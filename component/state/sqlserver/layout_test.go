@@ -59,6 +59,24 @@ func TestStore_ReadsDataOfDapr(t *testing.T) {
 	}
 }
 
+// A listing reads no values, which may be large. So a value that cannot be decoded does not fail the listing.
+func TestStore_ListsWithoutValues(t *testing.T) {
+	for _, version := range []sqlserver.Version{sqlserver.V1, sqlserver.V2} {
+		s := start(t)
+		store := opened(t, s, version)
+		s.put(row{key: "a||bad", text: "\uFDD0 not base64", version: 1}, row{key: "a||good", text: "1", version: 2})
+		page, err := store.List(t.Context(), state.ListRequest{Prefix: "a||"})
+		if err != nil || len(page.Items) != 2 {
+			t.Fatalf("List = %+v, %v", page, err)
+		}
+		for _, item := range page.Items {
+			if item.Value != nil || item.ContentType != "" || item.ETag == "" || item.Err != nil {
+				t.Errorf("the listing has %+v", item)
+			}
+		}
+	}
+}
+
 func TestStore_WritesDataForDapr(t *testing.T) {
 	for _, c := range []struct {
 		version   sqlserver.Version

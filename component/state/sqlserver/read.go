@@ -27,7 +27,7 @@ func (s *Store) Get(ctx context.Context, r state.GetRequest) (state.Item, error)
 	if s.unknown(r.Key) {
 		return out, s.gate.Enter(ctx, op)
 	}
-	found, err := s.query(ctx, op, r.Key, 1, 0, s.sql.get, sql.Named("K", r.Key))
+	found, err := s.query(ctx, op, r.Key, 1, true, 0, s.sql.get, sql.Named("K", r.Key))
 	if err != nil {
 		return state.Item{}, err
 	}
@@ -71,7 +71,7 @@ func (s *Store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.It
 	}
 	found, total := map[string]state.Item{}, int64(0)
 	for some := range slices.Chunk(keys, size) {
-		items, err := s.query(ctx, op, "", len(some), r.MaxBytes, s.sql.bulk, keysParameter(some))
+		items, err := s.query(ctx, op, "", len(some), true, r.MaxBytes, s.sql.bulk, keysParameter(some))
 		if err != nil {
 			return nil, err
 		}
@@ -126,17 +126,12 @@ func (s *Store) List(ctx context.Context, r state.ListRequest) (state.Page, erro
 		args = append(args, sql.Named("End", end))
 	}
 	var err error
-	page.Items, err = s.query(ctx, "sqlserver.List", "", limit+1, 0, s.sql.page(exclusive, end), args...)
+	page.Items, err = s.query(ctx, "sqlserver.List", "", limit+1, false, 0, s.sql.page(exclusive, end), args...)
 	if err != nil {
 		return state.Page{}, err
 	}
 	if page.More = len(page.Items) > limit; page.More {
 		page.Items = page.Items[:limit]
-	}
-	for _, item := range page.Items {
-		if item.Err != nil {
-			return state.Page{}, item.Err
-		}
 	}
 	return page, nil
 }
@@ -154,9 +149,11 @@ func (s *Store) unknown(key string) bool {
 	return !utf8.ValidString(key) || len(utf16.Encode([]rune(key))) > s.settings.length
 }
 
-// query executes a query and returns the items in its rows. It returns fault.Corrupt for more than limit rows, and
-// fault.TooLarge if all values together have more than maxBytes bytes. A maxBytes of 0 means no limit.
-func (s *Store) query(ctx context.Context, op, key string, limit int, maxBytes int64, statement string, args ...any,
+// query executes a query and returns the items in its rows. values is whether the rows have values. It returns
+// fault.Corrupt for more than limit rows, and fault.TooLarge if all values together have more than maxBytes bytes. A
+// maxBytes of 0 means no limit.
+func (s *Store) query(ctx context.Context, op, key string, limit int, values bool, maxBytes int64, statement string,
+	args ...any,
 ) ([]state.Item, error) {
 	var out []state.Item
 	err := s.call(ctx, op, key, reading, func(ctx context.Context, conn *sql.Conn, _ *atomic.Bool) error {
@@ -167,7 +164,7 @@ func (s *Store) query(ctx context.Context, op, key string, limit int, maxBytes i
 		}
 		defer rows.Close()
 		for rows.Next() {
-			item, err := s.item(rows)
+			item, err := s.item(rows, values)
 			if err != nil {
 				return err
 			}
@@ -191,18 +188,26 @@ func (s *Store) query(ctx context.Context, op, key string, limit int, maxBytes i
 	return out, nil
 }
 
-// item returns the item in a row. If the value cannot be decoded, Item.Err is set.
-func (s *Store) item(rows *sql.Rows) (state.Item, error) {
+// item returns the item in a row. values is whether the row has a value. If the value cannot be decoded, Item.Err is
+// set.
+func (s *Store) item(rows *sql.Rows, values bool) (state.Item, error) {
 	out := state.Item{Proof: s.bulkProof()}
 	var v value
 	var version []byte
 	var left sql.NullInt64
-	if err := rows.Scan(&out.Key, &v.text, &v.bytes, &v.binary, &version, &left); err != nil {
+	columns := []any{&out.Key, &v.text, &v.bytes, &v.binary, &version, &left}
+	if !values {
+		columns = []any{&out.Key, &version, &left}
+	}
+	if err := rows.Scan(columns...); err != nil {
 		return out, err
 	}
 	out.ETag = hex.EncodeToString(version)
 	if left.Valid {
 		out.Expires = s.now().Add(time.Duration(left.Int64) * time.Microsecond).UTC()
+	}
+	if !values {
+		return out, nil
 	}
 	var err error
 	if out.Value, out.ContentType, err = decode(v); err != nil {

@@ -29,7 +29,7 @@ const databaseQuery = `SELECT CONVERT(nvarchar(20), DATABASEPROPERTYEX(DB_NAME()
 type statements struct {
 	get              string // columns of reads: key, text, bytes, whether it has bytes, rowversion, microseconds left
 	bulk             string // argument: a JSON array of keys; columns of reads
-	list, order      string // columns of reads, for any key; the expression to sort by
+	list, order      string // columns: key, rowversion, microseconds left; the expression to sort by
 	lock             string // argument: as bulk; columns: key, rowversion, whether it has expired
 	upsert, create   string // columns: number, rowversion
 	update, removeIf string // columns: number, rowversion
@@ -61,7 +61,8 @@ func newStatements(s settings, version Version, collation string) statements {
 		"@locked", "WITH (UPDLOCK, SERIALIZABLE)", "@until", `CASE WHEN @M# < 0 THEN NULL ELSE `+
 			`DATEADD(MINUTE, @M#, DATEADD(MICROSECOND, @U#, `+now+`)) END`)...)
 	f := func(text string) string { return names.Replace(names.Replace(text)) }
-	const read = `SELECT @key, @value, t.[RowVersion], DATEDIFF_BIG(MICROSECOND, SYSDATETIME(), t.[ExpireDate]) `
+	const rest = `t.[RowVersion], DATEDIFF_BIG(MICROSECOND, SYSDATETIME(), t.[ExpireDate]) `
+	const read = `SELECT @key, @value, ` + rest
 	// The hint LOOP makes SQL Server look each key up in the index, however many rows it expects.
 	const wanted = `FROM OPENJSON(@Keys) WITH ([Key] @json '$') AS k INNER LOOP JOIN @table AS t`
 	const change = `UPDATE t SET @set, t.[UpdateDate] = GETDATE(), t.[ExpireDate] = @until ` +
@@ -75,7 +76,7 @@ func newStatements(s settings, version Version, collation string) statements {
 	return statements{
 		get:   strings.ReplaceAll(f(read+`FROM @table AS t WHERE @same AND @alive`), "#", ""),
 		bulk:  f(read + wanted + ` ON t.[Key] = k.[Key]@collate WHERE @alive`),
-		list:  f(strings.Replace(read, "SELECT", "SELECT TOP (@Limit)", 1) + `FROM @table AS t WHERE @alive`),
+		list:  f(`SELECT TOP (@Limit) @key, ` + rest + `FROM @table AS t WHERE @alive`),
 		order: order,
 		lock: f(`SELECT @key, t.[RowVersion], CONVERT(bit, ` +
 			`CASE WHEN t.[ExpireDate] <= SYSDATETIME() THEN 1 ELSE 0 END) ` + wanted +
