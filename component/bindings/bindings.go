@@ -29,11 +29,12 @@ type Response struct {
 //
 //	invalid       data, metadata or operation of the request are wrong
 //	denied        the system refused the credentials
-//	too_large     the request or the response exceeds a limit
+//	too_large     the request exceeds a limit
 //	overloaded    the system requested a delay longer than ctx allows
-//	unavailable   the system cannot be reached, or failed
-//	indeterminate the connection failed before the answer; the system may have executed the operation
-//	timeout       the system did not answer in time; it may have executed the operation
+//	unavailable   the system cannot be reached, or reports that it cannot serve now
+//	indeterminate the request was sent, and it is not known whether the system has executed the operation: there is no
+//	              complete answer, the answer exceeds a limit, or the answer is a failure of the system
+//	timeout       the time was over before the request was sent
 type Output interface {
 	// Operations lists the operations of Invoke, in the order of the documentation.
 	Operations() []string

@@ -207,14 +207,16 @@ func TestOutput_Conformance(t *testing.T) {
 			return openBinding(t, folder, bindings.Direction{})
 		},
 		Request: bindings.Request{Operation: "create", Data: []byte(`{"a":1}`), Metadata: map[string]string{"k": "v"}},
-		Hang: func(t *testing.T) bindings.Binding {
+		Hang: func(t *testing.T) (bindings.Binding, <-chan struct{}) {
 			folder := pluggabletest.Folder(t)
+			arrived := make(chan struct{}, 1)
 			pluggabletest.Start(t, folder, "queue", (&pluggabletest.Output{Operations: []string{"create"},
 				Before: func(ctx context.Context, _ *components.InvokeRequest) error {
+					arrived <- struct{}{}
 					<-ctx.Done()
 					return ctx.Err()
 				}}).Register)
-			return openBinding(t, folder, bindings.Direction{})
+			return openBinding(t, folder, bindings.Direction{}), arrived
 		},
 	})
 }
@@ -234,7 +236,7 @@ func TestOutput_AnswerAndErrorsOfProcess(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	for code, want := range map[codes.Code]string{codes.InvalidArgument: "invalid", codes.Unauthenticated: "denied",
-		codes.ResourceExhausted: "overloaded", codes.Unknown: "unavailable", codes.DeadlineExceeded: "timeout",
+		codes.ResourceExhausted: "overloaded", codes.Unknown: "indeterminate", codes.DeadlineExceeded: "indeterminate",
 		codes.Unavailable: "indeterminate"} {
 		server.Before = func(context.Context, *components.InvokeRequest) error { return status.Error(code, "why") }
 		_, err := b.Output.Invoke(soon(t), bindings.Request{Operation: "create"})

@@ -8,7 +8,6 @@ import (
 
 	components "github.com/dapr/dapr/pkg/proto/components/v1"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 
 	"github.com/quorate/quorate/component/bindings"
 	"github.com/quorate/quorate/internal/fault"
@@ -131,11 +130,13 @@ func (b *binding) Invoke(ctx context.Context, r bindings.Request) (*bindings.Res
 	})
 	if failed != nil {
 		err := b.link.fault(op, "", failed, reading)
-		if failed.sent && failed.code() == codes.Unavailable { // the connection failed before the answer
-			return nil, &fault.Error{Code: fault.Indeterminate, Op: op, Err: err}
-		}
 		switch fault.CodeOf(err) {
-		case fault.Denied, fault.Invalid, fault.Overloaded, fault.Unavailable, fault.Timeout, fault.TooLarge:
+		case fault.Unavailable, fault.Timeout, fault.TooLarge: // TooLarge: the answer is too large
+			if failed.sent {
+				return nil, &fault.Error{Code: fault.Indeterminate, Op: op, Err: err}
+			}
+			return nil, err
+		case fault.Denied, fault.Invalid, fault.Overloaded:
 			return nil, err
 		}
 		return nil, &fault.Error{Code: fault.Unavailable, Op: op, Err: err}

@@ -233,9 +233,9 @@ func (o *output) Invoke(ctx context.Context, r bindings.Request) (*bindings.Resp
 	case err != nil:
 		return nil, o.unanswered(ctx, err, connected.Load())
 	case int64(len(body)) > o.limit:
-		return nil, &fault.Error{Code: fault.TooLarge, Op: "http.Invoke",
+		return nil, &fault.Error{Code: fault.Indeterminate, Op: "http.Invoke",
 			Msg:  "the answer has more than " + strconv.FormatInt(o.limit, 10) + " bytes",
-			Hint: "raise " + metadataMaxBody}
+			Hint: "raise " + metadataMaxBody + "; the server may have processed the request"}
 	}
 	return answer(response, body, only2XX)
 }
@@ -367,7 +367,8 @@ func checkPath(path string) error {
 }
 
 // answer converts an HTTP response to a binding response. If only2XX is true and the status is not 2xx, it also
-// returns an error. It replaces invalid UTF-8 in the status and the headers, because gRPC cannot send it.
+// returns an error. After a status 5xx other than 503, the server may have processed the request, for example behind a
+// proxy that answers 504. answer replaces invalid UTF-8 in the status and the headers, because gRPC cannot send it.
 func answer(response *http.Response, body []byte, only2XX bool) (*bindings.Response, error) {
 	out := &bindings.Response{Data: body, Metadata: map[string]string{
 		"statusCode": strconv.Itoa(response.StatusCode), "status": strings.ToValidUTF8(response.Status, "\uFFFD"),
@@ -378,12 +379,14 @@ func answer(response *http.Response, body []byte, only2XX bool) (*bindings.Respo
 	if ok := response.StatusCode >= 200 && response.StatusCode < 300; ok || !only2XX {
 		return out, nil
 	}
-	code := fault.Unavailable
+	code := fault.Indeterminate
 	switch s := response.StatusCode; {
 	case s == http.StatusUnauthorized || s == http.StatusForbidden:
 		code = fault.Denied
 	case s == http.StatusTooManyRequests:
 		code = fault.Overloaded
+	case s == http.StatusServiceUnavailable:
+		code = fault.Unavailable
 	case s < 500:
 		code = fault.Invalid
 	}
@@ -392,9 +395,9 @@ func answer(response *http.Response, body []byte, only2XX bool) (*bindings.Respo
 		Hint: "set " + metadataOnly2XX + ` to "false" to get such an answer without an error`}
 }
 
-// unanswered returns the error for a call without a complete answer. If there was a connection, the server may have
-// processed the request. unanswered omits the error text of net/http, which may contain headers or the user info of the
-// URL.
+// unanswered returns the error for a call without a complete answer. It returns fault.Indeterminate if there was a
+// connection, because the server may have processed the request. It omits the error text of net/http, which may
+// contain headers or the user info of the URL.
 func (o *output) unanswered(ctx context.Context, err error, connected bool) error {
 	out := &fault.Error{Code: fault.Unavailable, Op: "http.Invoke", Msg: o.target.Host + " cannot be reached"}
 	switch inner, ok := errors.AsType[*url.Error](err); {
@@ -408,12 +411,12 @@ func (o *output) unanswered(ctx context.Context, err error, connected bool) erro
 	default:
 		out.Err = err
 	}
-	if connected && out.Code == fault.Unavailable {
-		out.Code = fault.Indeterminate
+	if !connected {
+		return out
+	}
+	if out.Code == fault.Unavailable {
 		out.Msg = "the connection to " + o.target.Host + " failed before the end of the answer"
 	}
-	if connected {
-		out.Hint = "the server may have processed the request"
-	}
+	out.Code, out.Hint = fault.Indeterminate, "the server may have processed the request"
 	return out
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"math"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -58,6 +59,8 @@ func partner(t *testing.T) *httptest.Server {
 			w.WriteHeader(http.StatusForbidden)
 		case "/api/broken":
 			w.WriteHeader(http.StatusBadGateway)
+		case "/api/down":
+			w.WriteHeader(http.StatusServiceUnavailable)
 		case "/api/busy":
 			w.WriteHeader(http.StatusTooManyRequests)
 		}
@@ -68,15 +71,13 @@ func partner(t *testing.T) *httptest.Server {
 }
 
 func TestOutput_Conformance(t *testing.T) {
-	hang := make(chan struct{})
+	arrived := make(chan struct{}, 1)
 	dead := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		select {
-		case <-hang:
-		case <-r.Context().Done():
-		}
+		_, _ = io.Copy(io.Discard, r.Body) // otherwise net/http does not notice that the client disconnects
+		arrived <- struct{}{}
+		<-r.Context().Done()
 	}))
 	defer dead.Close()
-	defer close(hang)
 	bindingstest.RunOutput(t, bindingstest.Output{
 		Open: func(t *testing.T) bindings.Binding {
 			b, err := open(t, "url", partner(t).URL)
@@ -85,12 +86,12 @@ func TestOutput_Conformance(t *testing.T) {
 			}
 			return b
 		},
-		Hang: func(t *testing.T) bindings.Binding {
+		Hang: func(t *testing.T) (bindings.Binding, <-chan struct{}) {
 			b, err := open(t, "url", dead.URL)
 			if err != nil {
 				t.Fatal(err)
 			}
-			return b
+			return b, arrived
 		},
 		Request: bindings.Request{Operation: "create", Data: []byte(`{"a":1}`)},
 	})
@@ -147,7 +148,8 @@ func TestPath_StaysBelowTheURL(t *testing.T) {
 func TestAnswer_FailureIsAnErrorWithItsResponse(t *testing.T) {
 	server := partner(t)
 	out := opened(t, "url", server.URL+"/api")
-	codes := map[string]fault.Code{"denied": fault.Denied, "broken": fault.Unavailable, "busy": fault.Overloaded}
+	codes := map[string]fault.Code{"denied": fault.Denied, "broken": fault.Indeterminate, "busy": fault.Overloaded,
+		"down": fault.Unavailable}
 	for path, want := range codes {
 		r := bindings.Request{Operation: "post", Data: []byte("1"), Metadata: map[string]string{"path": path}}
 		got, err := out.Invoke(t.Context(), r)
@@ -245,7 +247,10 @@ func rawServer(t *testing.T, answer string) string {
 func TestInvoke_SaysWhetherTheServerMayHaveGotTheRequest(t *testing.T) {
 	hold := make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/hang" {
+		switch r.URL.Path {
+		case "/hang/warm":
+			return
+		case "/hang":
 			<-hold
 		}
 		panic(http.ErrAbortHandler) // closes the connection
@@ -254,15 +259,23 @@ func TestInvoke_SaysWhetherTheServerMayHaveGotTheRequest(t *testing.T) {
 	defer close(hold)
 	closed := httptest.NewServer(http.NotFoundHandler())
 	closed.Close()
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // makes no TLS handshake
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
 	for name, c := range map[string]struct {
 		url  string
 		want fault.Code
 	}{
 		"nothing listens":       {closed.URL, fault.Unavailable},
 		"the connection breaks": {server.URL, fault.Indeterminate},
-		"no answer in time":     {server.URL + "/hang", fault.Timeout},
+		"no answer in time":     {server.URL + "/hang", fault.Indeterminate},
+		"no connection in time": {"https://" + silent.Addr().String(), fault.Timeout},
 	} {
 		out := opened(t, "url", c.url, "responseTimeout", "100ms")
+		_, _ = out.Invoke(t.Context(), bindings.Request{Operation: "get", // opens a connection, if that is possible
+			Metadata: map[string]string{"path": "/warm"}})
 		_, err := out.Invoke(t.Context(), bindings.Request{Operation: "post"})
 		if !fault.Is(err, c.want) {
 			t.Errorf("%s: %v", name, err)
@@ -273,7 +286,8 @@ func TestInvoke_SaysWhetherTheServerMayHaveGotTheRequest(t *testing.T) {
 func TestAnswer_AboveLimitIsRefused(t *testing.T) {
 	out := opened(t, "url", partner(t).URL, "maxResponseBodySize", "10")
 	long := bindings.Request{Operation: "post", Data: []byte(strings.Repeat("1", 11))}
-	if _, err := out.Invoke(t.Context(), long); !fault.Is(err, fault.TooLarge) {
+	if _, err := out.Invoke(t.Context(), long); !fault.Is(err, fault.Indeterminate) ||
+		!strings.Contains(err.Error(), "maxResponseBodySize") {
 		t.Errorf("%v", err)
 	}
 	most := opened(t, "url", partner(t).URL, "maxResponseBodySize", strconv.Itoa(math.MaxInt64))

@@ -126,13 +126,17 @@ func (o *output) once(ctx context.Context, body []byte, media string) (wait time
 // events.
 func broken(ctx context.Context, err error, connected bool) error {
 	var timeout net.Error
+	late := ctx.Err() != nil || errors.As(err, &timeout) && timeout.Timeout()
 	switch {
-	case ctx.Err() != nil || errors.As(err, &timeout) && timeout.Timeout():
-		return &fault.Error{Code: fault.Timeout, Op: "eventgrid.Invoke",
+	case connected && late:
+		return &fault.Error{Code: fault.Indeterminate, Op: "eventgrid.Invoke",
 			Msg: "the topic did not answer in time; it may have taken the events", Err: ctx.Err()}
 	case connected:
 		return &fault.Error{Code: fault.Indeterminate, Op: "eventgrid.Invoke",
 			Msg: "the connection failed before the topic answered; it may have taken the events", Err: err}
+	case late:
+		return &fault.Error{Code: fault.Timeout, Op: "eventgrid.Invoke",
+			Msg: "the topic could not be reached in time", Err: ctx.Err(), Hint: "check " + metadataTopic}
 	default:
 		return &fault.Error{Code: fault.Unavailable, Op: "eventgrid.Invoke", Msg: "the topic cannot be reached",
 			Err: err, Hint: "check " + metadataTopic}
@@ -165,8 +169,10 @@ func (o *output) refused(status int, said []byte) error {
 		e.Code, e.Hint = fault.Overloaded, "publish less, or give the request more time"
 	case status == http.StatusRequestEntityTooLarge:
 		e.Code, e.Hint = fault.TooLarge, "publish fewer or smaller events at once"
-	case status >= http.StatusInternalServerError:
+	case status == http.StatusServiceUnavailable:
 		e.Code = fault.Unavailable
+	case status >= http.StatusInternalServerError:
+		e.Code, e.Hint = fault.Indeterminate, "the topic may have taken the events"
 	case status == http.StatusBadRequest:
 		e.Code, e.Hint = fault.Invalid, "the topic must take events in the schema "+schemaCloudEvents
 	default:

@@ -2,6 +2,7 @@ package eventgrid_test
 
 import (
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -20,10 +21,16 @@ import (
 func TestOutput_Conformance(t *testing.T) {
 	bindingstest.RunOutput(t, bindingstest.Output{
 		Open: func(t *testing.T) bindings.Binding { f := newFake(t); return open(t, f, outputMetadata(f)) },
-		Hang: func(t *testing.T) bindings.Binding {
+		Hang: func(t *testing.T) (bindings.Binding, <-chan struct{}) {
+			arrived := make(chan struct{}, 1)
+			topic := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body) // otherwise net/http does not notice that the client disconnects
+				arrived <- struct{}{}
+				<-r.Context().Done()
+			}))
+			t.Cleanup(topic.Close)
 			f := newFake(t)
-			f.Refuse("topic", "POST", eventgridtest.Refusal{})
-			return open(t, f, outputMetadata(f))
+			return open(t, f, with(outputMetadata(f), "topicEndpoint", topic.URL+"/api/events")), arrived
 		},
 		Request: bindings.Request{Operation: "create", Data: []byte(`{"a":1}`)},
 	})
@@ -135,7 +142,7 @@ func TestInvoke_AnswersOfTopic(t *testing.T) {
 	for status, code := range map[int]fault.Code{
 		200: "", 201: "", 202: "", 204: "", 302: fault.Invalid, 400: fault.Invalid, 401: fault.Denied,
 		403: fault.Denied, 404: fault.Invalid,
-		413: fault.TooLarge, 500: fault.Unavailable,
+		413: fault.TooLarge, 500: fault.Indeterminate, 502: fault.Indeterminate, 504: fault.Indeterminate,
 	} {
 		f := newFake(t)
 		f.Refuse("topic", "POST", eventgridtest.Refusal{Status: status,
