@@ -4,7 +4,7 @@
 // It owns schedules and the claims of ticks. A tick is one point in time of a schedule. Every node computes the same
 // ticks. The first node that claims a tick of a component delivers it, so each tick is delivered at most once. A tick
 // is lost if no node is running at that time, or if no application is ready. Each opened component has one goroutine
-// for its schedule and one for each tick that is being delivered.
+// for its schedule and one for each tick that is being delivered, up to a limit.
 package cron
 
 import (
@@ -34,6 +34,13 @@ const (
 // claimLife is how long the claim of a tick is stored. A tick can be delivered twice only if the clocks of two nodes
 // differ by more than claimLife.
 const claimLife = time.Hour
+
+// maxTicks is the maximum number of ticks that one component claims and delivers at the same time. Without a limit, an
+// application that does not answer would collect one request for each tick.
+const maxTicks = 128
+
+// warnPause is the minimum time between two warnings about maxTicks.
+const warnPause = time.Minute
 
 // claimTime bounds the claim of one tick.
 const claimTime = 10 * time.Second
@@ -70,7 +77,7 @@ func Open(o Options) (bindings.Binding, error) {
 	if err != nil {
 		return bindings.Binding{}, err
 	}
-	c := &clock{options: o, schedule: schedule, zone: in}
+	c := &clock{options: o, schedule: schedule, zone: in, slots: make(chan struct{}, maxTicks)}
 	c.stopped, c.stop = context.WithCancel(context.Background())
 	c.life, c.end = context.WithCancel(context.Background())
 	return bindings.Binding{Input: c, Close: c.close}, nil
@@ -81,6 +88,8 @@ type clock struct {
 	options  Options
 	schedule schedule
 	zone     *time.Location
+	slots    chan struct{}   // has one value for each tick that is being claimed or delivered
+	warned   time.Time       // time of the last warning about maxTicks; only the goroutine of run uses it
 	stopped  context.Context // its end stops the schedule
 	stop     context.CancelFunc
 	life     context.Context // its end cancels claims and deliveries
@@ -132,10 +141,28 @@ func (c *clock) run(sink bindings.Sink) {
 			return
 		case <-timer.C:
 		}
-		c.running.Go(func() { c.tick(next, sink) })
+		c.begin(next, sink)
 		if at = time.Now(); at.Before(next) { // the wall clock was set back: do not repeat the tick
 			at = next
 		}
+	}
+}
+
+// begin starts the goroutine of a tick. At the limit of ticks it leaves the tick to other nodes.
+func (c *clock) begin(at time.Time, sink bindings.Sink) {
+	select {
+	case c.slots <- struct{}{}:
+		c.running.Go(func() {
+			defer func() { <-c.slots }()
+			c.tick(at, sink)
+		})
+	default:
+		if time.Since(c.warned) < warnPause {
+			return
+		}
+		c.warned = time.Now()
+		c.options.Logger.Warn("ticks are skipped on this node: too many earlier ticks are being delivered", "tick", at,
+			"limit", maxTicks, "hint", "look why the application does not answer")
 	}
 }
 

@@ -1,6 +1,7 @@
 package cron_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -58,8 +59,13 @@ func check(pairs ...string) (component.Values, error) {
 
 func open(t *testing.T, c bindings.Claims, pairs ...string) bindings.Binding {
 	t.Helper()
-	b, err := cron.Open(cron.Options{Name: "ticks", Namespace: "shop", Metadata: values(t, pairs...), Claims: c,
-		Logger: slog.New(slog.DiscardHandler)})
+	return openWith(t, cron.Options{Claims: c, Logger: slog.New(slog.DiscardHandler)}, pairs...)
+}
+
+func openWith(t *testing.T, o cron.Options, pairs ...string) bindings.Binding {
+	t.Helper()
+	o.Name, o.Namespace, o.Metadata = "ticks", "shop", values(t, pairs...)
+	b, err := cron.Open(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,6 +183,31 @@ func TestCron_SlowApplicationMissesNoTick(t *testing.T) {
 		sink.mu.Unlock()
 		if n != 10 {
 			t.Errorf("%d deliveries under way after 10 s", n)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := b.Close(ctx); err != nil { // cancels the deliveries
+			t.Error(err)
+		}
+	})
+}
+
+// An application that never answers must not collect requests without a limit.
+func TestCron_LimitsTicksUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sink, shared, log := &slow{}, &claims{}, &bytes.Buffer{}
+		b := openWith(t, cron.Options{Claims: shared, Logger: slog.New(slog.NewTextHandler(log, nil))},
+			"schedule", "@every 1s")
+		if err := b.Input.Start(t.Context(), sink); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(200*time.Second + time.Millisecond)
+		synctest.Wait()
+		if sink.running != 128 || len(shared.taken) != 128 {
+			t.Errorf("%d deliveries under way, %d ticks claimed", sink.running, len(shared.taken))
+		}
+		if n := strings.Count(log.String(), "too many earlier ticks"); n != 2 { // after 129 s and 189 s
+			t.Errorf("%d warnings:\n%s", n, log)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
