@@ -31,9 +31,16 @@ const (
 	metadataTimeZone = "timeZone"
 )
 
-// claimLife is how long the claim of a tick is stored. A tick can be delivered twice only if the clocks of two nodes
-// differ by more than claimLife.
+// claimLife is how long the claim of a tick is stored.
 const claimLife = time.Hour
+
+// maxLate is the maximum age of a tick that is delivered. A node that was suspended may claim a tick after the claim of
+// the node that delivered it has expired. Half of claimLife is left for differences between the clocks of the nodes.
+const maxLate = claimLife / 2
+
+// maxWait is the longest time until run looks at the wall clock again. Timers do not notice that the wall clock was set
+// or that the machine was suspended.
+const maxWait = time.Minute
 
 // maxTicks is the maximum number of ticks that one component claims and delivers at the same time. Without a limit, an
 // application that does not answer would collect one request for each tick.
@@ -59,12 +66,13 @@ func Fields() []component.Field {
 	}
 }
 
-// Options are the settings of a binding. All fields except Namespace are required.
+// Options are the settings of a binding. All fields except Namespace and Now are required.
 type Options struct {
 	Name, Namespace string // component name and the node's namespace
 	Metadata        component.Values
 	Claims          bindings.Claims
 	Logger          *slog.Logger
+	Now             func() time.Time // the wall clock; nil = time.Now
 }
 
 // Open reads the schedule. It does no I/O.
@@ -76,6 +84,9 @@ func Open(o Options) (bindings.Binding, error) {
 	schedule, err := parse(o.Metadata.Text(metadataSchedule), in)
 	if err != nil {
 		return bindings.Binding{}, err
+	}
+	if o.Now == nil {
+		o.Now = time.Now
 	}
 	c := &clock{options: o, schedule: schedule, zone: in, slots: make(chan struct{}, maxTicks)}
 	c.stopped, c.stop = context.WithCancel(context.Background())
@@ -126,27 +137,31 @@ func (c *clock) close(ctx context.Context) error {
 }
 
 // run waits for each tick and delivers it in a goroutine of its own. Deliveries run concurrently, so a slow
-// application misses no tick.
+// application misses no tick. If the wall clock is set back, run repeats earlier ticks, and their claims decide whether
+// they are delivered again.
 func (c *clock) run(sink bindings.Sink) {
-	for at := time.Now(); ; {
+	for at := c.now(); ; {
 		next := c.schedule.next(at)
 		if next.IsZero() {
 			c.options.Logger.Warn("the schedule has no further tick")
 			return
 		}
-		timer := time.NewTimer(time.Until(next))
+		timer := time.NewTimer(min(next.Sub(at), maxWait))
 		select {
 		case <-c.stopped.Done():
 			timer.Stop()
 			return
 		case <-timer.C:
 		}
-		c.begin(next, sink)
-		if at = time.Now(); at.Before(next) { // the wall clock was set back: do not repeat the tick
-			at = next
+		if at = c.now(); !at.Before(next) {
+			c.begin(next, sink)
 		}
 	}
 }
+
+// now returns the time of the wall clock, without the reading of the monotonic clock, which would take its place in
+// comparisons.
+func (c *clock) now() time.Time { return c.options.Now().Round(0) }
 
 // begin starts the goroutine of a tick. At the limit of ticks it leaves the tick to other nodes.
 func (c *clock) begin(at time.Time, sink bindings.Sink) {
@@ -180,6 +195,11 @@ func (c *clock) tick(at time.Time, sink bindings.Sink) {
 		c.options.Logger.Warn("a tick could not be claimed and is skipped", "tick", at, "error", err)
 		return
 	case !first:
+		return
+	}
+	if late := c.now().Sub(at); late > maxLate { // checked after the claim, which a suspended node makes too late
+		c.options.Logger.Warn("a tick is skipped, because it is too old, and another node may have delivered it",
+			"tick", at, "late", late.Round(time.Second), "hint", "look why the machine stopped or its clock was set")
 		return
 	}
 	_, err = sink.Deliver(c.life, bindings.Event{Claimed: true, Metadata: map[string]string{

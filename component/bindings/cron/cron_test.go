@@ -217,6 +217,131 @@ func TestCron_LimitsTicksUnderWay(t *testing.T) {
 	})
 }
 
+// wall is a wall clock that can be set.
+type wall struct {
+	mu     sync.Mutex
+	offset time.Duration
+}
+
+func (w *wall) now() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return time.Now().Add(w.offset)
+}
+
+func (w *wall) step(by time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.offset += by
+}
+
+// A node that was suspended wakes up after the claim of another node has expired.
+func TestCron_SkipsTickWhoseClaimMayHaveExpired(t *testing.T) {
+	for name, c := range map[string]struct {
+		late time.Duration
+		want string
+	}{
+		"short pause": {20 * time.Minute, "2000-01-01T12:00:00Z"},
+		"long pause":  {90 * time.Minute, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				clock, sink := &wall{offset: 12*time.Hour - time.Minute - time.Second}, bindingstest.NewSink()
+				b := openWith(t, cron.Options{Claims: &claims{}, Logger: slog.New(slog.DiscardHandler),
+					Now: clock.now}, "schedule", "0 0 12 * * *")
+				defer stop(t, b)
+				if err := b.Input.Start(t.Context(), sink); err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+				clock.step(c.late) // timers do not run while a machine is suspended
+				<-time.After(5 * time.Minute)
+				synctest.Wait()
+				got := ""
+				if events := sink.Events(); len(events) > 0 {
+					got = events[0].Metadata["readTimeUTC"]
+				}
+				if got != c.want {
+					t.Errorf("delivered %q, want %q", got, c.want)
+				}
+			})
+		})
+	}
+}
+
+// frozen are claims that take half an hour and more, as for a process that is stopped in the middle of a claim.
+type frozen struct{ claims }
+
+func (f *frozen) Claim(ctx context.Context, key string, life time.Duration) (bool, error) {
+	<-time.After(31 * time.Minute)
+	return f.claims.Claim(ctx, key, life)
+}
+
+func TestCron_SkipsTickThatIsClaimedTooLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sink := bindingstest.NewSink()
+		b := open(t, &frozen{}, "schedule", "@hourly")
+		if err := b.Input.Start(t.Context(), sink); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(time.Hour + 59*time.Minute)
+		synctest.Wait()
+		if events := sink.Events(); len(events) != 0 {
+			t.Errorf("delivered %v", events)
+		}
+		stop(t, b)
+	})
+}
+
+func TestCron_FollowsTheWallClock(t *testing.T) {
+	for name, step := range map[string]time.Duration{"set back by a day": -24 * time.Hour,
+		"set forward by a day": 24 * time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				clock, sink := &wall{offset: 48 * time.Hour}, bindingstest.NewSink()
+				b := openWith(t, cron.Options{Claims: &claims{}, Logger: slog.New(slog.DiscardHandler),
+					Now: clock.now}, "schedule", "@hourly")
+				defer stop(t, b)
+				if err := b.Input.Start(t.Context(), sink); err != nil {
+					t.Fatal(err)
+				}
+				<-time.After(90 * time.Minute)
+				clock.step(step)
+				<-time.After(2 * time.Hour)
+				synctest.Wait()
+				events, first := sink.Events(), time.Date(2000, 1, 3, 1, 0, 0, 0, time.UTC)
+				if len(events) != 3 {
+					t.Fatalf("delivered %v", events)
+				}
+				for i, want := range []time.Time{first, first.Add(step + time.Hour), first.Add(step + 2*time.Hour)} {
+					if got := events[i].Metadata["readTimeUTC"]; got != want.Format(time.RFC3339) {
+						t.Errorf("tick %d is %s, want %s", i, got, want)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestCron_SmallStepOfTheClockRepeatsNoTick(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clock, sink := &wall{}, bindingstest.NewSink()
+		b := openWith(t, cron.Options{Claims: &claims{}, Logger: slog.New(slog.DiscardHandler), Now: clock.now},
+			"schedule", "@every 1m")
+		defer stop(t, b)
+		if err := b.Input.Start(t.Context(), sink); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(5*time.Minute + time.Second)
+		clock.step(-3 * time.Minute)
+		<-time.After(5 * time.Minute)
+		synctest.Wait()
+		if n := len(sink.Events()); n != 7 {
+			t.Errorf("%d events in 7 minutes of the wall clock", n)
+		}
+	})
+}
+
 // working is a sink that needs a fixed time for each event. It records an error if the delivery is canceled.
 type working struct {
 	bindingstest.Sink
