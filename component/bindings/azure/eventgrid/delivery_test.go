@@ -4,6 +4,9 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/rsa"
+	"errors"
+	"log/slog"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -13,9 +16,11 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	"github.com/quorate/quorate/component/bindings"
+	"github.com/quorate/quorate/component/bindings/azure/eventgrid"
 	"github.com/quorate/quorate/component/bindings/azure/eventgrid/eventgridtest"
 	"github.com/quorate/quorate/component/bindings/bindingstest"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/testutil"
 )
 
 func TestInput_Conformance(t *testing.T) {
@@ -320,6 +325,40 @@ func TestDelivery_SecretOfEndpointWithoutTokens(t *testing.T) {
 		"ordersgrid")["destination"].(map[string]any)["properties"].(map[string]any)
 	if len(properties) != 1 || properties["endpointUrl"] != r.endpoint {
 		t.Errorf("the destination is %v", properties)
+	}
+}
+
+// A client that opens connections without requests must neither use up the files of the process nor keep the service
+// out.
+func TestInput_LimitsConnections(t *testing.T) {
+	f, port, log := newFake(t), freePort(t), &testutil.Output{}
+	f.Lead("127.0.0.1:" + port)
+	m := inputMetadata(f, port)
+	r := &receiver{fake: f, sink: bindingstest.NewSink(), endpoint: m["subscriberEndpoint"],
+		binding: open(t, f, m, func(o *eventgrid.Options) { o.Logger = slog.New(slog.NewTextHandler(log, nil)) })}
+	if err := r.binding.Input.Start(t.Context(), r.sink); err != nil {
+		t.Fatal(err)
+	}
+	var conns []net.Conn
+	for range eventgrid.MaxConnections + 1 {
+		c, err := net.Dial("tcp", "127.0.0.1:"+port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		conns = append(conns, c)
+	}
+	if _, err := conns[0].Read(make([]byte, 1)); err == nil {
+		t.Error("the oldest connection sent something")
+	}
+	testutil.Eventually(t, func() error { // without the limit, the connection is closed later and nothing is logged
+		if !strings.Contains(log.String(), "too many connections") {
+			return errors.New("the log does not report the limit")
+		}
+		return nil
+	})
+	if a := r.attempt(t, eventgridtest.MediaEvent, event("1")); a.Status != http.StatusOK {
+		t.Errorf("a delivery was answered with %d", a.Status)
 	}
 }
 

@@ -7,6 +7,9 @@ import (
 	"github.com/quorate/quorate/component/bindings"
 )
 
+// MaxConnections is the largest number of connections of an input.
+const MaxConnections = maxConnections
+
 // Events returns the events of a delivery.
 func Events(h http.Header, body []byte) ([]json.RawMessage, error) { return events(h, body) }
 

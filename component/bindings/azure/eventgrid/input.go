@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/component/bindings"
+	"github.com/quorate/quorate/internal/connlimit"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/logadapt"
 )
@@ -124,6 +125,7 @@ const (
 	readTime       = 30 * time.Second // longest time of a request; then the sender is disconnected
 	idleTime       = 2 * time.Minute
 	maxHeaderBytes = 64 << 10
+	maxConnections = 1024 // beyond that, the connection that has been idle longest is closed
 )
 
 func (in *input) listen(ctx context.Context, sink bindings.Sink) error {
@@ -135,11 +137,12 @@ func (in *input) listen(ctx context.Context, sink bindings.Sink) error {
 			Hint: "free the port, or choose another " + metadataPort}
 	}
 	h := newHandler(in, sink)
+	connections := connlimit.New(connlimit.Options{Max: maxConnections, Logger: in.log})
 	server := &http.Server{
-		Handler: h, ReadHeaderTimeout: headerTime, ReadTimeout: readTime, IdleTimeout: idleTime,
-		MaxHeaderBytes: maxHeaderBytes,
-		WriteTimeout:   readTime + deliverTime, BaseContext: func(net.Listener) context.Context { return in.life },
-		ErrorLog: logadapt.Standard(in.log),
+		Handler: markBusy(connections, h), ConnState: count(connections), ConnContext: withConn,
+		ReadHeaderTimeout: headerTime, ReadTimeout: readTime, WriteTimeout: readTime + deliverTime,
+		IdleTimeout: idleTime, MaxHeaderBytes: maxHeaderBytes,
+		BaseContext: func(net.Listener) context.Context { return in.life }, ErrorLog: logadapt.Standard(in.log),
 	}
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -152,6 +155,36 @@ func (in *input) listen(ctx context.Context, sink bindings.Sink) error {
 	in.log.Info("listening for the handshake and for events", "address", l.Addr().String(), "path",
 		in.settings.endpoint.EscapedPath())
 	return nil
+}
+
+// count returns a function that counts the connections that net/http opens and closes.
+func count(connections *connlimit.Limiter) func(net.Conn, http.ConnState) {
+	return func(c net.Conn, s http.ConnState) {
+		switch s {
+		case http.StateNew:
+			connections.Join(c)
+		case http.StateClosed:
+			connections.Leave(c)
+		}
+	}
+}
+
+// markBusy returns a handler that marks the connection of a request as busy while next runs, so that the connection
+// limit does not close it.
+func markBusy(connections *connlimit.Limiter, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := r.Context().Value(connKey{}).(net.Conn) // withConn has set it
+		connections.Busy(c)
+		defer connections.Idle(c)
+		next.ServeHTTP(w, r)
+	})
+}
+
+type connKey struct{}
+
+// withConn adds the connection of a request to its context.
+func withConn(ctx context.Context, c net.Conn) context.Context {
+	return context.WithValue(ctx, connKey{}, c)
 }
 
 // close stops listening and waits for the deliveries in progress. If ctx ends first, close cancels them.
