@@ -15,10 +15,34 @@ const gatherers = 8
 // MaxBulk is the largest number of secrets in one bulk read.
 const MaxBulk = 10_000
 
+// largestBulk is the maximum total size in bytes of the secrets of one bulk read. textCost is the size in bytes that is
+// counted for each name and value in addition to the text.
+const (
+	largestBulk = 64 << 20
+	textCost    = 64
+)
+
+// Tally adds up the size of the secrets that one bulk read returns. A limit for this size bounds the memory for the
+// answers of an external server, which may be hostile. The zero value is empty.
+type Tally struct{ size int }
+
+// Add adds a secret. It returns fault.TooLarge if all secrets together have more than 64 MiB.
+func (t *Tally) Add(name string, secret map[string]string) error {
+	t.size += textCost + len(name)
+	for key, value := range secret {
+		t.size += 2*textCost + len(key) + len(value)
+	}
+	if t.size <= largestBulk {
+		return nil
+	}
+	return &fault.Error{Code: fault.TooLarge, Op: "secretstores.Bulk",
+		Msg: "the secrets of the store have more than 64 MiB together", Hint: "read secrets one by one"}
+}
+
 // Gather reads the named secrets, for a store that cannot read several secrets in one call. It calls the function get
 // once for each name, with several calls at a time. It omits a secret that no longer exists. Any other error ends
 // Gather; the returned error names the secret. For more than MaxBulk names, Gather makes no call and returns
-// fault.TooLarge.
+// fault.TooLarge. It also returns fault.TooLarge if the secrets exceed the limit of Tally.
 func Gather(ctx context.Context, names []string,
 	get func(ctx context.Context, name string) (map[string]string, error)) (map[string]map[string]string, error) {
 	if err := Fits(len(names)); err != nil {
@@ -26,6 +50,7 @@ func Gather(ctx context.Context, names []string,
 	}
 	var mu sync.Mutex
 	out := make(map[string]map[string]string, len(names)) // guarded by mu
+	var tally Tally                                       // guarded by mu
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(gatherers)
 	for _, name := range names {
@@ -40,7 +65,7 @@ func Gather(ctx context.Context, names []string,
 			mu.Lock()
 			defer mu.Unlock()
 			out[name] = secret
-			return nil
+			return tally.Add(name, secret)
 		})
 	}
 	if err := group.Wait(); err != nil {

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"strconv"
 
 	"github.com/quorate/quorate/component/secretstores"
 	"github.com/quorate/quorate/internal/fault"
@@ -97,10 +98,11 @@ func (s *Store) Get(ctx context.Context, name string, metadata map[string]string
 	return answer.decode(name)
 }
 
-// page is the number of secrets per request of a bulk read.
-const page = "500"
+// largestPage is the largest number of secrets per request of a bulk read.
+const largestPage = 500
 
-// Bulk implements secretstores.Store. The metadata namespace chooses a namespace.
+// Bulk implements secretstores.Store. The metadata namespace chooses a namespace. If the answer to a request is too
+// large, Bulk repeats the request for half as many secrets.
 func (s *Store) Bulk(ctx context.Context, metadata map[string]string) (map[string]map[string]string, error) {
 	if err := s.gate.Enter(ctx); err != nil {
 		return nil, err
@@ -110,19 +112,30 @@ func (s *Store) Bulk(ctx context.Context, metadata map[string]string) (map[strin
 		return nil, err
 	}
 	out := map[string]map[string]string{}
-	query := url.Values{"limit": {page}}
+	var tally secretstores.Tally
+	query, page := url.Values{}, largestPage
 	for {
+		query.Set("limit", strconv.Itoa(page))
 		var answer struct {
 			Metadata struct {
 				Continue string `json:"continue"`
 			} `json:"metadata"`
 			Items []secret `json:"items"`
 		}
-		if err := s.client.Get(ctx, base+"?"+query.Encode(), nil, &answer); err != nil {
+		err := s.client.Get(ctx, base+"?"+query.Encode(), nil, &answer)
+		if fault.Is(err, fault.TooLarge) && page > 1 {
+			page /= 2
+			continue
+		}
+		if err != nil {
 			return nil, fault.Wrap(err, "kubernetes.Bulk", "listing the secrets")
 		}
 		for _, item := range answer.Items {
-			if out[item.Metadata.Name], err = item.decode(item.Metadata.Name); err != nil {
+			name := item.Metadata.Name
+			if out[name], err = item.decode(name); err != nil {
+				return nil, err
+			}
+			if err := tally.Add(name, out[name]); err != nil {
 				return nil, err
 			}
 		}

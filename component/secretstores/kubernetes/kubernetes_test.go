@@ -3,10 +3,13 @@ package kubernetes_test
 import (
 	"encoding/base64"
 	"encoding/pem"
+	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -136,6 +139,52 @@ func TestRequests_MatchReference(t *testing.T) {
 			fault.Invalid) {
 			t.Errorf("namespace %q: %v", namespace, err)
 		}
+	}
+}
+
+// The answer for more than 125 secrets is too large. The server ends the list after 126 secrets.
+func TestBulk_ReadsLargeSecretsInSmallerPages(t *testing.T) {
+	endless := strings.Repeat(" ", 16<<20+1)
+	f := secretstorestest.NewFake(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		limit, _ := strconv.Atoi(r.FormValue("limit"))
+		if limit > 125 {
+			_, _ = io.WriteString(w, endless) // an error means that the client has read enough
+			return
+		}
+		first, more := 0, "125"
+		if r.FormValue("continue") == more {
+			first, limit, more = 125, 1, ""
+		}
+		var items []string
+		for i := range limit {
+			items = append(items, fmt.Sprintf(`{"metadata":{"name":"s%d"}}`, first+i))
+		}
+		secretstorestest.Answer(http.StatusOK, fmt.Sprintf(`{"metadata":{"continue":%q},"items":[%s]}`, more,
+			strings.Join(items, ",")))(w, r)
+	}))
+	got, err := open(t, pod(t, f)).Bulk(t.Context(), nil)
+	if err != nil || len(got) != 126 || got["s125"] == nil {
+		t.Errorf("%d secrets, %v", len(got), err)
+	}
+	want := []string{"limit=500", "limit=250", "limit=125", "continue=125&limit=125"}
+	for i := range want {
+		want[i] = "GET /api/v1/namespaces/shop/secrets?" + want[i]
+	}
+	if diff := cmp.Diff(want, f.Requests()); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+func TestBulk_LimitsAllSecretsTogether(t *testing.T) {
+	var data strings.Builder
+	for i := range 550_000 { // 64 MiB with the cost of each key
+		fmt.Fprintf(&data, `"%d":"",`, i)
+	}
+	f := secretstorestest.NewFake(t, secretstorestest.Answer(http.StatusOK, `{"kind":"SecretList","items":[`+
+		`{"metadata":{"name":"s"},"data":{`+strings.TrimSuffix(data.String(), ",")+`}}]}`))
+	got, err := open(t, pod(t, f)).Bulk(t.Context(), nil)
+	if !fault.Is(err, fault.TooLarge) || got != nil || !strings.Contains(err.Error(), "64 MiB") {
+		t.Errorf("%d secrets, %v", len(got), err)
 	}
 }
 
