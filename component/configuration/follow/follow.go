@@ -56,6 +56,9 @@ const (
 	readTime = 30 * time.Second // longest time of one read
 )
 
+// warnPause is the minimum time between two warnings about failed reads.
+const warnPause = time.Minute
+
 // maxDirty is the maximum number of changed keys that a channel remembers. If more keys change before the next read,
 // the channel reads all keys again.
 const maxDirty = 10_000
@@ -80,10 +83,12 @@ func New(o Options) *Hub {
 // channel has the subscriptions to one channel of the server.
 type channel struct {
 	hub    *Hub
+	flaws  *configuration.Flaws
 	name   string
 	cancel context.CancelFunc
 	ready  chan struct{} // closed when the first connection works
 	wake   chan struct{} // has a value if there is something to read
+	warned time.Time     // time of the last warning about a read; only the goroutine of run uses it
 
 	reading chan struct{} // has a value while items are read and compared
 
@@ -132,8 +137,9 @@ func (h *Hub) join(name string, sub *subscriber) (*channel, error) {
 	c := h.channels[name]
 	if c == nil {
 		ctx, cancel := context.WithCancel(context.Background())
-		c = &channel{hub: h, name: name, cancel: cancel, ready: make(chan struct{}), wake: make(chan struct{}, 1),
-			reading: make(chan struct{}, 1), subs: map[*subscriber]bool{}, dirty: map[string]bool{}}
+		c = &channel{hub: h, flaws: configuration.NewFlaws(h.o.Logger), name: name, cancel: cancel,
+			ready: make(chan struct{}), wake: make(chan struct{}, 1), reading: make(chan struct{}, 1),
+			subs: map[*subscriber]bool{}, dirty: map[string]bool{}}
 		h.channels[name] = c
 		h.running.Go(func() { c.run(ctx) })
 	}
@@ -254,7 +260,9 @@ func (c *channel) run(ctx context.Context) {
 			return
 		}
 		if err := c.refresh(ctx); err != nil {
-			c.hub.o.Logger.Debug("configuration items are read again", "error", fault.Text(err))
+			if pause > minPause { // not the first failure in a row
+				c.warn("configuration items cannot be read, so subscriptions get no changes", err)
+			}
 			if !wait(ctx, pause) {
 				return
 			}
@@ -264,6 +272,15 @@ func (c *channel) run(ctx context.Context) {
 		}
 		pause = minPause
 	}
+}
+
+// warn logs a warning about a read, but not more than one in warnPause.
+func (c *channel) warn(msg string, err error) {
+	if time.Since(c.warned) < warnPause {
+		return
+	}
+	c.warned = time.Now()
+	c.hub.o.Logger.Warn(msg, "error", fault.Text(err))
 }
 
 // listen connects to the server again and again until ctx ends.
@@ -359,17 +376,46 @@ func (c *channel) refresh(ctx context.Context) error {
 	if len(keys) == 0 && !whole {
 		return nil
 	}
-	if whole {
-		keys = nil
-	}
 	bounded, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
-	items, err := c.hub.o.Source.Read(bounded, keys)
+	var err error
+	if whole {
+		err = c.deliver(bounded, subs, nil)
+		if unreadable(err) {
+			c.warn("configuration items cannot be read all at once, so new items are missed that the server does not "+
+				"report", err)
+			keys, err = known(subs, dirty), nil
+		}
+	}
+	if len(keys) > 0 {
+		err = c.deliver(bounded, subs, keys)
+	}
 	if err != nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.all = c.all || all
 		maps.Copy(c.dirty, dirty)
+	}
+	return err
+}
+
+// deliver reads keys, which are sorted, or all keys if keys is empty. It delivers the changes to the subscriptions. If
+// the given keys cannot be read together, deliver reads them in parts, down to single keys. It leaves out a single key
+// that cannot be read, so that this key does not delay the changes of others.
+func (c *channel) deliver(ctx context.Context, subs []*subscriber, keys []string) error {
+	items, err := c.hub.o.Source.Read(ctx, keys)
+	switch {
+	case unreadable(err) && len(keys) > 1:
+		half := len(keys) / 2
+		if err := c.deliver(ctx, subs, keys[:half]); err != nil {
+			return err
+		}
+		return c.deliver(ctx, subs, keys[half:])
+	case unreadable(err) && len(keys) == 1:
+		c.flaws.Warn(keys[0], "a configuration item cannot be read, and subscriptions do not get its changes",
+			"error", fault.Text(err))
+		return nil
+	case err != nil:
 		return err
 	}
 	present := make(map[string]*configuration.Item, len(items))
@@ -377,9 +423,26 @@ func (c *channel) refresh(ctx context.Context) error {
 		present[items[i].Key] = &items[i]
 	}
 	for _, sub := range subs {
-		sub.compare(present, keys, whole)
+		sub.compare(present, keys, len(keys) == 0)
 	}
 	return nil
+}
+
+// unreadable reports whether a read failed because of the items that were read.
+func unreadable(err error) bool { return fault.Is(err, fault.Corrupt) || fault.Is(err, fault.TooLarge) }
+
+// known returns the sorted keys that the subscriptions know, and those in dirty.
+func known(subs []*subscriber, dirty map[string]bool) []string {
+	all := maps.Clone(dirty)
+	for _, sub := range subs {
+		for k := range sub.known {
+			all[k] = true
+		}
+		for _, k := range sub.keys {
+			all[k] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(all))
 }
 
 // scope returns the sorted keys to read. If whole is true, all keys of the server must be read.

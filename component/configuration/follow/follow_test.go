@@ -23,6 +23,8 @@ type server struct {
 	mu       sync.Mutex
 	items    map[string]string
 	readErr  error
+	broken   string // key of an item that cannot be read
+	most     int    // largest number of items of one read; 0 = no limit
 	listen   error  // error of the next Listen; nil = Listen connects
 	silent   string // why changes are not reported
 	reports  follow.Reports
@@ -42,6 +44,12 @@ func (s *server) Read(_ context.Context, keys []string) ([]configuration.Item, e
 	for _, k := range slices.Sorted(maps.Keys(s.items)) {
 		if len(keys) == 0 || slices.Contains(keys, k) {
 			out = append(out, configuration.Item{Key: k, Value: s.items[k]})
+			if k == s.broken {
+				return nil, fault.New(fault.Corrupt, "test", k+" is broken")
+			}
+			if s.most > 0 && len(out) > s.most {
+				return nil, fault.New(fault.TooLarge, "test", "too many items")
+			}
 		}
 	}
 	return out, nil
@@ -192,9 +200,52 @@ func TestHub_FailedReadIsRepeated(t *testing.T) {
 		b.set("a", "2")
 		b.reports.Changed("a")
 		b.idle(10 * time.Second)
+		if n := strings.Count(b.log.String(), "WARN"); n != 1 {
+			b.t.Errorf("%d warnings:\n%s", n, b.log.String())
+		}
 		b.update(func() { b.readErr = nil })
 		b.want("a=2")
 	})
+}
+
+func TestHub_BrokenItemDelaysNoOther(t *testing.T) {
+	for name, keys := range map[string][]string{"of all keys": nil, "of some keys": {"a", "b", "c"}} {
+		t.Run(name, func(t *testing.T) {
+			in(t, plain, func(b *bed) {
+				b.update(func() { b.broken = "b" })
+				b.set("a", "2", "b", "2", "c", "2")
+				b.reports.Changed("a", "b", "c")
+				b.want("a=2", "c=2")
+				b.set("a", "3", "c", "")
+				b.idle(58 * time.Second)
+				b.want("a=3", "c=") // the server has not reported these changes
+				b.update(func() { b.broken = "" })
+				b.reports.Changed("b")
+				b.want("b=2")
+				if n := strings.Count(b.log.String(), "b is broken"); n < 1 || n > 2 {
+					b.t.Errorf("%d warnings:\n%s", n, b.log.String())
+				}
+			}, keys...)
+		})
+	}
+}
+
+// Two subscriptions of one channel want more items together than one read may have.
+func TestHub_ReadsInPartsWhatIsTooLargeTogether(t *testing.T) {
+	in(t, plain, func(b *bed) {
+		b.set("c", "1", "d", "1")
+		other, err := b.hub.Subscribe(b.t.Context(), "main", []string{"c", "d"}, false)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		defer other.Close()
+		b.update(func() { b.most = 3 })
+		b.set("a", "2", "b", "2", "c", "2", "d", "2")
+		b.reports.Changed()
+		b.want("a=2", "b=2")
+		b.sub = other
+		b.want("c=2", "d=2")
+	}, "a", "b")
 }
 
 func TestHub_PollsASilentServer(t *testing.T) {

@@ -82,7 +82,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return nil, err
 	}
 	table := o.Metadata.Text("table")
-	s := &Store{client: client, source: source{client, table}, channel: o.Metadata.Text("notifyChannel")}
+	s := &Store{client: client, source: source{client, table, configuration.NewFlaws(o.Logger)},
+		channel: o.Metadata.Text("notifyChannel")}
 	s.hub = follow.New(follow.Options{Source: s.source, Logger: o.Logger, Poll: o.Poll})
 	if err := outside.Wait(ctx, s.source.check); err != nil {
 		_ = client.Close() // the error of check is more useful
@@ -123,6 +124,7 @@ func (s *Store) Close() error {
 type source struct {
 	client *pgstate.Client
 	table  string
+	flaws  *configuration.Flaws
 }
 
 const op = "postgresql.Get"
@@ -150,7 +152,8 @@ func (s source) check(ctx context.Context) error {
 	return err
 }
 
-// Read implements follow.Source.
+// Read implements follow.Source. An item whose metadata cannot be read has no metadata. Otherwise every read of all
+// keys, and every subscription, would fail.
 func (s source) Read(ctx context.Context, keys []string) ([]configuration.Item, error) {
 	sql, args := columns+s.table, []any(nil)
 	if len(keys) > 0 {
@@ -166,8 +169,8 @@ func (s source) Read(ctx context.Context, keys []string) ([]configuration.Item, 
 		}
 		var err error
 		if i.Metadata, err = metadataOf(pairs); err != nil {
-			return &fault.Error{Code: fault.Corrupt, Op: op, Key: i.Key, Err: err,
-				Msg: "the metadata of " + i.Key + " in " + s.table + " is no JSON object"}
+			s.flaws.Warn(i.Key, "a configuration item has no metadata: what the table has is no JSON object", "hint",
+				"write a JSON object into the column metadata of "+s.table)
 		}
 		if i.Deleted() { // an empty item means a deletion
 			return nil

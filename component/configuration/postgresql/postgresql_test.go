@@ -142,6 +142,22 @@ func TestStore_HighestVersionCounts(t *testing.T) {
 	}
 }
 
+// An item whose metadata are no object must not keep the others from their subscribers.
+func TestStore_UnreadableMetadata(t *testing.T) {
+	srv := databases.Start(t)
+	s := newSubject(srv, "PRIMARY KEY")
+	store := open(t, srv, "table", s.table, "notifyChannel", s.table+"_channel")
+	seen := configurationtest.Listen(t, store)
+	srv.Do("INSERT INTO " + s.table + " VALUES ('bad', 'b', '1', '[]'), ('good', 'g', '1', '{}')")
+	seen.Value(t, "bad", "b")
+	seen.Value(t, "good", "g")
+	found, err := store.Get(t.Context(), configuration.GetRequest{})
+	testutil.Must(t, err)
+	if len(found.Items) != 2 || found.Items[0].Value != "b" || found.Items[0].Metadata != nil {
+		t.Errorf("%+v", found.Items)
+	}
+}
+
 // TestStore_ChannelOfRequest names the channel in the metadata of the subscription, as applications of Dapr do.
 func TestStore_ChannelOfRequest(t *testing.T) {
 	srv := databases.Start(t)

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -32,9 +31,6 @@ func Fields() []component.Field { return redisstate.ClientFields() }
 
 // portion is how many keys are read in one round trip.
 const portion = 256
-
-// maxSkipped is the maximum number of skipped keys that a store logs.
-const maxSkipped = 100
 
 // Options are the settings of a store.
 type Options struct {
@@ -58,7 +54,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{client: client, source: source{client, &skipped{log: o.Logger}}}
+	s := &Store{client: client, source: source{client, configuration.NewFlaws(o.Logger)}}
 	s.hub = follow.New(follow.Options{Source: s.source, Logger: o.Logger, Poll: o.Poll})
 	return s, nil
 }
@@ -84,8 +80,8 @@ func (s *Store) Close() error {
 
 // source implements follow.Source.
 type source struct {
-	client  *redisstate.Client
-	skipped *skipped
+	client *redisstate.Client
+	flaws  *configuration.Flaws
 }
 
 // Read implements follow.Source. It leaves out items that are not UTF-8. gRPC cannot send such an item, so every read
@@ -113,7 +109,8 @@ func (s source) Read(ctx context.Context, keys []string) ([]configuration.Item, 
 				continue
 			}
 			if !utf8.ValidString(k) || !utf8.ValidString(texts[k]) {
-				s.skipped.add(k)
+				s.flaws.Warn(k, "a configuration item is left out, because its key or its value is not UTF-8",
+					"hint", "write it as UTF-8, or use another database for other data")
 				continue
 			}
 			if err := tally.Add(op, &item); err != nil {
@@ -123,30 +120,6 @@ func (s source) Read(ctx context.Context, keys []string) ([]configuration.Item, 
 		}
 	}
 	return out, nil
-}
-
-// skipped logs the keys that a store leaves out.
-type skipped struct {
-	log  *slog.Logger
-	mu   sync.Mutex
-	keys map[string]bool // keys that were logged
-}
-
-// add logs a key, but no key twice, and no more than maxSkipped keys.
-func (s *skipped) add(key string) {
-	s.mu.Lock()
-	logged := s.keys[key] || len(s.keys) >= maxSkipped
-	if !logged {
-		if s.keys == nil {
-			s.keys = map[string]bool{}
-		}
-		s.keys[key] = true
-	}
-	s.mu.Unlock()
-	if !logged {
-		s.log.Warn("a configuration item is left out, because its key or its value is not UTF-8",
-			"key", strconv.QuoteToASCII(key), "hint", "write it as UTF-8, or use another database for other data")
-	}
 }
 
 // itemOf parses a Redis string in Dapr's form value||version. The version may be missing.
