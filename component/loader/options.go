@@ -52,9 +52,9 @@ type Options struct {
 	// SecretMetrics are the metrics of secret stores; nil = they are not counted.
 	SecretMetrics *secretstores.Metrics
 
-	onlyState   string // open only this state store and the secret stores; empty = everything
-	keepDefault bool   // open DefaultState also beside other stores
-	actorStore  string // the open state store that has the actor state; empty = none
+	onlyState   string      // open only this state store and the secret stores; empty = everything
+	keepDefault bool        // open DefaultState also beside other stores
+	actors      *actorStore // has or had the actor state in the previous set; nil = none
 }
 
 func (o Options) validate() error {

@@ -446,10 +446,10 @@ func (b *planner) unit(spec *component.Spec) (*unit, error) {
 }
 
 // onlyOneActorStore returns an error if more than one store is configured to hold the actor state. Open calls it a
-// second time after resolving references, because the setting may be a reference. If an open store already holds the
-// actor state, onlyOneActorStore returns nil, and movesActors checks each store instead.
+// second time after resolving references, because the setting may be a reference. If the previous set has a store
+// for the actor state, onlyOneActorStore returns nil, and movesActors checks each store instead.
 func (o Options) onlyOneActorStore(units []*unit) error {
-	if o.actorStore != "" {
+	if o.actors != nil {
 		return nil
 	}
 	var first *unit

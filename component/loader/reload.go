@@ -56,14 +56,13 @@ func Reload(ctx context.Context, o Options, old *Set) (*Set, Changes, error) {
 	if o.DefaultState != nil && !old.hasDefault(o.DefaultState.Name) {
 		o.DefaultState = nil // a running node does not get a store that no file declares
 	}
-	if actors, ok := old.ActorStore(); ok {
-		o.actorStore = actors.Name
-	}
+	o.actors = old.actors
 	plan, err := Read(o)
 	if err != nil {
 		return nil, Changes{}, err
 	}
 	p := &opening{options: o, set: newSet(plan), old: old}
+	p.set.actors = old.actors
 	if err := p.run(ctx, plan); err != nil {
 		c := changes(p.set, old)
 		return nil, Changes{}, joinClose(err, c.Close())
@@ -78,7 +77,8 @@ func Reload(ctx context.Context, o Options, old *Set) (*Set, Changes, error) {
 
 // hasDefault reports whether the set has the default state store, which no file declares.
 func (s *Set) hasDefault(name string) bool {
-	return slices.ContainsFunc(s.statuses, func(c component.Status) bool { return c.Name == name && c.Pos.File == "" })
+	e := s.entries[entryKey{blockState, name}]
+	return e != nil && e.spec.Pos.File == ""
 }
 
 // has reports whether the set contains a component with the building block and the name of u. A nil set contains
@@ -118,17 +118,37 @@ func (p *opening) takeOver(u *unit) {
 	e.list(p.set, u)
 }
 
-// movesActors returns an error if the component is configured to hold the actor state, but another open store already
-// holds it. Without this check, the actors would lose their state.
+// movesActors returns an error if the document of u moves the actor state: another store gets it, or the store that
+// has it loses it or changes its type. Without this check, the actors would lose their state.
 func (p *opening) movesActors(u *unit) error {
-	now := p.options.actorStore
-	if now == "" || !u.claimsActors() || u.spec.Name == now {
-		return nil
+	now := p.options.actors
+	switch {
+	case now == nil:
+	case u.spec.Name != now.name && u.claimsActors():
+		return u.failed(u.spec.Pos, p.actorsStay("if "+now.name+" is not to have it, restart the node; otherwise "+
+			"remove "+state.MetadataActorStateStore+" here"))
+	case u.spec.Name == now.name && (u.typ() != now.typ || !u.claimsActors()):
+		return u.failed(u.spec.Pos, p.actorsStay("restart the node, or keep the type "+now.typ+" and "+
+			state.MetadataActorStateStore+`: "true"`))
 	}
-	return u.failed(u.spec.Pos, &fault.Error{Code: fault.Invalid, Op: "loader.Reload",
-		Msg: "the store " + now + " has the actor state, which cannot move to another store while the node runs",
-		Hint: "if " + now + " is not to have it, restart the node; otherwise remove " + state.MetadataActorStateStore +
-			" here"})
+	return nil
+}
+
+func (p *opening) actorsStay(hint string) error {
+	return &fault.Error{Code: fault.Invalid, Op: "loader.Reload", Hint: hint, Msg: "the store " +
+		p.options.actors.name + " has the actor state, which cannot move to another store while the node runs"}
+}
+
+// keepActors keeps the store with the actor state if no file declares it any more.
+func (p *opening) keepActors(declared []*unit) {
+	now := p.options.actors
+	if now == nil || slices.ContainsFunc(declared, func(u *unit) bool { return u.spec.Name == now.name }) {
+		return
+	}
+	if e := p.old.entries[entryKey{blockState, now.name}]; e != nil {
+		u := &unit{spec: e.spec}
+		p.keep(u, u.failed(component.Pos{}, p.actorsStay("restart the node, or declare "+now.name+" again")))
+	}
 }
 
 // Compare returns the differences between a previous set and a new one. Changes.Close closes the components that

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/component/loader"
 	"github.com/quorate/quorate/component/lock"
 )
@@ -186,6 +187,136 @@ func TestReload_UnchangedComponentWithIgnoreErrorsStays(t *testing.T) {
 		t.Error("the store that did not change is gone")
 	}
 	if err := now.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Whatever changes in the files, the store with the actor state keeps it until the node restarts. Each step is reloaded
+// several times, as a node does.
+func TestReload_ActorStateStays(t *testing.T) {
+	actorDoc := func(name, typ, claim string) string {
+		return doc(name, typ, "url=value: u", "actorStateStore=value: '"+claim+"'")
+	}
+	const refused = "cannot move to another store while the node runs"
+	for name, steps := range map[string][]struct {
+		files  []string
+		failed int
+	}{
+		"another store claims it": {{[]string{actorDoc("a", "state.fake", "true"),
+			actorDoc("b", "state.fake", "true")}, 1}},
+		"the claim moves": {{[]string{actorDoc("a", "state.fake", "false"), actorDoc("b", "state.fake", "true")}, 2}},
+		"the claim moves in two steps": {{[]string{actorDoc("a", "state.fake", "false")}, 1},
+			{[]string{actorDoc("a", "state.fake", "false"), actorDoc("b", "state.fake", "true")}, 2}},
+		"the type changes":     {{[]string{actorDoc("a", "state.other", "true")}, 1}},
+		"the store is gone":    {{[]string{doc("c", "state.plain")}, 1}},
+		"the store is renamed": {{[]string{actorDoc("b", "state.fake", "true")}, 2}},
+		"the name is taken":    {{[]string{doc("a", "pubsub.fake"), actorDoc("b", "state.fake", "true")}, 2}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig()
+			r.Factories.State["state.other"] = r.Factories.State["state.fake"]
+			original := actorDoc("a", "state.fake", "true")
+			set := r.mustOpen(t, original)
+			before, _ := set.ActorStore()
+			reload := func(want int) {
+				t.Helper()
+				next, c, err := loader.Reload(t.Context(), r.Options, set)
+				if err != nil || len(c.Failed) != want || want > 0 && !strings.Contains(c.Failed[0].Error(), refused) {
+					t.Fatalf("%+v %v", c, err)
+				}
+				if now, ok := next.ActorStore(); !ok || now != before {
+					t.Errorf("the actor state is in %+v", now)
+				}
+				if err := c.Close(); err != nil {
+					t.Error(err)
+				}
+				set = next
+			}
+			for _, step := range steps {
+				write(t, filepath.Join(r.Paths[0], "00.yaml"), strings.Join(step.files, "---\n"))
+				for range 3 {
+					reload(step.failed)
+				}
+			}
+			write(t, filepath.Join(r.Paths[0], "00.yaml"), original)
+			reload(0)
+			if strings.Contains(r.world.log(), "close:a") {
+				t.Error("the store with the actor state was closed")
+			}
+			if err := set.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// If the store with the actor state fails with ignoreErrors, another store still cannot have the actor state.
+func TestReload_ActorStateStaysWithItsFailedStore(t *testing.T) {
+	r := newRig()
+	actorDoc := func(name, fail string) string {
+		return doc(name, "state.fake", "ignoreErrors: true", "url=value: u", "actorStateStore=value: 'true'",
+			"fail=value: '"+fail+"'")
+	}
+	set := r.mustOpen(t, actorDoc("a", "false"))
+	file := filepath.Join(r.Paths[0], "00.yaml")
+	for _, one := range []struct {
+		text   string
+		failed int
+		name   string
+	}{
+		{actorDoc("a", "true"), 0, ""},
+		{actorDoc("a", "true") + "---\n" + actorDoc("b", "false"), 1, ""},
+		{actorDoc("b", "false"), 1, ""},
+		{actorDoc("a", "false"), 0, "a"},
+	} {
+		write(t, file, one.text)
+		for range 2 {
+			next, c, err := loader.Reload(t.Context(), r.Options, set)
+			if err != nil || len(c.Failed) != one.failed {
+				t.Fatalf("%+v %v", c, err)
+			}
+			if now, ok := next.ActorStore(); ok != (one.name != "") || ok && now.Name != one.name {
+				t.Errorf("the actor state is in %+v", now)
+			}
+			set = next
+		}
+	}
+	if err := set.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// The default state store stays while a file declares a store of its name that cannot replace it.
+func TestReload_DefaultStateStoreOutlivesItsName(t *testing.T) {
+	dir := t.TempDir()
+	o := reloadOptions(t, dir)
+	o.DefaultState = &component.Spec{Name: "statestore", Type: "state.fake",
+		Metadata: []component.Item{{Name: "url", Value: "u"}}}
+	set, err := loader.Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, _ := set.ActorStore()
+	for _, declared := range []bool{true, false} {
+		failed := 0
+		if declared {
+			failed = 1
+			writeFile(t, dir, "a.yaml", doc("statestore", "state.plain"))
+		} else if err := os.Remove(filepath.Join(dir, "a.yaml")); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			next, c, err := loader.Reload(t.Context(), o, set)
+			if err != nil || len(c.Failed) != failed {
+				t.Fatalf("declared %t: %+v %v", declared, c, err)
+			}
+			if now, ok := next.ActorStore(); !ok || now != before {
+				t.Errorf("declared %t: the actor state is in %+v", declared, now)
+			}
+			set = next
+		}
+	}
+	if err := set.Close(); err != nil {
 		t.Error(err)
 	}
 }

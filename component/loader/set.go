@@ -29,8 +29,9 @@ type Set struct {
 	endpoints      []*Endpoint
 	subscriptions  []component.Subscription
 	entries        map[entryKey]*entry
-	closers        []*closer // in the order of opening
-	ignored        []error   // errors of components with ignoreErrors
+	closers        []*closer   // in the order of opening
+	ignored        []error     // errors of components with ignoreErrors
+	actors         *actorStore // has or had the actor state in this set or a previous one; nil = none
 
 	once     sync.Once
 	closeErr error
@@ -64,6 +65,9 @@ type entry struct {
 	closing *closer
 	list    func(*Set, *unit) // adds the component to the lists of another set
 }
+
+// actorStore identifies the store with the actor state.
+type actorStore struct{ name, typ string }
 
 // Ignored returns the errors of components with ignoreErrors that could not be opened.
 func (s *Set) Ignored() []error { return slices.Clone(s.ignored) }
@@ -150,6 +154,9 @@ func (s *Set) Close() error {
 }
 
 func (s *Set) addStateStore(u *unit, i *state.Instance, closing func() error) {
+	if i.ActorStore {
+		s.actors = &actorStore{i.Name, i.Type}
+	}
 	s.add(u, &closer{name: i.Name, close: closing}, func(s *Set, u *unit) { s.listStateStore(u, i) })
 }
 
