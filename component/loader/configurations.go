@@ -39,10 +39,6 @@ func (p *opening) configurationStore(ctx context.Context, u *unit) error {
 	if p.carry(u) {
 		return nil
 	}
-	if p.old.has(u) && u.configuration.Volatile {
-		p.keep(u, u.failed(u.spec.Pos, volatileChanged()))
-		return nil
-	}
 	store, err := u.configuration.Open(ctx, ConfigurationConfig{
 		Name: u.spec.Name, Namespace: p.options.Namespace, Type: u.typ(), Version: u.spec.Version,
 		Metadata: u.values, Logger: u.logger(p.options.Logger),

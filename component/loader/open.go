@@ -233,23 +233,12 @@ func (p *opening) secretStore(ctx context.Context, u *unit) error {
 	return nil
 }
 
-// volatileChanged is the error of a changed store that would lose its values.
-func volatileChanged() error {
-	return &fault.Error{Code: fault.Invalid, Op: "loader.Reload",
-		Msg:  "a changed store of this type takes effect with a restart of the node: it would lose its values now",
-		Hint: "restart the node"}
-}
-
 func (p *opening) stateStore(ctx context.Context, u *unit) error {
 	if err := p.movesActors(u); err != nil {
 		p.keep(u, err)
 		return nil
 	}
 	if p.carry(u) {
-		return nil
-	}
-	if p.old.has(u) && u.state.Volatile {
-		p.keep(u, u.failed(u.spec.Pos, volatileChanged()))
 		return nil
 	}
 	set, err := settings(u.values)

@@ -48,10 +48,6 @@ func (p *opening) pubSub(ctx context.Context, u *unit) error {
 	if p.carry(u) {
 		return nil
 	}
-	if p.old.has(u) && u.pubsub.Volatile {
-		p.keep(u, u.failed(u.spec.Pos, volatileChanged()))
-		return nil
-	}
 	topics, err := topicsOf(u.values)
 	if err != nil {
 		return u.failed(u.spec.Pos, err)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/quorate/quorate/component"
+	"github.com/quorate/quorate/component/configuration"
 	"github.com/quorate/quorate/component/loader"
 	"github.com/quorate/quorate/component/pubsub"
 	"github.com/quorate/quorate/component/pubsub/inmemory"
@@ -53,6 +54,41 @@ func TestOpen_DefaultPubSubYieldsToItsName(t *testing.T) {
 	set = r.mustOpen(t, doc("pubsub", "pubsub.fake", "consumerID=value: mine"))
 	if i, ok := set.PubSub("pubsub"); !ok || i.Group("shop") != "mine" || len(set.PubSubs()) != 1 {
 		t.Errorf("declared in a file: %+v", i)
+	}
+}
+
+// Whether the open component would lose what it holds depends on its own type, not on the type of the changed document.
+func TestReload_VolatileTypeOfTheOpenComponentDecides(t *testing.T) {
+	for _, c := range []struct {
+		from, to string
+		stays    bool
+	}{
+		{"pubsub.fake", "pubsub.kept", true}, {"pubsub.kept", "pubsub.fake", false},
+		{"configuration.lost", "configuration.kept", true}, {"configuration.kept", "configuration.lost", false},
+		{"state.lost", "state.plain", true}, {"state.plain", "state.lost", false},
+	} {
+		r := newRig()
+		r.Factories.PubSub["pubsub.kept"] = loader.PubSubFactory{Open: openPubSub}
+		lost := r.Factories.State["state.plain"]
+		lost.Volatile = true
+		r.Factories.State["state.lost"] = lost
+		open := func(context.Context, loader.ConfigurationConfig) (configuration.Store, error) {
+			return idleItems{}, nil
+		}
+		r.Factories.Configuration = map[string]loader.ConfigurationFactory{"configuration.kept": {Open: open},
+			"configuration.lost": {Open: open, Volatile: true}}
+		old := r.mustOpen(t, doc("orders", c.from))
+		write(t, filepath.Join(r.Paths[0], "00.yaml"), doc("orders", c.to))
+		now, changes, err := loader.Reload(t.Context(), r.Options, old)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if stays := len(changes.Failed) == 1; stays != c.stays || stays == (len(changes.Changed) == 1) {
+			t.Errorf("%s to %s: %+v", c.from, c.to, changes)
+		}
+		if err := now.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

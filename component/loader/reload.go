@@ -90,12 +90,34 @@ func (s *Set) hasUnchanged(u *unit) bool {
 	return s.has(u) && reflect.DeepEqual(s.entries[u.key()].spec, u.spec)
 }
 
-// carry reports whether the configuration of u is unchanged. If so, it adds the component from the previous set to
-// the new set.
+// content returns a copy of s without its positions in the file.
+func content(s *component.Spec) component.Spec {
+	c := *s
+	c.Pos, c.TypePos = component.Pos{}, component.Pos{}
+	c.Metadata = slices.Clone(c.Metadata)
+	for i := range c.Metadata {
+		c.Metadata[i].Pos = component.Pos{}
+	}
+	return c
+}
+
+// carry adds the component of the previous set to the new set if the configuration of u is unchanged. If it has
+// changed and the component would lose what it holds, carry keeps the component and records a failure. Otherwise it
+// returns false, and the caller opens the component.
 func (p *opening) carry(u *unit) bool {
-	if p.old.has(u) && p.old.entries[u.key()].digest == u.digest {
+	if !p.old.has(u) {
+		return false
+	}
+	switch e := p.old.entries[u.key()]; {
+	case e.digest == u.digest:
 		p.takeOver(u)
-		p.old.entries[u.key()].spec = u.spec
+		e.spec = u.spec
+		return true
+	case e.volatile:
+		p.keep(u, u.failed(u.spec.Pos, &fault.Error{Code: fault.Invalid, Op: "loader.Reload",
+			Msg: "the change takes effect with a restart of the node: the open component of type " + e.spec.Type +
+				" would lose what it holds",
+			Hint: "restart the node"}))
 		return true
 	}
 	return false

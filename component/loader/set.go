@@ -60,10 +60,11 @@ type entryKey struct{ block, name string }
 
 // entry is one open component, as Reload needs it.
 type entry struct {
-	digest  string
-	spec    *component.Spec // content of the last document with this digest
-	closing *closer
-	list    func(*Set, *unit) // adds the component to the lists of another set
+	digest   string
+	spec     *component.Spec // content of the last document with this digest
+	volatile bool            // loses what it holds when it is closed
+	closing  *closer
+	list     func(*Set, *unit) // adds the component to the lists of another set
 }
 
 // actorStore identifies the store with the actor state.
@@ -75,7 +76,7 @@ func (s *Set) Ignored() []error { return slices.Clone(s.ignored) }
 // add adds an open component to the set. The function list adds the component to the lists of a set; Reload calls it
 // again for the next set.
 func (s *Set) add(u *unit, closing *closer, list func(*Set, *unit)) {
-	s.entries[u.key()] = &entry{u.digest, u.spec, closing, list}
+	s.entries[u.key()] = &entry{u.digest, u.spec, u.volatile(), closing, list}
 	s.closers = append(s.closers, closing)
 	list(s, u)
 }

@@ -53,6 +53,11 @@ func (u *unit) claimsActors() bool {
 	return u.actor || u.values.Bool(state.MetadataActorStateStore)
 }
 
+// volatile reports whether the component loses what it holds when it is closed.
+func (u *unit) volatile() bool {
+	return u.state.Volatile || u.configuration.Volatile || u.pubsub.Volatile
+}
+
 // opened returns the error for a failure of a factory. It hides the values of references, because the factory may
 // have quoted them.
 func (u *unit) opened(err error) error {
