@@ -87,7 +87,7 @@ func (s *Set) has(u *unit) bool { return s != nil && s.entries[u.key()] != nil }
 
 // hasUnchanged reports whether the set contains a component that was opened with the document of u.
 func (s *Set) hasUnchanged(u *unit) bool {
-	return s.has(u) && reflect.DeepEqual(s.entries[u.key()].spec, u.spec)
+	return s.has(u) && reflect.DeepEqual(content(s.entries[u.key()].spec), content(u.spec))
 }
 
 // content returns a copy of s without its positions in the file.

@@ -176,6 +176,7 @@ func TestReload_UnchangedComponentWithIgnoreErrorsStays(t *testing.T) {
 	if failed := old.Ignored(); len(failed) > 0 {
 		t.Fatal(failed)
 	}
+	writeFile(t, dir, "a.yaml", "# The document has moved by one line.\n"+a)
 	writeFile(t, dir, "vault.yaml", strings.Replace(vault, "false", "true", 1))
 	now, c, err := loader.Reload(t.Context(), o, old)
 	if err != nil || strings.Join(c.Removed, ",") != "secretstores vault" || len(c.Ignored) != 1 ||
