@@ -2,6 +2,7 @@ package loader
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"strings"
@@ -37,9 +38,18 @@ func PubSubFields() []component.Field {
 		{Name: pubsub.MetadataConsumerID, Check: checkConsumerID},
 		{Name: pubsub.MetadataPublishingScopes, Security: true, Check: scopes},
 		{Name: pubsub.MetadataSubscriptionScopes, Security: true, Check: scopes},
-		{Name: pubsub.MetadataAllowedTopics, Security: true},
-		{Name: pubsub.MetadataProtectedTopics, Security: true},
+		{Name: pubsub.MetadataAllowedTopics, Security: true, Check: checkTopics},
+		{Name: pubsub.MetadataProtectedTopics, Security: true, Check: checkTopics},
 	}
+}
+
+// checkTopics returns an error if text is not empty and names no topic. Without this check, such a text would permit
+// all topics.
+func checkTopics(text string) error {
+	if text != "" && len(pubsub.ParseTopics(text)) == 0 {
+		return errors.New("names no topic")
+	}
+	return nil
 }
 
 func checkConsumerID(text string) error { return pubsub.CheckGroup(text) }

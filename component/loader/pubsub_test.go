@@ -41,6 +41,18 @@ func TestOpen_PubSub(t *testing.T) {
 	}
 }
 
+func TestOpen_PubSubRefusesListWithoutTopics(t *testing.T) {
+	for _, name := range []string{"allowedTopics", "protectedTopics"} {
+		for _, text := range []string{",", " ", " , ,"} {
+			if _, err := newRig().open(t, doc("orders", "pubsub.fake", name+"=value: '"+text+"'")); err == nil ||
+				!strings.Contains(err.Error(), "names no topic") {
+				t.Errorf("%s %q: %v", name, text, err)
+			}
+		}
+		newRig().mustOpen(t, doc("orders", "pubsub.fake", name+"=value: ''"))
+	}
+}
+
 func TestOpen_DefaultPubSubYieldsToItsName(t *testing.T) {
 	byDefault := &component.Spec{Name: "pubsub", Type: "pubsub.fake"}
 	r := newRig()
