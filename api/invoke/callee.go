@@ -98,6 +98,7 @@ func (c *Callee) Take(in *Inbound) (Answer, error) {
 	}
 	c.sessions.Inbound(in.Target, in.Trace, in.Session)
 	c.sessions.Follow(in.Target, in.Trace, in.Session)
+	in.Request.RemoteAddr = in.Remote // for middleware
 	h := in.Request.Header
 	h["Dapr-Caller-App-Id"] = []string{in.Caller.ID}
 	h["Dapr-Caller-Namespace"] = []string{orDefault(in.Caller.Namespace)}

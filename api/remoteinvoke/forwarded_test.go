@@ -6,6 +6,9 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/invoke"
 )
 
 func TestForwarded_HasAdvertisedAddress(t *testing.T) {
@@ -31,6 +34,31 @@ func TestForwarded_HasAdvertisedAddress(t *testing.T) {
 		h := <-got
 		if have := [3]string{h.Get("X-Forwarded-For"), h.Get("X-Forwarded-Host"), h.Get("Forwarded")}; have != want {
 			t.Errorf("%q: %q", address, have)
+		}
+	}
+}
+
+// recorder is an application that records the network addresses of its callers.
+type recorder chan string
+
+// RoundTrip implements invoke.Channel.
+func (c recorder) RoundTrip(r *http.Request) (*http.Response, error) {
+	c <- r.RemoteAddr
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
+}
+
+func TestRemoteAddress_ReachesTheMiddlewareOfTheCallee(t *testing.T) {
+	a, b := pair(t, describe)
+	got := make(recorder, 1)
+	b.callee.Serve(map[api.App]invoke.Channel{b.app: got}, nil)
+	for _, from := range []*node{a, b} {
+		answer, err := client(t).Get(from.url("/v1.0/invoke/web/method/x"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		body(t, answer)
+		if at, err := netip.ParseAddrPort(<-got); err != nil || !at.Addr().IsLoopback() {
+			t.Errorf("from node %s: %s, %v", from.name, at, err)
 		}
 	}
 }

@@ -18,3 +18,15 @@ func TestMethodOf_RefusesAnotherMethodThanThePath(t *testing.T) {
 		}
 	}
 }
+
+func TestRemoteOf_LoopbackAddressesAreThoseOfTheNode(t *testing.T) {
+	const node = "192.0.2.9:50001"
+	for address, want := range map[string]string{
+		"192.0.2.1:80": "192.0.2.1:80", "[2001:db8::1]:80": "[2001:db8::1]:80", "127.0.0.1:80": node,
+		"127.0.0.9:80": node, "[::1]:80": node, "[::ffff:127.0.0.1]:80": node, "": node, "@": node,
+	} {
+		if got := remoteOf(address, node); got != want {
+			t.Errorf("%q: %q, want %q", address, got, want)
+		}
+	}
+}

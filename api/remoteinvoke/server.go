@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"sync"
 	"time"
@@ -146,7 +147,7 @@ func (s *Server) inbound(w http.ResponseWriter, r *http.Request, body io.ReadClo
 	in := &invoke.Inbound{
 		Target: target, Caller: invoke.Caller{App: caller}, Method: method,
 		Trace: api.TraceID(first(r.Header, "Traceparent")), Session: first(r.Header, headerSession),
-		Remote: first(r.Header, headerRemote),
+		Remote: remoteOf(first(r.Header, headerRemote), r.RemoteAddr),
 	}
 	if conn, ok := r.Context().Value(connKey{}).(net.Conn); ok {
 		if domain, ok := s.config.Prove(peer.RemotePeer(conn), caller); ok {
@@ -156,6 +157,16 @@ func (s *Server) inbound(w http.ResponseWriter, r *http.Request, body io.ReadClo
 	in.Request = outgoing(httpcopy.Informational(w, r, invoke.CleanHeader), r, body)
 	in.Request.URL = invoke.MethodURL(method, query, mark)
 	return in, nil
+}
+
+// remoteOf returns the network address of the calling application. address is its address at the calling node, whose
+// own address is node. If the application runs on the host of that node, remoteOf returns node, because a loopback
+// address or a Unix socket identifies no host.
+func remoteOf(address, node string) string {
+	if at, err := netip.ParseAddrPort(address); err != nil || at.Addr().Unmap().IsLoopback() {
+		return node
+	}
+	return address
 }
 
 // methodOf returns the method of a call. It parses the method from text, in which it is percent-encoded, or from path
