@@ -1,6 +1,8 @@
 package bearer_test
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
 	"encoding/base64"
@@ -13,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-jose/go-jose/v4"
 	"github.com/golang-jwt/jwt/v5"
 
 	"github.com/quorate/quorate/component"
@@ -106,6 +109,43 @@ func TestBearer_ChecksTokens(t *testing.T) {
 				t.Errorf("%s: %s, %v", name, refusal.Message, refusal.Header)
 			}
 		}
+	}
+}
+
+// A component with jwksURL accepts each algorithm that needs no shared secret, because no configuration lists some.
+func TestBearer_KeysURLAllowsEllipticCurves(t *testing.T) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: "1"}}})
+	}))
+	defer server.Close()
+	b := open(t, component.Property{Name: "issuer", Value: issuerName}, component.Property{Name: "audience",
+		Value: "shop"}, component.Property{Name: "jwksURL", Value: server.URL})
+	claims := jwt.MapClaims{"iss": issuerName, "aud": "shop", "exp": time.Now().Add(time.Hour).Unix()}
+	filter := func(method jwt.SigningMethod, key any) int {
+		token := jwt.NewWithClaims(method, claims)
+		token.Header["kid"] = "1"
+		text, err := token.SignedString(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := httptest.NewRequest("GET", "/", nil)
+		r.Header.Set("Authorization", "Bearer "+text)
+		err = b.Filter(r)
+		if code := status(err); code != 0 || err == nil {
+			return code
+		}
+		t.Error(err)
+		return 0
+	}
+	if code := filter(jwt.SigningMethodES256, key); code != 0 {
+		t.Errorf("ES256: status %d", code)
+	}
+	if code := filter(jwt.SigningMethodHS256, []byte("shared")); code != 401 {
+		t.Errorf("HS256: status %d", code)
 	}
 }
 

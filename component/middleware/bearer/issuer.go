@@ -51,7 +51,7 @@ func newIssuer(name, keysURL string) *issuer {
 	i.configs = flight.New[*config](fetchTime, failRest)
 	i.fetches = flight.New[[]jose.JSONWebKey](fetchTime, failRest)
 	if keysURL != "" {
-		i.config = &config{keysURL: keysURL}
+		i.config = &config{keysURL: keysURL, algorithms: asymmetric()}
 	}
 	return i
 }
