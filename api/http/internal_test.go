@@ -291,3 +291,17 @@ func TestDirect_TakesOnlyReadsOfOneKeyAndSaves(t *testing.T) {
 		}
 	}
 }
+
+func TestCollapsed_KeepsKeys(t *testing.T) {
+	for _, c := range []struct{ verb, path, want string }{
+		{"GET", "//v1.0//lock//locks/a//b/", "/v1.0/lock/locks/a//b/"},
+		{"GET", "/v1.0/lock/locks//a", "/v1.0/lock/locks//a"},
+		{"POST", "/v1.0/lock/locks//renew", "/v1.0/lock/locks/renew"},
+		{"GET", "//v1.0//state//orders/a//b", "/v1.0/state/orders/a//b"},
+		{"POST", "/v1.0/state//orders//", "/v1.0/state/orders/"},
+	} {
+		if got := collapsed(c.verb, c.path); got != c.want {
+			t.Errorf("%s %s: %s, want %s", c.verb, c.path, got, c.want)
+		}
+	}
+}
