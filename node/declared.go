@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"net/http"
 	"reflect"
 	"strings"
@@ -81,8 +82,17 @@ func (n *Node) applyRules(set *loader.Set, full bool) error {
 	if err != nil {
 		return err
 	}
+	traced, tracer := exportOf(rules.Conf.Tracing), (*tracing.Tracer)(nil) // nil = tracing does not change
+	if full && !reflect.DeepEqual(n.apis.traced, traced) {
+		if tracer, err = tracing.Open(context.Background(), n.apis.tracingOptions(traced)); err != nil {
+			return err
+		}
+	}
 	if full { // the last step that can fail
 		if err := reidentify(n, rules.Access); err != nil {
+			if tracer != nil {
+				err = errors.Join(err, tracer.Close(context.Background())) // it has no spans to export
+			}
 			return err
 		}
 	}
@@ -102,7 +112,9 @@ func (n *Node) applyRules(set *loader.Set, full bool) error {
 	n.apis.callLog.Set(n.config.API.callLogRule(rules.Conf))
 	n.calls.SetRules(rules, n.config.trust())
 	n.apis.dapr.policies(n.config.App.ID, rules)
-	n.apis.changeTracing(exportOf(rules.Conf.Tracing))
+	if tracer != nil {
+		n.apis.changeTracing(traced, tracer)
+	}
 	n.apis.changeMetrics(rules.Conf.Metrics)
 	return nil
 }
@@ -124,17 +136,13 @@ func reidentify(n *Node, access *component.AccessControl) error {
 // exportTime bounds the export of the last spans to collectors that are no longer declared.
 const exportTime = 2 * time.Second
 
-// changeTracing applies the section tracing of a changed Configuration.
-func (s *apiServers) changeTracing(d *tracing.Declared) {
-	if reflect.DeepEqual(s.traced, d) {
-		return
-	}
+// changeTracing replaces the collectors with those of next, which the section d declares.
+func (s *apiServers) changeTracing(d *tracing.Declared, next *tracing.Tracer) {
 	ctx, cancel := context.WithTimeout(context.Background(), exportTime)
 	defer cancel()
 	s.traced = d
-	if err := s.tracer.Change(ctx, s.tracingOptions(d)); err != nil {
-		s.deps.Logger.Error("spec.tracing of the Configuration was not applied completely", "error", err)
-		return
+	if err := s.tracer.Change(ctx, next); err != nil {
+		s.deps.Logger.Warn("the previous collectors did not receive the last spans", "error", err)
 	}
 	s.deps.Logger.Info("spec.tracing of the Configuration was applied")
 }

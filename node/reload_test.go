@@ -1,6 +1,7 @@
 package node_test
 
 import (
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -284,6 +285,25 @@ func TestReload_TracingToZipkin(t *testing.T) {
 			t.Errorf("Zipkin got no %s: %s", part, got)
 		}
 	}
+}
+
+// If the collectors of spec.tracing cannot be used, the whole change is refused, and tried again.
+func TestReload_TracingThatFailsIsTriedAgain(t *testing.T) {
+	t.Setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", filepath.Join(t.TempDir(), "ca.pem"))
+	collector := httptest.NewTLSServer(http.NotFoundHandler())
+	t.Cleanup(collector.Close)
+	_, dir, log := running(t, nil, func(c *node.Config) { c.Components.Retry = 50 * time.Millisecond })
+	write(t, dir, "c.yaml", document("Configuration", "c", "  tracing: {samplingRate: \"1\", otel: {protocol: http, "+
+		"endpointAddress: \""+collector.URL+"\"}}\n"))
+	says(t, log, "level=ERROR", "a change of the component files was not applied", "OTEL_EXPORTER_OTLP_CERTIFICATE")
+	if log.Has("spec.tracing of the Configuration was applied") {
+		t.Error("the change was applied")
+	}
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: collector.Certificate().Raw})
+	if err := os.WriteFile(os.Getenv("OTEL_EXPORTER_OTLP_CERTIFICATE"), ca, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	says(t, log, "spec.tracing of the Configuration was applied")
 }
 
 func TestReload_InvalidResiliencyWithDaprsDefaults(t *testing.T) {

@@ -68,15 +68,11 @@ func Open(ctx context.Context, o Options) (*Tracer, error) {
 	return t, nil
 }
 
-// Change replaces the options of Open. Spans that have already begun still go to the previous collectors. Change sends
-// the remaining spans to these collectors until ctx ends, and returns an error if that fails. If o is invalid, Change
-// returns the error of Open and changes nothing.
-func (t *Tracer) Change(ctx context.Context, o Options) error {
-	e, err := newExport(ctx, o)
-	if err != nil {
-		return err
-	}
-	return t.now.Swap(e).close(ctx)
+// Change replaces the collectors of t with those of next. The caller must not use next afterwards. Spans that have
+// already begun still go to the previous collectors. Change sends the remaining spans to these collectors until ctx
+// ends, and returns an error if that fails.
+func (t *Tracer) Change(ctx context.Context, next *Tracer) error {
+	return t.now.Swap(next.now.Load()).close(ctx)
 }
 
 func newExport(ctx context.Context, o Options) (*export, error) {
