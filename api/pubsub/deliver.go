@@ -106,16 +106,29 @@ type reader struct {
 
 // run receives messages and delivers them. When the context receiving ends, it stops receiving, waits for the
 // deliveries in progress and returns nil. When the context working ends, these deliveries are canceled. If the broker
-// fails earlier, run returns the error of the broker, or nil if that error is fault.Timeout.
-func (r *reader) run(receiving, working context.Context) (err error) {
+// fails earlier, run returns the error of the broker, or nil if that error is fault.Timeout. After an error, it waits
+// at most drainTime before it cancels the deliveries.
+func (r *reader) run(receiving, working context.Context) error {
 	r.cond = sync.NewCond(&r.mu)
 	defer context.AfterFunc(receiving, func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.cond.Broadcast()
 	})()
+	working, cut := context.WithCancel(working)
+	defer cut()
 	var handlers sync.WaitGroup
-	defer handlers.Wait()
+	err := r.receive(receiving, working, &handlers)
+	if err != nil { // a policy may repeat a delivery forever, and the caller joins the group again after this call
+		defer time.AfterFunc(drainTime, cut).Stop()
+	}
+	handlers.Wait()
+	return err
+}
+
+// receive receives messages and delivers them in goroutines of handlers, until the context receiving ends or the
+// broker fails. It returns the error of the broker.
+func (r *reader) receive(receiving, working context.Context, handlers *sync.WaitGroup) error {
 	if r.sub.bulk > 0 {
 		return r.runBulk(receiving, working)
 	}
@@ -376,7 +389,7 @@ func (r *reader) noted(outcome string, err error) bool {
 	return err == nil
 }
 
-// runBulk receives and delivers messages in batches. Its parameters and its result are those of run.
+// runBulk receives and delivers messages in batches. Its parameters and its result are those of receive.
 func (r *reader) runBulk(receiving, working context.Context) error {
 	for receiving.Err() == nil {
 		if !r.ready(receiving) {

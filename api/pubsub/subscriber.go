@@ -360,9 +360,9 @@ func (s *Subscriber) reconcile(goal []*Subscription) {
 	}
 }
 
-// drainTime limits how long a removed subscription waits for the messages that the application handles. A limit is
-// needed for two reasons: a policy may repeat a delivery forever, and other changes wait for the end of the
-// subscription.
+// drainTime limits how long a removed subscription waits for the messages that the application handles. The limit also
+// applies to a subscription or a stream whose broker has failed. A limit is needed for two reasons: a policy may repeat
+// a delivery forever, and other changes, or the next attempt to join the group, wait for the end.
 const drainTime = 30 * time.Second
 
 // start runs a subscription until its function end is called. If the subscription fails, start tries again after a

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -522,6 +523,67 @@ func TestSubscriber_EndOfSubscriptionWithEndlessDelivery(t *testing.T) {
 			t.Errorf("%d deliveries, and none of the new subscription", len(got))
 		}
 	})
+}
+
+// leavingBroker is a broker whose subscriptions a test can end.
+type leavingBroker struct {
+	broker.Broker
+	joined []broker.Subscription
+}
+
+func (b *leavingBroker) Subscribe(ctx context.Context, r broker.SubscribeRequest) (broker.Subscription, error) {
+	s, err := b.Broker.Subscribe(ctx, r)
+	b.joined = append(b.joined, s)
+	return s, err
+}
+
+// The broker fails while a policy repeats a delivery without limit. The delivery ends, and the subscription or the
+// stream joins its group again.
+func TestSubscriber_JoinsAgainDespiteEndlessDelivery(t *testing.T) {
+	for name, stream := range map[string]bool{"subscription": false, "stream": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var over atomic.Bool // the delivery no longer fails, so that Close returns
+				defer over.Store(true)
+				left := &leavingBroker{Broker: inmemory.Open(inmemory.Options{})}
+				answer := func(_ context.Context, e *pubsub.Event, _ int) (pubsub.Verdict, error) {
+					e.Sent()
+					if e.ID == "1" && !over.Load() {
+						return pubsub.Retry, nil
+					}
+					return pubsub.Success, nil
+				}
+				d := &desk{fakeApp: &fakeApp{answer: answer}, broker: left,
+					policy: &resiliency.Policy{Retry: &resiliency.Retry{Pause: time.Second, Max: -1}}}
+				if stream {
+					d.open(t)
+					ctx, cancel := context.WithCancel(t.Context())
+					ended := make(chan error)
+					go func() {
+						ended <- d.Stream(ctx, to("a", "/a", ""), d.fakeApp, func() error { return nil })
+					}()
+					defer func() {
+						cancel()
+						<-ended
+					}()
+				} else {
+					d.open(t, to("a", "/a", ""))
+				}
+				d.publish(t, "a", "", "1")
+				<-time.After(2 * time.Second)
+				left.joined[0].Close()
+				d.publish(t, "a", "", "2")
+				<-time.After(29 * time.Second)
+				if n := len(left.joined); n != 1 {
+					t.Errorf("joined %d times while the delivery has time to end", n)
+				}
+				<-time.After(10 * time.Second)
+				if n := len(left.joined); n != 2 || !slices.Contains(d.seen(), "/a a 2") {
+					t.Errorf("joined %d times; the second message is not delivered", n)
+				}
+			})
+		})
+	}
 }
 
 // failingBroker is a broker whose Subscribe returns the errors in errs one after the other. For a nil error, Subscribe
