@@ -106,8 +106,7 @@ type reader struct {
 
 // run receives messages and delivers them. When the context receiving ends, it stops receiving, waits for the
 // deliveries in progress and returns nil. When the context working ends, these deliveries are canceled. If the broker
-// fails earlier, run returns the error of the broker, or nil if that error is fault.Timeout. After an error, it waits
-// at most drainTime before it cancels the deliveries.
+// fails earlier, run returns the error of the broker. It then waits at most drainTime before it cancels the deliveries.
 func (r *reader) run(receiving, working context.Context) error {
 	r.cond = sync.NewCond(&r.mu)
 	defer context.AfterFunc(receiving, func() {
@@ -158,9 +157,9 @@ func (r *reader) receive(receiving, working context.Context, handlers *sync.Wait
 	return nil
 }
 
-// ended returns err, the error of Receive. It returns nil if ctx has ended or if err is fault.Timeout.
+// ended returns err, the error of Receive. It returns nil if ctx has ended.
 func ended(ctx context.Context, err error) error {
-	if ctx.Err() != nil || fault.Is(err, fault.Timeout) {
+	if ctx.Err() != nil {
 		return nil
 	}
 	return err

@@ -587,10 +587,11 @@ func TestSubscriber_JoinsAgainDespiteEndlessDelivery(t *testing.T) {
 }
 
 // failingBroker is a broker whose Subscribe returns the errors in errs one after the other. For a nil error, Subscribe
-// succeeds, and Receive fails.
+// succeeds, and Receive fails with the error receive.
 type failingBroker struct {
 	broker.Broker
-	errs []error
+	errs    []error
+	receive error
 }
 
 func (b *failingBroker) Subscribe(ctx context.Context, r broker.SubscribeRequest) (broker.Subscription, error) {
@@ -602,13 +603,16 @@ func (b *failingBroker) Subscribe(ctx context.Context, r broker.SubscribeRequest
 		return nil, err
 	}
 	s, err := b.Broker.Subscribe(ctx, r)
-	return failingSubscription{s}, err
+	return failingSubscription{s, b.receive}, err
 }
 
-type failingSubscription struct{ broker.Subscription }
+type failingSubscription struct {
+	broker.Subscription
+	err error
+}
 
-func (failingSubscription) Receive(context.Context, int) ([]broker.Delivery, error) {
-	return nil, errors.New("away")
+func (s failingSubscription) Receive(context.Context, int) ([]broker.Delivery, error) {
+	return nil, s.err
 }
 
 // expectReasons compares the logged reasons why subscriptions do not receive with want.
@@ -642,7 +646,7 @@ func TestSubscriber_LogsAReasonOnce(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			first, second := errors.New("away"), errors.New("full")
 			d := &desk{fakeApp: &fakeApp{}, broker: &failingBroker{inmemory.Open(inmemory.Options{}),
-				[]error{first, first, first, second, second, nil, nil, first, first}}}
+				[]error{first, first, first, second, second, nil, nil, first, first}, first}}
 			d.open(t, to("a", "/a", ""))
 			d.publish(t, "a", "", "1")
 			<-time.After(time.Hour)
@@ -650,6 +654,19 @@ func TestSubscriber_LogsAReasonOnce(t *testing.T) {
 			d.want(t, "/a a 1")
 		})
 	})
+	for _, bulk := range []bool{false, true} {
+		t.Run(fmt.Sprint("Receive that timed out, bulk ", bulk), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := &desk{fakeApp: &fakeApp{}, broker: &failingBroker{inmemory.Open(inmemory.Options{}), []error{nil},
+					fault.New(fault.Timeout, "test", "the broker is slow")}}
+				definition := to("a", "/a", "")
+				definition.Bulk.Enabled = bulk
+				d.open(t, definition)
+				<-time.After(time.Minute)
+				d.expectReasons(t, "test: the broker is slow")
+			})
+		})
+	}
 }
 
 // The messages of one key go to several paths, and one of them fails. Each is delivered after the earlier ones are
