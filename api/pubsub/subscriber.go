@@ -300,24 +300,16 @@ func (s *Subscriber) goal() (out []*Subscription) {
 	return out
 }
 
-// check determines the subscriptions from the declarations and the answer of the application. It keeps unchanged
-// subscriptions, and logs invalid ones.
+// check determines the subscriptions from the declarations and the answer of the application. It logs invalid ones.
 func (s *Subscriber) check() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	known := map[string]*Subscription{}
-	for _, sub := range s.subs {
-		known[sub.key] = sub
-	}
 	s.subs = nil
 	for _, d := range effective(s.declared, s.discovered) {
 		sub, err := d.Check()
 		if err != nil {
 			s.o.Logger.Error("a subscription is not valid; it receives nothing", "error", err)
 			continue
-		}
-		if same := known[sub.key]; same != nil {
-			sub = same
 		}
 		s.subs = append(s.subs, sub)
 	}

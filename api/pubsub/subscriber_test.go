@@ -586,6 +586,30 @@ func TestSubscriber_JoinsAgainDespiteEndlessDelivery(t *testing.T) {
 	}
 }
 
+// A definition may move within its file, so that only its Source changes.
+func TestSubscriber_MovedDefinitionIsTheSame(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		left := &leavingBroker{Broker: inmemory.Open(inmemory.Options{})}
+		d := &desk{fakeApp: &fakeApp{}, broker: left}
+		definition := to("a", "/a", "")
+		definition.Source = "a.yaml:1"
+		d.open(t, definition)
+		<-time.After(time.Second)
+		definition.Source = "a.yaml:7"
+		d.Update(t.Context(), []pubsub.Definition{definition})
+		<-time.After(time.Second)
+		if len(left.joined) != 1 {
+			t.Errorf("joined %d times", len(left.joined))
+		}
+		if log := d.log.String(); strings.Contains(log, "level=WARN") {
+			t.Errorf("logged %s", log)
+		}
+		if got := d.Subscriptions(); len(got) != 1 || got[0].Source != "a.yaml:7" {
+			t.Errorf("the subscriptions are %+v", got)
+		}
+	})
+}
+
 // failingBroker is a broker whose Subscribe returns the errors in errs one after the other. For a nil error, Subscribe
 // succeeds, and Receive fails with the error receive.
 type failingBroker struct {
