@@ -68,10 +68,17 @@ func (e *envelope) attributes(kind string) attributes {
 	a.set("traceparent", e.trace.parent)
 	a.set("tracestate", e.trace.state)
 	a.set("time", e.now.Format(time.RFC3339))
-	if e.ttl > 0 {
-		a.set("expiration", e.now.Add(e.ttl).UTC().Format(time.RFC3339))
-	}
+	a.expire(e)
 	return a
+}
+
+// expire sets the end of the time to live, if there is one. The end is rounded up to a whole second, because the
+// format has no smaller unit and a message must not expire too early.
+func (a attributes) expire(e *envelope) {
+	if e.ttl > 0 {
+		end := e.now.Add(e.ttl).Add(time.Second - time.Nanosecond).Truncate(time.Second)
+		a.set("expiration", end.UTC().Format(time.RFC3339))
+	}
 }
 
 // complete sets the topic and the component of a CloudEvent, and adds the attributes that the event lacks.
@@ -92,9 +99,7 @@ func (e *envelope) complete(event []byte) (data []byte, id string, err error) {
 			a.set(name, value)
 		}
 	}
-	if e.ttl > 0 {
-		a.set("expiration", e.now.Add(e.ttl).UTC().Format(time.RFC3339))
-	}
+	a.expire(e)
 	data, err = a.json()
 	return data, a.text("id"), err
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/quorate/quorate/component/pubsub"
 )
 
 // encoded returns v as JSON in the form of encoding/json, without escapes for HTML.
@@ -51,6 +53,28 @@ func TestAttributes_TextIsDecodedAsByTheStandardLibrary(t *testing.T) {
 		_ = json.Unmarshal([]byte(value), &want) // an error leaves want empty
 		if got := (attributes{"a": []byte(value)}).text("a"); got != want {
 			t.Errorf("%s: %q, want %q", value, got, want)
+		}
+	}
+}
+
+// The attribute expiration has whole seconds. A message must not expire before the end of its time to live.
+func TestEnvelope_ExpiresNotTooEarly(t *testing.T) {
+	const ttl = 1500 * time.Millisecond
+	for _, after := range []time.Duration{0, 1, time.Second / 2, time.Second - 1} {
+		now := time.Unix(1, int64(after))
+		e := envelope{topic: "orders", pubsub: "pubsub", source: "shop", now: now, trace: &trace{}, ttl: ttl}
+		for _, p := range []Payload{{Data: []byte("x")}, {Data: []byte(`{"id":"1"}`), ContentType: contentCloudEvent}} {
+			data, _, err := e.wrap(&p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			event, err := new(Subscription).eventOf(&pubsub.Delivery{Message: pubsub.Message{Data: data}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if end := now.Add(ttl); event.expired(end) || !event.expired(end.Add(time.Second)) {
+				t.Errorf("published at %v, the message has the end %s", now, event.fields.text("expiration"))
+			}
 		}
 	}
 }
