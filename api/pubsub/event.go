@@ -92,7 +92,7 @@ func (s *Subscription) route(ctx context.Context, e *Event) (path string, found 
 	for i := range s.rules {
 		r := &s.rules[i]
 		if r.program != nil && value == nil {
-			if value, err = e.value(); err != nil {
+			if value, err = s.value(e); err != nil {
 				return "", false, err
 			}
 		}
@@ -107,8 +107,13 @@ func (s *Subscription) route(ctx context.Context, e *Event) (path string, found 
 	return "", false, nil
 }
 
-// value returns the CloudEvent as values of Go.
-func (e *Event) value() (out map[string]any, err error) {
+// value returns what rules see: the CloudEvent as values of Go. As in Dapr, rules of a raw bulk subscription see the
+// payload as a string.
+func (s *Subscription) value(e *Event) (any, error) {
+	if s.raw && s.bulk > 0 {
+		return string(e.payload), nil
+	}
+	var out map[string]any
 	if err := json.Unmarshal(e.Data, &out); err != nil {
 		return nil, fault.New(fault.Invalid, "pubsub.value", "the message is not a CloudEvent in JSON")
 	}

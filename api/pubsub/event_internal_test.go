@@ -40,6 +40,32 @@ func TestEvent_LeavesDeepAttributesOut(t *testing.T) {
 	}
 }
 
+// As in Dapr, rules of a raw bulk subscription see the payload as a string. Other rules see a CloudEvent.
+func TestSubscription_RulesOfRawMessages(t *testing.T) {
+	for _, one := range []struct {
+		match string
+		bulk  bool
+		want  bool
+	}{
+		{`event.contains("gold")`, true, true},
+		{`event.contains("silver")`, true, false},
+		{`event.topic == "orders"`, false, true},
+	} {
+		s, err := Definition{PubSub: "m", Topic: "orders", Metadata: map[string]string{"rawPayload": "true"},
+			Rules: []RuleDefinition{{one.match, "/gold"}}, Bulk: BulkDefinition{Enabled: one.bulk}}.Check()
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := s.eventOf(&pubsub.Delivery{Message: pubsub.Message{Data: []byte("a gold ring")}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, found, err := s.route(t.Context(), e); found != one.want || err != nil {
+			t.Errorf("%s: %v, %v, want %v", one.match, found, err, one.want)
+		}
+	}
+}
+
 func TestEvent_TraceIsValid(t *testing.T) {
 	const valid = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 	for _, one := range []struct{ parent, id, state, want, wantState string }{
