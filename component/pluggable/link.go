@@ -260,7 +260,7 @@ func (l *link) open(ctx context.Context, a *attempt) (*session, error) {
 	ctx = l.outgoing(ctx)
 	a.step.Store("the list of its services")
 	if s.services, err = services(ctx, s.conn); err != nil {
-		return s, l.fault("pluggable.Services", "", &failure{err: err, ended: ctx.Err()}, reading)
+		return s, l.fault("pluggable.Services", "", &failure{err: err, sent: true, ended: ctx.Err()}, reading)
 	}
 	a.step.Store("Init")
 	return s, l.greet(ctx, s)

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	components "github.com/dapr/dapr/pkg/proto/components/v1"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/quorate/quorate/component/pluggable"
 	"github.com/quorate/quorate/component/pluggable/pluggabletest"
@@ -163,10 +165,35 @@ func TestPubSub_DeadLetterAboveMessageLimit(t *testing.T) {
 	}
 }
 
+// TestPubSub_ProcessEndsStream makes a process end a stream with the status Internal, which gRPC itself uses for a
+// request that it cannot encode.
+func TestPubSub_ProcessEndsStream(t *testing.T) {
+	var log testutil.Output
+	streams := 0
+	b, _ := openPubSub(t, &pluggabletest.PubSub{Subscribed: func(*components.Topic) error {
+		if streams++; streams == 1 {
+			return status.Error(codes.Internal, "why")
+		}
+		return nil
+	}}, logTo(&log))
+	s := joinOrders(t, b)
+	_, err := publishOrders(t, b, "1")
+	testutil.Must(t, err)
+	wantOrder(t, s, "1") // of the second stream
+	s.Close()
+	if text := log.String(); !strings.Contains(text, "answered with an error: Internal: why") {
+		t.Errorf("logged %s", text)
+	}
+}
+
 // TestPubSub_GroupIsThatOfTheApplication sets the metadata consumerID in a subscription.
 func TestPubSub_GroupIsThatOfTheApplication(t *testing.T) {
 	topics := make(chan *components.Topic, 1)
-	b, _ := openPubSub(t, &pluggabletest.PubSub{Subscribed: func(topic *components.Topic) { topics <- topic }}, nil)
+	server := &pluggabletest.PubSub{Subscribed: func(topic *components.Topic) error {
+		topics <- topic
+		return nil
+	}}
+	b, _ := openPubSub(t, server, nil)
 	for _, name := range []string{"consumerID", "ConsumerId", "CONSUMERID"} {
 		metadata := map[string]string{name: "other", "a": "b"}
 		s, err := b.Subscribe(soon(t), pubsub.SubscribeRequest{Topic: "orders", Group: "shop", Metadata: metadata})

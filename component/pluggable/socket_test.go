@@ -12,6 +12,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	reflection "google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
+	"google.golang.org/grpc/status"
 
 	"github.com/quorate/quorate/component/pluggable"
 	"github.com/quorate/quorate/component/pluggable/pluggabletest"
@@ -120,6 +123,19 @@ func TestOpen_WaitsForLateSocket(t *testing.T) {
 	testutil.Must(t, <-opened)
 }
 
+// brokenReflection is a reflection service that fails.
+type brokenReflection struct {
+	reflection.UnimplementedServerReflectionServer
+}
+
+func (r brokenReflection) register(s *grpc.Server, _ *pluggabletest.Instances) {
+	reflection.RegisterServerReflectionServer(s, r)
+}
+
+func (brokenReflection) ServerReflectionInfo(s reflection.ServerReflection_ServerReflectionInfoServer) error {
+	return status.Error(codes.Internal, "why")
+}
+
 func TestOpen_Services(t *testing.T) {
 	server := &pluggabletest.State{Store: memory(t, inmemory.Options{})}
 	many := func(s *grpc.Server, _ *pluggabletest.Instances) {
@@ -137,6 +153,8 @@ func TestOpen_Services(t *testing.T) {
 		"newer reflection": {pluggabletest.V1, server.Register, "", ""},
 		"no reflection": {pluggabletest.NoReflection, server.Register, fault.Invalid,
 			"no gRPC reflection"},
+		"failing reflection": {pluggabletest.NoReflection, brokenReflection{}.register, fault.Unavailable,
+			"answered with an error: Internal: why"},
 		"another building block": {pluggabletest.V1Alpha, (&pluggabletest.Secrets{}).Register, fault.Invalid,
 			"has no service dapr.proto.components.v1.StateStore; it has: dapr.proto.components.v1.SecretStore"},
 		"many services": {pluggabletest.V1Alpha, many, fault.TooLarge, "more than 1000 services"},
@@ -146,7 +164,7 @@ func TestOpen_Services(t *testing.T) {
 			p := pluggabletest.New(t, folder, "x", c.service)
 			p.Reflection = c.reflection
 			p.Run()
-			s, err := pluggable.OpenState(soon(t), options(t, folder, "state.x"))
+			s, err := pluggable.OpenState(once(t), options(t, folder, "state.x"))
 			if c.code != "" {
 				statetest.WantFault(t, err, c.code, c.text)
 				return

@@ -164,7 +164,7 @@ func (r *reader[A, T]) read(s *stream[A, T]) (some bool, err error) {
 		case errors.Is(err, io.EOF):
 			return some, fault.New(fault.Unavailable, r.op, r.link.who()+" ended the stream")
 		case err != nil:
-			return some, r.link.fault(r.op, "", &failure{err: err, begun: true}, reading)
+			return some, r.link.fault(r.op, "", &failure{err: err, sent: true, begun: true}, reading)
 		}
 		if err := r.accept(s, one); err != nil {
 			return some, err

@@ -22,8 +22,8 @@ type PubSub struct {
 	// Published is called with the metadata of each message, and of each request with several messages; nil =
 	// nothing.
 	Published func(metadata map[string]string)
-	// Subscribed is called with the topic of each new stream; nil = nothing.
-	Subscribed func(topic *components.Topic)
+	// Subscribed is called with the topic of each new stream. Its error ends the stream. nil = nothing is called.
+	Subscribed func(topic *components.Topic) error
 	// Change changes a message before it is sent; nil = nothing.
 	Change func(m *components.PullMessagesResponse)
 
@@ -111,7 +111,9 @@ func (p *PubSub) PullMessages(server components.PubSub_PullMessagesServer) error
 		return err
 	}
 	if p.Subscribed != nil {
-		p.Subscribed(first.GetTopic())
+		if err := p.Subscribed(first.GetTopic()); err != nil {
+			return err
+		}
 	}
 	ctx, cancel := context.WithCancel(server.Context())
 	defer cancel()
