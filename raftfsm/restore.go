@@ -220,9 +220,6 @@ func (s *restore) send(ctx context.Context, gid uint32, r *command.Request) erro
 // commit puts the staged data in place, one group after the other.
 func (s *restore) commit(ctx context.Context) error {
 	for gid := range uint32(len(s.parts)) {
-		if err := s.keepRemoved(ctx, gid); err != nil {
-			return partly(err, gid, uint32(len(s.parts)))
-		}
 		a, err := s.step(ctx, gid, &command.Request{Restore: &command.Restore{Step: command.StepCommit,
 			Part: s.parts[gid]}})
 		if err != nil {
@@ -231,19 +228,6 @@ func (s *restore) commit(ctx context.Context) error {
 		s.host.router.noteRestore(session.Seen{Group: gid, Pos: a.Position, Committed: true})
 	}
 	return nil
-}
-
-// keepRemoved adds the current tombstones of removed servers to the restore, as a further chunk. The state machine
-// ignores them, because a restore keeps the records of kv.SystemStore anyway.
-func (s *restore) keepRemoved(ctx context.Context, gid uint32) error {
-	r := s.newChunk(gid)
-	for _, server := range s.host.RemovedServers(gid) {
-		r.Ops = append(r.Ops, tombstone(server))
-	}
-	if len(r.Ops) == 0 {
-		return nil
-	}
-	return s.send(ctx, gid, r)
 }
 
 // partly returns the error of a restore that stopped at a group.
