@@ -78,7 +78,6 @@ func (r *remoteHistory) read(ctx context.Context, after uint64, maxBytes int) (k
 	f, _, err := r.ask(ctx, firstTry, binary.AppendUvarint(body, uint64(maxBytes))) //nolint:gosec // positive
 	if err != nil {
 		if fault.Is(err, fault.NotLeader) || fault.Is(err, fault.Timeout) && ctx.Err() == nil {
-			err = fault.Wrap(err, "raftfsm.Watch", "no server answers")
 			return kv.Changes{}, &fault.Error{Code: fault.Unavailable, Op: "raftfsm.Watch", Msg: "no server answers",
 				Err: err}
 		}

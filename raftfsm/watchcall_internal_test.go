@@ -1,11 +1,13 @@
 package raftfsm
 
 import (
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/quorate/quorate/component/state/feed"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/peercalls"
 )
 
 // guarded is a scan that records whether the lock of its openScan was held when it was closed.
@@ -20,6 +22,14 @@ func (g *guarded) Close() {
 	g.closed++
 	if g.locked = !g.of.mu.TryLock(); !g.locked {
 		g.of.mu.Unlock()
+	}
+}
+
+func TestRemoteHistory_NoServer(t *testing.T) {
+	r := &remoteHistory{sidecar: &sidecar{routes: peercalls.NewRouteTable(nil, nil, nil)}}
+	_, err := r.read(t.Context(), 0, 1)
+	if !fault.Is(err, fault.Unavailable) || strings.Count(err.Error(), "no server answers") != 1 {
+		t.Error(err)
 	}
 }
 
