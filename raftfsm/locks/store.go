@@ -153,7 +153,7 @@ func (p *place) await(ctx context.Context, c Claim, patience time.Duration) (loc
 
 // Renew implements lock.Leaser.
 func (l *Store) Renew(ctx context.Context, c lock.Claim) (lock.Grant, error) {
-	if err := c.Check("raftfsm.TryLock"); err != nil {
+	if err := c.Check("raftfsm.Renew"); err != nil {
 		return lock.Grant{}, err
 	}
 	p, err := l.place(ctx, c.Key)

@@ -2,12 +2,14 @@ package locks_test
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/quorate/quorate/component/lock"
+	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/lenprefix"
 	"github.com/quorate/quorate/internal/testutil"
 	"github.com/quorate/quorate/raftfsm/command"
@@ -36,6 +38,15 @@ func (a access) Write(_ context.Context, _ uint32, r *command.Request) (kv.Resul
 func (a access) Ask(ctx context.Context, _ uint32, _ string, body []byte) ([]byte, bool, error) {
 	out, err := a.w.keeper.Serve(ctx, &lenprefix.Reader{Rest: body})
 	return out, false, err
+}
+
+func TestRenew_ErrorNamesTheOperation(t *testing.T) {
+	s := locks.NewStore(access{}, "s", "c", false)
+	_, err := s.Renew(t.Context(), lock.Claim{Expiry: lock.MaxExpiry + 1})
+	var e *fault.Error
+	if !errors.As(err, &e) || e.Op != "raftfsm.Renew" {
+		t.Errorf("a claim with a long expiry: %v", err)
+	}
 }
 
 func TestTryLock_GrantAtTheEndOfTheWaitIsReleased(t *testing.T) {
