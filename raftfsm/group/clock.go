@@ -6,7 +6,7 @@ import (
 )
 
 // clock computes the cluster time of one group, in Unix milliseconds. Cluster time never goes backward on a node. A
-// clock is safe for concurrent use, except observe.
+// clock is safe for concurrent use.
 //
 // Each log entry has a timestamp. The cluster time is the greatest timestamp applied, plus the time elapsed since
 // then. The leader's cluster time is also at least the wall clock at the opening of the group, plus the time elapsed
@@ -34,16 +34,21 @@ func newClock(now func() time.Time) *clock {
 }
 
 // observe records the timestamp of an applied entry, in Unix milliseconds. It ignores a timestamp that is not later
-// than the current cluster time. Two calls must not run at the same time.
+// than the current cluster time.
 func (c *clock) observe(ms uint64) {
-	if ms > c.extrapolated() {
-		c.seen.Store(&stamp{ms: ms, at: c.now()})
+	for {
+		last := c.seen.Load()
+		if ms <= c.from(last) || c.seen.CompareAndSwap(last, &stamp{ms: ms, at: c.now()}) {
+			return
+		}
 	}
 }
 
 // extrapolated returns the last observed time plus the time that has passed since then.
-func (c *clock) extrapolated() uint64 {
-	s := c.seen.Load()
+func (c *clock) extrapolated() uint64 { return c.from(c.seen.Load()) }
+
+// from returns the timestamp s plus the time that has passed since its observation; 0 = there is no timestamp.
+func (c *clock) from(s *stamp) uint64 {
 	if s.ms == 0 {
 		return 0
 	}

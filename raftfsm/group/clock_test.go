@@ -84,6 +84,23 @@ func TestClock_FollowerIsNotBehindItsTimeAsLeader(t *testing.T) {
 	})
 }
 
+// A later timestamp is observed between the check and the store of an earlier one.
+func TestClock_EarlierTimestampDoesNotReplaceLaterOne(t *testing.T) {
+	at, during := time.Now(), func() {}
+	c := newClock(func() time.Time {
+		run := during
+		during = func() {}
+		run()
+		return at
+	})
+	c.observe(1000)
+	during = func() { c.observe(3000) }
+	c.observe(2000)
+	if got := c.replica(); got != 3000 {
+		t.Errorf("the cluster time is %d, want 3000", got)
+	}
+}
+
 func TestClock_FollowerWithoutStampIsZero(t *testing.T) {
 	c := newClock(time.Now)
 	if got := c.replica(); got != 0 {
