@@ -51,7 +51,7 @@ func (w *Watch) Compare(ctx context.Context) (Comparison, error) {
 		return Comparison{}, err
 	}
 	c := Comparison{Index: mark.Index}
-	for tries := 0; ; tries++ {
+	for tries := 1; ; tries++ {
 		c.Answers = w.Ask(mark.Index)
 		if allAnswered(c.Answers) || tries == Tries || !pause(ctx, w.Closing, askPause) {
 			break
