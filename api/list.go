@@ -143,12 +143,10 @@ func (l *listing) take(items []state.Item) (skipped bool) {
 			l.request.After = l.pastActor(item.Key)
 			return true
 		}
-		if l.request.After = item.Key; !own {
-			skipped = true
-			continue
+		if l.request.After = item.Key; own {
+			item.Key = key
+			l.items = append(l.items, item)
 		}
-		item.Key = key
-		l.items = append(l.items, item)
 	}
 	return false
 }
