@@ -155,7 +155,7 @@ func (l *ledger) check(t *testing.T) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, f := range l.failed {
-		t.Errorf("not done within %v: %s", window, f)
+		t.Errorf("not done within %v: %s", failover, f)
 	}
 	var keys []string
 	for key := range l.acked {
