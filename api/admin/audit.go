@@ -45,8 +45,8 @@ func actionOf(method, path string) string {
 	}
 	words := map[string]string{
 		"GET " + BackupPath: "save a backup", "POST " + BackupPath: "restore a backup",
-		"GET " + DebugBundlePath: "make a debug bundle", "POST " + DoctorPath: "run the doctor",
-		"POST " + ConsolePath: "make a link to the console", "POST " + VotersPath: "set the number of voters",
+		"GET " + DebugBundlePath: "make a debug bundle", "POST " + ConsolePath: "make a link to the console",
+		"POST " + VotersPath: "set the number of voters",
 		"POST " + RemovePath: "remove a server", "POST " + LeavePath: "leave the cluster",
 		"POST " + LockReleasePath: "release a lock", "POST " + JobChangePath: "run or delete a job",
 		"POST " + TopicPublishPath: "publish a message", "GET " + topicMessagesPath: "read messages of a topic",
