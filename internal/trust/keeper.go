@@ -112,7 +112,8 @@ func (k *Keeper) Identify(id Identity) (changed bool, err error) {
 	if k.id != nil && k.id.equal(id) {
 		return false, nil
 	}
-	return true, k.install(k.material, &id)
+	err = k.install(k.material, &id)
+	return err == nil, err
 }
 
 // Replace makes this node use the tokens, the authorities and the external certificate in m. From then on, the node
@@ -135,7 +136,8 @@ func (k *Keeper) Renew() (changed bool, err error) {
 	if k.id == nil || k.material.Own != nil || age >= -k.timing.Backdate/2 && age < k.timing.Life*2/3 {
 		return false, nil
 	}
-	return true, k.install(k.material, k.id)
+	err = k.install(k.material, k.id)
+	return err == nil, err
 }
 
 // install makes credentials and starts to use them. The caller holds mu.
