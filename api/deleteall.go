@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"slices"
 
 	"github.com/quorate/quorate/component/state"
 )
@@ -42,6 +43,9 @@ func (s *State) deleteEach(ctx context.Context, r DeleteAllRequest) (state.Writt
 	for i := range r.Items {
 		item := &r.Items[i]
 		options := r.WriteOptions
+		if text, found := item.Metadata[MetadataLock]; found { // otherwise a token in r.Metadata would replace it
+			options.Locks = append(slices.Clip(r.Locks), text)
+		}
 		options.Metadata = merge(item.Metadata, r.Metadata)
 		if len(r.Items) > 1 {
 			options.RequestID = "" // the id identifies one write only

@@ -228,20 +228,34 @@ func lockFailed(code, sentence, store string, err error) *Error {
 		Details: Details{Reason: v.reason, Metadata: Attributes("store", store)}, Cause: err}
 }
 
-// parseLockTokens parses the lock tokens of a write. A token has the form {component}/{resource}@{token}, with the
-// resource percent-encoded. One text may have several tokens, separated by commas.
-func parseLockTokens(texts []string) ([]lockToken, *Error) {
-	var out []lockToken
-	for _, text := range texts {
-		for one := range strings.SplitSeq(text, ",") {
-			t, ok := parseLockToken(strings.TrimSpace(one))
-			if !ok {
-				return nil, malformed("a lock token is not of the form {component}/{resource}@{token}: " + Shorten(one))
-			}
-			out = append(out, t)
+// lockTokens are the lock tokens of one write, without duplicates.
+type lockTokens []lockToken
+
+// add parses the lock tokens in text and adds them. A token has the form {component}/{resource}@{token}, with the
+// resource percent-encoded. The text may have several tokens, separated by commas. add returns an error if the write
+// then has more than MaxLockTokens.
+func (l *lockTokens) add(text string) *Error {
+	for one := range strings.SplitSeq(text, ",") {
+		t, ok := parseLockToken(strings.TrimSpace(one))
+		switch {
+		case !ok:
+			return malformed("a lock token is not of the form {component}/{resource}@{token}: " + Shorten(one))
+		case slices.Contains(*l, t): // items of one write may all carry the same token
+			continue
+		case len(*l) == MaxLockTokens:
+			return malformed("a write may carry at most " + strconv.Itoa(MaxLockTokens) + " lock tokens")
 		}
+		*l = append(*l, t)
 	}
-	return out, nil
+	return nil
+}
+
+// addFrom adds the lock tokens in metadata, if there are any.
+func (l *lockTokens) addFrom(metadata map[string]string) *Error {
+	if text, found := metadata[MetadataLock]; found {
+		return l.add(text)
+	}
+	return nil
 }
 
 // lockToken is a fencing token that a client sends with a write. The write is refused if the lock has another token.
@@ -272,14 +286,11 @@ func parseLockToken(text string) (t lockToken, ok bool) {
 // header Quorate-Lock.
 const MetadataLock = "quorateLock"
 
-// lockTokens resolves the lock tokens of a write to the state store inst. It returns an error if there are more than
-// MaxLockTokens, or if a lock does not protect inst.
-func (s *State) lockTokens(inst *state.Instance, given []lockToken) ([]state.LockToken, *Error) {
-	switch {
-	case len(given) == 0:
+// resolveLocks resolves the lock tokens of a write to the state store inst. It returns an error if a lock does not
+// protect inst.
+func (s *State) resolveLocks(inst *state.Instance, given lockTokens) ([]state.LockToken, *Error) {
+	if len(given) == 0 {
 		return nil, nil
-	case len(given) > MaxLockTokens:
-		return nil, malformed("a write may carry at most " + strconv.Itoa(MaxLockTokens) + " lock tokens")
 	}
 	out := make([]state.LockToken, len(given))
 	for i, t := range given {
@@ -301,29 +312,24 @@ func (s *State) lockTokens(inst *state.Instance, given []lockToken) ([]state.Loc
 	return out, nil
 }
 
-// writeLocks returns the lock tokens of a write without duplicates: those in o.Locks and those in the metadata of the
-// items.
-func (s *State) writeLocks(inst *state.Instance, o *WriteOptions, items []state.Write) ([]state.LockToken, *Error) {
-	given, failure := parseLockTokens(o.Locks)
-	if failure != nil {
+// writeLocks returns the lock tokens of a write: those in o.Locks, in o.Metadata and in the metadata of the items. It
+// must get the items as the client sent them. Otherwise o.Metadata may have replaced the tokens of an item.
+func (s *State) writeLocks(inst *state.Instance, o *WriteOptions, items []Item) ([]state.LockToken, *Error) {
+	var given lockTokens
+	for _, text := range o.Locks {
+		if failure := given.add(text); failure != nil {
+			return nil, failure
+		}
+	}
+	if failure := given.addFrom(o.Metadata); failure != nil {
 		return nil, failure
 	}
 	for i := range items {
-		text, found := items[i].Metadata[MetadataLock]
-		if !found {
-			continue
-		}
-		more, failure := parseLockTokens([]string{text})
-		if failure != nil {
+		if failure := given.addFrom(items[i].Metadata); failure != nil {
 			return nil, failure
 		}
-		for _, t := range more {
-			if !slices.Contains(given, t) { // items of one write may all carry the same token
-				given = append(given, t)
-			}
-		}
 	}
-	return s.lockTokens(inst, given)
+	return s.resolveLocks(inst, given)
 }
 
 func (s *State) lockStore(name string) (*lock.Instance, bool) {

@@ -60,7 +60,7 @@ func (s *State) Save(ctx context.Context, r SaveRequest) (state.Written, error) 
 		set.Items[i].Key = keys.stored(item.Key)
 		set.Consistency = max(set.Consistency, resolve(inst, item.Consistency))
 	}
-	if set.Locks, failure = s.writeLocks(inst, &r.WriteOptions, set.Items); failure != nil {
+	if set.Locks, failure = s.writeLocks(inst, &r.WriteOptions, r.Items); failure != nil {
 		return state.Written{}, failure
 	}
 	start := s.seen.begin()

@@ -83,7 +83,7 @@ type WriteOptions struct {
 	Session   string
 	Trace     string // trace id of the request; empty = none
 	RequestID string // the client's own id for exactly-once retries; empty = none
-	// Locks are tokens of locks, as parseLockTokens reads them. The write is refused unless the locks have these
+	// Locks are tokens of locks, as lockTokens.add parses them. The write is refused unless the locks have these
 	// tokens.
 	Locks    []string
 	Metadata map[string]string // overrides the metadata of each item; nil = none
@@ -161,7 +161,7 @@ func (s *State) Delete(ctx context.Context, r DeleteRequest) (state.Written, err
 	if failure := checkRequestID(r.RequestID, s.limits.RequestIDSize); failure != nil {
 		return state.Written{}, failure
 	}
-	locks, failure := s.writeLocks(inst, &r.WriteOptions, []state.Write{{Metadata: r.Metadata}})
+	locks, failure := s.writeLocks(inst, &r.WriteOptions, nil)
 	if failure != nil {
 		return state.Written{}, failure
 	}

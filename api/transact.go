@@ -89,10 +89,10 @@ func (t *transaction) run(ctx context.Context, r TransactRequest) (state.Written
 		}
 		request.Consistency = max(request.Consistency, resolve(t.inst, r.Operations[i].Consistency))
 	}
+	given := append(itemsOf(r.Operations), Item{Metadata: r.StoreMetadata}) // also those that changes removes
 	changes := t.changes(&r, &request)
 	if failure = t.acknowledge(ctx, &r, &request); failure == nil {
-		request.Locks, failure = t.state.writeLocks(t.inst, &r.WriteOptions,
-			append(writesOf(request.Operations), state.Write{Metadata: r.StoreMetadata}))
+		request.Locks, failure = t.state.writeLocks(t.inst, &r.WriteOptions, given)
 	}
 	if failure != nil {
 		return state.Written{}, failure
@@ -116,6 +116,14 @@ func (t *transaction) run(ctx context.Context, r TransactRequest) (state.Written
 	}
 	v.leave(&written.Proof)
 	return written, nil
+}
+
+func itemsOf(operations []Operation) []Item {
+	out := make([]Item, len(operations), len(operations)+1)
+	for i := range operations {
+		out[i] = operations[i].Item
+	}
+	return out
 }
 
 func writesOf(operations []state.Operation) []state.Write {
