@@ -98,12 +98,17 @@ func (s *Server) unary(ctx context.Context, in any, info *grpc.UnaryServerInfo, 
 	}
 	s.awaitStart(ctx, info.FullMethod)
 	ctx, span = s.startSpan(ctx, info.FullMethod, in)
-	if info.FullMethod == runtimev1.Dapr_InvokeService_FullMethodName || waits(info.FullMethod) {
+	if callsApp(info.FullMethod) || waits(info.FullMethod) {
 		return handle(ctx, in)
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	return handle(ctx, in)
+}
+
+// callsApp reports whether a method calls an application or an actor, which may take as long as it needs.
+func callsApp(method string) bool {
+	return method == runtimev1.Dapr_InvokeService_FullMethodName || method == runtimev1.Dapr_InvokeActor_FullMethodName
 }
 
 // stream serves one streaming call like unary, but without a time limit.
