@@ -120,7 +120,8 @@ func (s *Service) ResumeInstance(ctx context.Context, r *protos.ResumeRequest) e
 	})
 }
 
-// change stores a change of an instance and waits for its effect.
+// change stores a change of an instance and waits for its effect. If the wait fails, the result is indeterminate,
+// because the stored change takes effect later.
 func (s *Service) change(ctx context.Context, id string, router *protos.TaskRouter, until workflow.Until,
 	store func(owner string) error) error {
 	owner, err := s.to(id, router)
@@ -130,8 +131,11 @@ func (s *Service) change(ctx context.Context, id string, router *protos.TaskRout
 	if err := store(owner); err != nil {
 		return hub("", err)
 	}
-	_, err = s.o.Engine.Wait(ctx, owner, id, until, false)
-	return hub("", err)
+	if _, err = s.o.Engine.Wait(ctx, owner, id, until, false); err != nil {
+		return hub("", &fault.Error{Code: fault.Indeterminate, Op: "workflows.change", Err: err,
+			Msg: "the request is stored, but its effect was not seen"})
+	}
+	return nil
 }
 
 // purgeFailed begins the messages about a purge.

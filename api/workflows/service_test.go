@@ -271,6 +271,29 @@ func TestService_StartSucceedsOnceTheInstanceExists(t *testing.T) {
 	}
 }
 
+// A change that is stored may take effect later, even if the wait for its effect fails. So the error must not report
+// that the change was not executed.
+func TestService_StoredChangeIsIndeterminate(t *testing.T) {
+	m := workflowtest.NewMemory()
+	t.Cleanup(m.Close)
+	s := workflows.New(workflows.Options{App: api.App{ID: "shop"}, Engine: headless{m}})
+	ctx := t.Context()
+	if err := m.Start(ctx, "shop", &protos.CreateInstanceRequest{InstanceId: "a", Name: "order"}); err != nil {
+		t.Fatal(err)
+	}
+	for what, err := range map[string]error{
+		"suspend":   s.SuspendInstance(ctx, &protos.SuspendRequest{InstanceId: "a"}),
+		"resume":    s.ResumeInstance(ctx, &protos.ResumeRequest{InstanceId: "a"}),
+		"terminate": s.TerminateInstance(ctx, &protos.TerminateRequest{InstanceId: "a"}),
+	} {
+		e := api.AsError(err)
+		if err == nil || e.Kind != api.Indeterminate || e.Details.Reason != api.ReasonIndeterminate ||
+			!strings.Contains(e.Message, "is stored") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
 // A traceparent is a header, which may have any bytes. One that is malformed is ignored, as W3C Trace Context says.
 func TestTrace_IgnoresMalformedParents(t *testing.T) {
 	const id = "4bf92f3577b34da6a3ce929d0e0e4736"
