@@ -51,11 +51,14 @@ func (f *Face) filter(r *http.Request) error {
 	return nil
 }
 
-// dispatch serves a request that the guard has admitted.
+// dispatch serves a request that the guard has admitted. As in Dapr, a request without a required token does not reach
+// the pipeline. So such a request does not count against a rate limit, and no filter decides its answer.
 func (f *Face) dispatch(p *reply, r *http.Request) {
-	if err := f.filter(r); err != nil {
-		f.refuse(p, r, err)
-		return
+	if p.trusted { // otherwise only the error about the token follows, or a health probe
+		if err := f.filter(r); err != nil {
+			f.refuse(p, r, err)
+			return
+		}
 	}
 	if e := f.direct(r); e != nil {
 		e.ServeHTTP(p, r)
