@@ -120,7 +120,7 @@ func (c *core) bulk(
 		return read(request)
 	}
 	out, err := within(smallBulk)
-	if fault.Is(err, fault.TooLarge) {
+	if state.IsValuesTooLarge(err) {
 		a.answer.Release()
 		out, err = within(largeBulk)
 	}

@@ -236,6 +236,19 @@ func TestAnswer_LargeIsComplete(t *testing.T) {
 	}
 }
 
+// A bulk read with an invalid key is refused at once, even while large answers use their whole memory.
+func TestBulkRead_InvalidKeyNeedsNoMemory(t *testing.T) {
+	f := newFixture(t)
+	f.config.Answers = admission.New(admission.Options{Bytes: 4 * mib, Patience: 1, LargePatience: 1, Target: 1,
+		Penalty: 1})
+	if hold := f.config.Answers.Share(); !hold.TryAdd(3 * mib) {
+		t.Fatal("the budget is not empty")
+	}
+	_, err := f.client(t).GetBulkState(t.Context(),
+		&runtimev1.GetBulkStateRequest{StoreName: "orders", Keys: []string{strings.Repeat("x", 5000)}})
+	wantCode(t, err, codes.InvalidArgument)
+}
+
 // An answer keeps its memory reserved until the client has read it. If other answers need the memory, the connection
 // of that client is closed.
 func TestAnswer_SlowReaderIsCutWhenMemoryIsShort(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/component/state"
-	"github.com/quorate/quorate/internal/fault"
 )
 
 const (
@@ -70,7 +69,7 @@ func (c *core) bulk(
 		return read(request)
 	}
 	out, err := within(smallBulk)
-	if fault.Is(err, fault.TooLarge) {
+	if state.IsValuesTooLarge(err) {
 		p.answer.Release()
 		out, err = within(largeBulk)
 	}

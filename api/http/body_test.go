@@ -148,6 +148,20 @@ func TestBulkRead_BoundedBySize(t *testing.T) {
 	}
 }
 
+// A bulk read with an invalid key is refused at once, even while large answers use their whole memory.
+func TestBulkRead_InvalidKeyNeedsNoMemory(t *testing.T) {
+	t.Parallel()
+	b := admission.New(admission.Options{Bytes: 8 << 20, Patience: 1, LargePatience: 1, Target: 1, Penalty: 1})
+	f := budgeted(t, nil, b, nil)
+	if hold := b.Share(); !hold.TryAdd(6 << 20) {
+		t.Fatal("the budget is not empty")
+	}
+	w := post(f, "/bulk", strings.NewReader(`{"keys":["`+strings.Repeat("x", 5000)+`"]}`))
+	if w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), "ILLEGAL_KEY") {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
 // oneValue is a store that returns the same value for every key.
 type oneValue struct{ value []byte }
 

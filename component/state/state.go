@@ -7,6 +7,7 @@ package state
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"time"
 
@@ -229,17 +230,29 @@ type BulkGetRequest struct {
 	Keys        []string // stored keys; duplicates are allowed
 	Parallelism int      // upper bound of concurrent reads; 0 or less = the store's choice
 	// MaxBytes limits the total size of the values; 0 = no limit. A store that can determine the size returns
-	// fault.TooLarge for more.
+	// ValuesTooLarge for more.
 	MaxBytes int64
 	ReadOptions
 }
 
-// ValuesTooLarge returns the error of a bulk read whose values together exceed max bytes.
+// ValuesTooLarge returns the error of a bulk read whose values together exceed max bytes. IsValuesTooLarge recognises
+// the error.
 func ValuesTooLarge(op string, max int64) error {
-	return &fault.Error{Code: fault.TooLarge, Op: op, Msg: "the values of the keys exceed " +
+	return valuesTooLarge{&fault.Error{Code: fault.TooLarge, Op: op, Msg: "the values of the keys exceed " +
 		strconv.FormatInt(max, 10) + " bytes together",
-		Hint: "read fewer keys at once"}
+		Hint: "read fewer keys at once"}}
 }
+
+// valuesTooLarge is the error of a bulk read whose values exceed BulkGetRequest.MaxBytes.
+type valuesTooLarge struct{ err error }
+
+func (e valuesTooLarge) Error() string { return e.err.Error() }
+
+func (e valuesTooLarge) Unwrap() error { return e.err }
+
+// IsValuesTooLarge reports whether a bulk read failed only because its values exceed BulkGetRequest.MaxBytes. It
+// returns false for all other errors with the code fault.TooLarge, such as that of a long key.
+func IsValuesTooLarge(err error) bool { return errors.As(err, new(valuesTooLarge)) }
 
 // BulkGetter is implemented by stores that can read many keys in one call. The returned items are in request order;
 // a key that is requested twice is returned twice. If a key cannot be read, Err of its item is set.
