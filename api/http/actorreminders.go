@@ -38,6 +38,9 @@ func (a *actorRoutes) reminder(p *reply, r *http.Request) (out actors.Reminder, 
 		return out, false, err
 	}
 	defer a.release(body)
+	if err := a.reserve(p, r, jobElements(body.data)*jobMemory); err != nil {
+		return out, false, err
+	}
 	var in reminderBody
 	if err := json.Unmarshal(body.data, &in); err != nil {
 		return out, false, api.MalformedRequest("the body is no JSON object with dueTime, period, ttl and data")

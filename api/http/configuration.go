@@ -1,7 +1,6 @@
 package http
 
 import (
-	"bytes"
 	"encoding/json"
 	"net/http"
 	"net/url"
@@ -12,9 +11,6 @@ import (
 	"github.com/quorate/quorate/component/configuration"
 	"github.com/quorate/quorate/internal/fault"
 )
-
-// configurationMemory is the number of bytes that are reserved for each decoded field of a request body.
-const configurationMemory = 128
 
 // configurationRoutes serves configuration items and the subscriptions to them.
 type configurationRoutes struct {
@@ -149,7 +145,8 @@ func (c *configurationRoutes) putConfiguration(p *reply, r *http.Request) error 
 		return err
 	}
 	defer c.release(body)
-	if err := c.reserve(p, r, int64(bytes.Count(body.data, []byte{':'}))*configurationMemory); err != nil {
+	t := jsonbody.TallyItems(body.data)
+	if err := c.afford(p, r, body.data, &t, api.CheckElements(t.List)); err != nil {
 		return err
 	}
 	var changes []configurations.Change

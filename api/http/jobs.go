@@ -75,7 +75,7 @@ func (s *jobRoutes) scheduleJob(p *reply, r *http.Request) error {
 	return nil
 }
 
-// jobMemory is the number of bytes that are reserved for each decoded element of a job.
+// jobMemory is the number of bytes that are reserved for each decoded element of a job or a reminder.
 const jobMemory = 128
 
 // jobElements returns an upper bound of the number of elements in a JSON text. It counts commas, colons and opening
