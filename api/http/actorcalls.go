@@ -26,7 +26,6 @@ func (a *actorRoutes) callActor(p *reply, r *http.Request) error {
 		return err
 	}
 	defer a.release(body)
-	p.share.Work()
 	answer, err := a.actors.Do(r.Context(), &actors.Call{Actor: actor, Method: method, Verb: r.Method, Header: r.Header,
 		Body: bytes.Clone(body.data)}) // the application may read the body after the caller has gone
 	if err != nil {
