@@ -339,8 +339,8 @@ func (s *State) lockStore(name string) (*lock.Instance, bool) {
 	return s.locks.LockStore(name)
 }
 
-// Fence sets the lock stores and returns s. A write may then carry a fencing token of one of these stores. Fence must be
-// called before the first request.
+// Fence sets the lock stores and returns s. A write may then carry a fencing token of one of these stores. Fence must
+// be called before the first request.
 func (s *State) Fence(locks LockStores) *State {
 	s.locks = locks
 	return s

@@ -53,7 +53,8 @@ func TestLocks_EveryTokenOfAWriteCounts(t *testing.T) {
 		}, &store.transact.Locks, "header@1 query@2 first@3 second@4"},
 		"transaction": {func() (state.Written, error) {
 			return s.Transact(t.Context(), api.TransactRequest{Store: "orders", WriteOptions: options,
-				Operations:    append(slices.Clip(operations), api.Operation{Name: api.OperationUpsert, Item: projection}),
+				Operations: append(slices.Clip(operations),
+					api.Operation{Name: api.OperationUpsert, Item: projection}),
 				StoreMetadata: map[string]string{api.MetadataLock: "locks/whole@5"}})
 		}, &store.transact.Locks, "header@1 query@2 first@3 second@4 projection@6 whole@5"},
 		"actor transaction": {func() (state.Written, error) {

@@ -10,6 +10,6 @@
 // nodes.
 //
 // Goroutines: a Catalogue has one between Open and Close, and up to four more that pull records. Close waits for all of
-// them. Seeds.Resolve looks up each name in a goroutine of its own, and waits for these goroutines. Everything else runs
-// in the caller's goroutine.
+// them. Seeds.Resolve looks up each name in a goroutine of its own, and waits for these goroutines. Everything else
+// runs in the caller's goroutine.
 package discovery

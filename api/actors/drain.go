@@ -91,8 +91,8 @@ func (h *Host) drainLocked(a *activation) bool {
 // end of the turn. These waits add up, because awaitTurns handles the activations one after the other. It returns false
 // if a turn did not end in time. It also returns false if ctx ends first, and then cancels no turn.
 //
-// Only a draining host may call awaitTurns, because such a host activates no actors. The application may continue with a
-// canceled turn. If the host activated the actor again, two turns of the actor could write at the same time.
+// Only a draining host may call awaitTurns, because such a host activates no actors. The application may continue with
+// a canceled turn. If the host activated the actor again, two turns of the actor could write at the same time.
 func (h *Host) awaitTurns(ctx context.Context, all []*activation) (ended bool) {
 	ended = true
 	begun := time.Now()

@@ -1,9 +1,9 @@
 // Package configuration defines the contract of a configuration store, which stores named values for applications and
 // reports when they change.
 //
-// It owns the request and answer types, the queue of a subscription, the warnings about flawed items, and a wrapper that
-// adds metrics to a store.
-// Implementations are in the folders below and pass the suite in configurationtest. This package starts no goroutines.
+// It owns the request and answer types, the queue of a subscription, the warnings about flawed items, and a wrapper
+// that adds metrics to a store. Implementations are in the folders below and pass the suite in configurationtest. This
+// package starts no goroutines.
 package configuration
 
 import (

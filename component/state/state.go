@@ -73,8 +73,8 @@ type GetRequest struct {
 	ReadOptions
 }
 
-// Item is one stored value. ETag is empty if the key does not exist or has expired, if Unversioned is true, or if Err is
-// set. In all other cases it is not empty.
+// Item is one stored value. ETag is empty if the key does not exist or has expired, if Unversioned is true, or if Err
+// is set. In all other cases it is not empty.
 type Item struct {
 	Key         string
 	Value       []byte    // exactly the bytes that were saved; the caller must not modify them

@@ -1,5 +1,5 @@
 // Package workflows connects the workflow services of a node with the workflow engine, which opens later than the
-// services. It also implements the admin API about workflows. It has no goroutines.
+// services. It also implements the admin API about workflows. It owns no goroutines.
 package workflows
 
 import (

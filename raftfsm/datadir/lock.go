@@ -37,8 +37,8 @@ func Holder(dir string) (pid string, held bool) {
 	return strings.TrimSpace(string(text)), true
 }
 
-// lock locks f exclusively. It returns an error at once if another process has an exclusive lock. It tries again for up
-// to lockPatience while others only have shared locks, because Holder has one for a moment.
+// lock locks f exclusively. It returns an error at once if another process has an exclusive lock. It tries again for
+// up to lockPatience while others only have shared locks, because Holder has one for a moment.
 func lock(f *os.File) error {
 	for end := time.Now().Add(lockPatience); ; time.Sleep(lockPause) {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
@@ -59,8 +59,8 @@ const (
 	lockPause    = time.Millisecond
 )
 
-// LockDir locks a data directory. If another process has the lock, LockDir returns fault.Unavailable with the id of that
-// process.
+// LockDir locks a data directory. If another process has the lock, LockDir returns fault.Unavailable with the id of
+// that process.
 func LockDir(dir string) (*Lock, error) {
 	path := filepath.Join(dir, lockName)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)

@@ -150,7 +150,7 @@ func TestStore_ClusterFailsOver(t *testing.T) {
 		_, err := store.Set(ctx, state.SetRequest{Items: []state.Write{statetest.Put("a||other", "1")}})
 		return err
 	})
-	master.Run() // it becomes a replica of the new master
+	master.Run() // it follows the new master
 	for _, c := range counters {
 		c.more(t, 50)
 	}

@@ -82,7 +82,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return nil, &fault.Error{Code: fault.Invalid, Op: op, Msg: "no AWS region is known", Hint: "set region"}
 	}
 	transport := rest.Transport(rest.TLS(o.Roots))
-	if made, ok := found.HTTPClient.(*awshttp.BuildableClient); ok && o.Roots == nil { // this transport supports AWS_CA_BUNDLE
+	if made, ok := found.HTTPClient.(*awshttp.BuildableClient); ok && o.Roots == nil {
+		// This transport supports AWS_CA_BUNDLE.
 		transport = made.GetTransport()
 	}
 	found.HTTPClient = &http.Client{Transport: transport, CheckRedirect: stay}
