@@ -163,16 +163,33 @@ func TestInit_Errors(t *testing.T) {
 	}
 }
 
+// expiring is a context whose deadline passes when passed is closed.
+type expiring struct {
+	context.Context
+	passed chan struct{}
+}
+
+func (e expiring) Done() <-chan struct{} { return e.passed }
+
+func (e expiring) Err() error {
+	select {
+	case <-e.passed:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+
 func TestInit_HangsUntilDeadline(t *testing.T) {
 	folder := pluggabletest.Folder(t)
+	waiting := expiring{context.Background(), make(chan struct{})}
 	server := &pluggabletest.State{Before: func(ctx context.Context, _ string) error {
+		close(waiting.passed) // while the caller waits for Init, not while it dials
 		<-ctx.Done()
 		return ctx.Err()
 	}}
 	pluggabletest.Start(t, folder, "x", server.Register)
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	_, err := pluggable.OpenState(ctx, options(t, folder, "state.x"))
+	_, err := pluggable.OpenState(waiting, options(t, folder, "state.x"))
 	statetest.WantFault(t, err, fault.Timeout, "waiting for Init")
 }
 

@@ -13,10 +13,11 @@ import (
 
 	"github.com/quorate/quorate/component/bindings"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/testutil"
 )
 
 // limit bounds every wait of a suite.
-const limit = 20 * time.Second
+const limit = testutil.Patience
 
 // Output is what the suite needs to test an output binding.
 type Output struct {

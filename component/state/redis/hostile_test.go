@@ -124,11 +124,16 @@ func TestStore_HostileSentinel(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			sentinel := redistest.StartHostile(t, map[string]string{"sentinel": c.address, "subscribe": c.message},
 				false)
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			limit, readTimeout := time.Second, "500ms"
+			if c.works { // then neither of them is reached
+				limit, readTimeout = time.Minute, "30s"
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
 			defer cancel()
 			store, err := redis.Open(ctx, redis.Options{Logger: slog.New(slog.DiscardHandler),
 				Metadata: metadata(t, "redisHost", sentinel.Address,
-					"failover", "true", "sentinelMasterName", "m", "readTimeout", "500ms", "redisMaxRetries", "0")})
+					"failover", "true", "sentinelMasterName", "m", "readTimeout", readTimeout, "redisMaxRetries",
+					"0")})
 			if (err == nil) != c.works {
 				t.Errorf("Open: %v", err)
 			}

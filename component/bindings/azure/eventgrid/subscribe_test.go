@@ -15,6 +15,7 @@ import (
 	"github.com/quorate/quorate/component/bindings/azure/eventgrid/eventgridtest"
 	"github.com/quorate/quorate/component/bindings/bindingstest"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/testutil"
 )
 
 // requested returns the requests to a part of the fake as "METHOD uri". An empty method means all methods.
@@ -177,7 +178,7 @@ func TestStart_WaitsForNodeWithClaim(t *testing.T) {
 
 func eventually(t testing.TB, ok func() bool) {
 	t.Helper()
-	late := time.After(20 * time.Second)
+	late := time.After(testutil.Patience)
 	for !ok() {
 		select {
 		case <-late:
