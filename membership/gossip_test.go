@@ -43,7 +43,7 @@ func TestDismiss_FailedMemberHasLeft(t *testing.T) {
 }
 
 func TestLeave_IsNeverFailed(t *testing.T) {
-	all := cluster(t, 3)
+	all := clusterWith(t, 3, suspectLong)
 	var seen []string
 	done := make(chan struct{})
 	go func() {

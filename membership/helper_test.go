@@ -90,6 +90,9 @@ func options(f membership.Facts, seeds ...*membership.Gossip) membership.Options
 	return o
 }
 
+// suspectLong makes a node suspect a silent member for so long that no node of a busy machine is declared failed.
+func suspectLong(o *membership.Options) { o.Timing.SuspicionMult = 40 }
+
 // open starts a node that is closed at the end of the test.
 func open(t testing.TB, o membership.Options) *membership.Gossip {
 	t.Helper()
@@ -106,9 +109,17 @@ func open(t testing.TB, o membership.Options) *membership.Gossip {
 // cluster starts n nodes n1, n2 and so on; all join the first.
 func cluster(t testing.TB, n int) []*membership.Gossip {
 	t.Helper()
+	return clusterWith(t, n, func(*membership.Options) {})
+}
+
+// clusterWith is cluster, but first passes the options of each node to change.
+func clusterWith(t testing.TB, n int, change func(*membership.Options)) []*membership.Gossip {
+	t.Helper()
 	var all []*membership.Gossip
 	for i := range n {
-		all = append(all, open(t, options(facts(fmt.Sprintf("n%d", i+1)), all[:min(i, 1)]...)))
+		o := options(facts(fmt.Sprintf("n%d", i+1)), all[:min(i, 1)]...)
+		change(&o)
+		all = append(all, open(t, o))
 	}
 	for _, g := range all {
 		sees(t, g, states(all))

@@ -122,6 +122,7 @@ func TestSecured_TokenRotationKeepsMembers(t *testing.T) {
 	for i, id := range []string{"n1", "n2", "n3"} {
 		o, k := secure(t, options(facts(id), all[:min(i, 1)]...), old)
 		o.Logger = logTo(&logs[i])
+		suspectLong(&o)
 		all, keepers = append(all, open(t, o)), append(keepers, k)
 	}
 	for _, g := range all {
