@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -29,6 +31,7 @@ import (
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/component/state/inmemory"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/testutil"
 )
 
 // cluster is a console.Cluster with a fixed answer.
@@ -717,11 +720,12 @@ func TestConsole_OpenPageShowsSelectedCalls(t *testing.T) {
 		t.Errorf("calls that the filter does not select: %s", line)
 	}
 	cancel()
-	for end := time.Now().Add(10 * time.Second); f.calls.Watched(); <-time.After(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("calls are recorded after the page was closed")
+	testutil.Eventually(t, func() error {
+		if f.calls.Watched() {
+			return errors.New("calls are recorded after the page was closed")
 		}
-	}
+		return nil
+	})
 }
 
 func TestConsole_OpenPageIsUpdatedAndClosedPageCostsNothing(t *testing.T) {
@@ -752,9 +756,10 @@ func TestConsole_OpenPageIsUpdatedAndClosedPageCostsNothing(t *testing.T) {
 	}
 	cancel()
 	f.client.CloseIdleConnections()
-	for end := time.Now().Add(10 * time.Second); runtime.NumGoroutine() > before; <-time.After(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%d goroutines, %d before the page was opened", runtime.NumGoroutine(), before)
+	testutil.Eventually(t, func() error {
+		if n := runtime.NumGoroutine(); n > before {
+			return fmt.Errorf("%d goroutines, %d before the page was opened", n, before)
 		}
-	}
+		return nil
+	})
 }

@@ -1,6 +1,7 @@
 package console_test
 
 import (
+	"fmt"
 	"net/http"
 	"net/url"
 	"os"
@@ -13,19 +14,19 @@ import (
 
 	"github.com/quorate/quorate/api/admin/schema"
 	"github.com/quorate/quorate/api/console"
+	"github.com/quorate/quorate/internal/testutil"
 )
 
 // show polls a page until it has a text.
 func (f *fixture) show(t *testing.T, path, want string) (body string) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); ; <-time.After(20 * time.Millisecond) {
-		if _, body, _ = f.get(t, path); strings.Contains(body, want) {
-			return body
+	testutil.Eventually(t, func() error {
+		if _, body, _ = f.get(t, path); !strings.Contains(body, want) {
+			return fmt.Errorf("%s does not show %q: %s", path, want, body)
 		}
-		if time.Now().After(end) {
-			t.Fatalf("%s does not show %q: %s", path, want, body)
-		}
-	}
+		return nil
+	})
+	return body
 }
 
 func TestConsole_ComparesReplicasWithoutPermissionToWrite(t *testing.T) {

@@ -110,7 +110,7 @@ func TestKilledNode_ReleasesNoteAndDirectory(t *testing.T) {
 	select {
 	case err := <-got:
 		must(t, err)
-	case <-time.After(10 * time.Second):
+	case <-time.After(testutil.Patience):
 		t.Fatal("the directory of a killed process is not free")
 	}
 	if got := names(t, run); got != "" {

@@ -11,10 +11,11 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
+	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/quorate/quorate/api/http/httpserver"
 	"github.com/quorate/quorate/api/http/servertest"
+	"github.com/quorate/quorate/internal/testutil"
 )
 
 // ended reports whether the other side has closed c without sending more data.
@@ -56,8 +57,8 @@ func TestConns_OverLimitClosesLongestIdle(t *testing.T) {
 		t.Error("the connection that sent nothing stays open")
 	}
 	answered(t, kept)
-	if testutil.ToFloat64(cut) != 1 || testutil.ToFloat64(open) > 3 {
-		t.Errorf("%v cut, %v open", testutil.ToFloat64(cut), testutil.ToFloat64(open))
+	if promtest.ToFloat64(cut) != 1 || promtest.ToFloat64(open) > 3 {
+		t.Errorf("%v cut, %v open", promtest.ToFloat64(cut), promtest.ToFloat64(open))
 	}
 }
 
@@ -107,31 +108,37 @@ func TestConns_ClientThatReadsNothingIsCut(t *testing.T) {
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("the write ended with %v", err)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(testutil.Patience):
 		t.Error("the answer does not end")
 	}
 }
 
 func TestConns_SlowReaderGetsWholeAnswer(t *testing.T) {
-	const size = 16 << 20
-	server := servertest.Open(t, httpserver.Config{WriteStall: 300 * time.Millisecond,
+	const size, stall = 16 << 20, 300 * time.Millisecond
+	took := make(chan time.Duration, 1)
+	server := servertest.Open(t, httpserver.Config{WriteStall: stall,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			begun := time.Now()
 			_, _ = w.Write(make([]byte, size)) // a single write that takes longer than WriteStall
+			took <- time.Since(begun)
 		})})
-	r, err := http.ReadResponse(bufio.NewReader(servertest.Send(t, server, plainGet)), nil)
+	conn := servertest.Send(t, server, plainGet)
+	r, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer r.Body.Close()
 	total := 0
-	for begun := time.Now(); err == nil; {
+	for err == nil {
 		var n int64
-		n, err = io.CopyN(io.Discard, r.Body, size/8)
-		if total += int(n); time.Since(begun) < 2*time.Second {
-			<-time.After(100 * time.Millisecond)
-		}
+		n, err = io.CopyN(io.Discard, r.Body, size/128)
+		total += int(n)
+		<-time.After(5 * time.Millisecond) // much shorter than WriteStall
 	}
 	if total != size {
 		t.Errorf("%d bytes of %d came: %v", total, size, err)
+	}
+	if took := <-took; took < stall {
+		t.Errorf("the write took only %s: the test shows nothing", took)
 	}
 }

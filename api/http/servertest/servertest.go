@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/api/http/httpserver"
+	"github.com/quorate/quorate/internal/testutil"
 )
 
 // Open opens a server, by default on a free port of 127.0.0.1. The server closes when the test ends, and aborts the
@@ -34,8 +35,8 @@ func Open(t *testing.T, c httpserver.Config) *httpserver.Server {
 	return server
 }
 
-// Dial opens a connection to an address or a base URL. Its reads and writes fail after 20 seconds. The connection is
-// closed when the test ends.
+// Dial opens a connection to an address or a base URL. Its reads and writes fail after testutil.Patience. The
+// connection is closed when the test ends.
 func Dial(t testing.TB, address string) net.Conn {
 	t.Helper()
 	var dialer net.Dialer
@@ -44,7 +45,7 @@ func Dial(t testing.TB, address string) net.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(testutil.Patience)); err != nil {
 		t.Fatal(err)
 	}
 	return conn
