@@ -211,14 +211,26 @@ func TestBroker_AttemptsSurviveChangeOfLeader(t *testing.T) {
 	d := nextOf(t, s)
 	failed := time.Now()
 	must(t, s.Settle(t.Context(), &d, pubsub.Failed))
-	<-time.After(100 * time.Millisecond)
+	eventually(t, func() error { // until the failure is in the log
+		if g := lagIs(t, c.running()[0].Topics("", "pubsub"), "orders", "app", 2); g.Retried != 1 {
+			return fmt.Errorf("%+v", g)
+		}
+		return nil
+	})
 	c.changeLeader(t.Context(), false)
-	d = nextOf(t, s)
-	if waited := time.Since(failed); d.ID != "1" || d.Attempt != 2 || waited < 450*time.Millisecond {
-		t.Errorf("after %s came attempt %d of %s", waited, d.Attempt, d.ID)
+	came := map[string]bool{}
+	for range 2 { // in any order, because on a busy machine both may be due when the new leader begins
+		d = nextOf(t, s)
+		came[d.ID] = true
+		if waited := time.Since(failed); d.ID == "1" && (d.Attempt != 2 || waited < 450*time.Millisecond) {
+			t.Errorf("attempt %d of %s came after %s", d.Attempt, d.ID, waited)
+		}
+		if early := time.Until(d.DeliverAt); d.ID == "late" && early > 50*time.Millisecond {
+			t.Errorf("%s came %s before its time", d.ID, early)
+		}
 	}
-	if late := nextOf(t, s); late.ID != "late" || time.Until(late.DeliverAt) > 50*time.Millisecond {
-		t.Errorf("%s came %s before its time", late.ID, time.Until(late.DeliverAt))
+	if !came["1"] || !came["late"] {
+		t.Errorf("the messages %v came", came)
 	}
 }
 

@@ -162,6 +162,7 @@ func TestGuard_PassesCopyOfHeartbeatToRaft(t *testing.T) {
 		<-answer
 	}
 	copies := 0
+	var quiet <-chan time.Time // nil until the first copy has come
 	for drained := false; !drained; {
 		select {
 		case got := <-g.Consumer():
@@ -174,11 +175,12 @@ func TestGuard_PassesCopyOfHeartbeatToRaft(t *testing.T) {
 				t.Fatalf("the copy differs: %+v", req)
 			}
 			got.Respond(&raft.AppendEntriesResponse{}, nil) // must neither block nor reach the sender
-		case <-time.After(100 * time.Millisecond):
+			quiet = time.After(100 * time.Millisecond)
+		case <-quiet:
 			drained = true
 		}
 	}
-	if copies < 1 || copies > 2 { // one in the channel, one held by forward
+	if copies > 2 { // one in the channel, one held by forward
 		t.Errorf("raft received %d copies of 10 heartbeats while it was busy, want 1 or 2", copies)
 	}
 	if len(answer) != 0 {
