@@ -161,22 +161,43 @@ func hostsActors(t *testing.T, n *node.Node) error {
 func TestSDK_Actors(t *testing.T) {
 	nodes, apps, clients := twoSDKActors(t)
 	ctx := t.Context()
-	for i := range 12 { // from every node
-		if sum, err := newCounterClient(clients[i%2], "a").Add(ctx, 2); err != nil || sum != 2*(i+1) {
-			t.Fatalf("call %d: %d, %v", i, sum, err)
+	var mu sync.Mutex // guards added
+	var added tally   // what the calls have added to the sum
+	add := func(i, n int) {
+		sum, err := newCounterClient(clients[i%2], "a").Add(ctx, n)
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case err == nil:
+			added.done += n
+		case strings.Contains(err.Error(), "the host lost its lease"):
+			added.unknown += n
+		default:
+			t.Errorf("call %d: %d, %v", i, sum, err)
 		}
+	}
+	sums := func() {
+		t.Helper()
+		poll(t, func() error {
+			sum, err := newCounterClient(clients[1], "a").Add(ctx, 0)
+			if err == nil && !added.fits(fmt.Sprint(sum)) {
+				t.Fatalf("after %+v the sum is %d", added, sum)
+			}
+			return err
+		})
+	}
+	for i := range 12 { // from every node
+		add(i, 2)
+		sums()
 	}
 	var all sync.WaitGroup
 	for i := range 30 {
-		all.Go(func() {
-			if _, err := newCounterClient(clients[i%2], "a").Add(ctx, 1); err != nil {
-				t.Error(err)
-			}
-		})
+		all.Go(func() { add(i, 1) })
 	}
 	all.Wait()
-	if sum, err := newCounterClient(clients[1], "a").Add(ctx, 0); err != nil || sum != 54 {
-		t.Errorf("the sum is %d, %v, want 54", sum, err)
+	sums()
+	if added.unknown > 0 {
+		t.Skipf("a host lost its lease, so the actor may have moved: %+v", added)
 	}
 	if at, err := newCounterClient(clients[1], "a").Where(ctx); err != nil || at != apps[0].Pid {
 		t.Errorf("the actor is in process %d, %v; it was first called at a node whose application is %d", at, err,
