@@ -180,8 +180,9 @@ func TestBlockShutdown_ServesUntilTheApplicationIsUnhealthy(t *testing.T) {
 	defer app.Close()
 	c := nodetest.Config(t)
 	c.App.Port = app.Listener.Addr().(*net.TCPAddr).Port
-	c.App.Health = node.AppHealth{Enabled: true, Interval: 20 * time.Millisecond, Timeout: 20 * time.Millisecond,
-		Threshold: 1}
+	// a busy machine may delay some probes, but not all probes of a second
+	c.App.Health = node.AppHealth{Enabled: true, Interval: 50 * time.Millisecond, Timeout: 50 * time.Millisecond,
+		Threshold: 20}
 	c.BlockShutdown = time.Hour
 	n := nodetest.Open(t, c)
 	healthy := func() error {

@@ -1,6 +1,7 @@
 package node_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -74,9 +75,12 @@ func TestDisk_LowLeaderHandsOverAndMajorityIsReadOnly(t *testing.T) {
 		}
 	}
 	for _, n := range nodes {
-		if s := nodetest.Status(t, n); !s.Groups[0].ReadOnly || s.Groups[0].Writes {
-			t.Errorf("status of %s: %+v", s.Node.ID, s.Groups[0])
-		}
+		nodetest.Poll(t, func() error {
+			if s := nodetest.Status(t, n); !s.Groups[0].ReadOnly || s.Groups[0].Writes {
+				return fmt.Errorf("status of %s: %+v", s.Node.ID, s.Groups[0])
+			}
+			return nil
+		})
 	}
 
 	for _, path := range ballastOf {

@@ -201,25 +201,28 @@ func TestTopicsOverGRPC_StatusesRoutesAndMetadata(t *testing.T) {
 // An inbound policy limits the time of a delivery, and repeats the delivery. After that, the message goes to the
 // dead-letter topic.
 func TestTopicsOverGRPC_PolicyOfDeliveries(t *testing.T) {
-	app := &topicApp{got: make(chan string, 100), subs: []*runtimev1.TopicSubscription{orders("dead"),
-		{PubsubName: "pubsub", Topic: "dead"}}}
-	n := onTopics(t, `
+	for data, timeout := range map[string]string{"hang": "1s", "retry": "1m"} {
+		t.Run(data, func(t *testing.T) {
+			t.Parallel()
+			app := &topicApp{got: make(chan string, 100), subs: []*runtimev1.TopicSubscription{orders("dead"),
+				{PubsubName: "pubsub", Topic: "dead"}}}
+			n := onTopics(t, `
 apiVersion: dapr.io/v1alpha1
 kind: Resiliency
 metadata: {name: policies}
 spec:
   policies:
-    timeouts: {short: 300ms}
+    timeouts: {short: `+timeout+`}
     retries: {twice: {policy: constant, duration: 10ms, maxRetries: 2}}
   targets:
     components:
       pubsub:
         inbound: {timeout: short, retry: twice}
 `, func(s *grpc.Server) { runtimev1.RegisterAppCallbackServer(s, app) })
-	for _, data := range []string{"hang", "retry"} {
-		publishText(t, n, "orders", "", data)
-		one := "pubsub orders /orders " + data + " text/plain orders "
-		wantAll(t, app.got, one, one, one, "pubsub dead  "+data+" text/plain orders ")
+			publishText(t, n, "orders", "", data)
+			one := "pubsub orders /orders " + data + " text/plain orders "
+			wantAll(t, app.got, one, one, one, "pubsub dead  "+data+" text/plain orders ")
+		})
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,14 +22,16 @@ func TestQuorum_LossIsLoggedWithReason(t *testing.T) {
 	nodes, configs := nodetest.ThreeWith(t, func(c *node.Config) { c.API.RequestTimeout = 2 * time.Second })
 	nodetest.Close(t, nodes[0])
 	var log nodetest.Log
+	begun := time.Now()
 	nodes[0] = nodetest.OpenLogged(t, configs[0], &log)
 	nodetest.Ready(t, nodes[0])
 	for _, i := range []int{1, 2} {
 		nodetest.Close(t, nodes[i])
 	}
 	words := []string{"group 0 has no leader: 2 of 3 voters unreachable: n2 (", " since ", "), n3 ("}
+	loss := append([]string{"level=ERROR", "quorate rescue"}, words...)
 	nodetest.Poll(t, func() error {
-		if !log.Has(append(words, "level=ERROR", "quorate rescue")...) {
+		if !log.Has(loss...) {
 			return errors.New("the loss of the quorum is not logged")
 		}
 		return nil
@@ -52,8 +55,17 @@ func TestQuorum_LossIsLoggedWithReason(t *testing.T) {
 		}
 		return nil
 	})
-	if n := strings.Count(log.String(), "level=ERROR"); n != 1 {
-		t.Errorf("%d errors are logged:\n%s", n, log.String())
+	losses := 0
+	for line := range strings.Lines(log.String()) {
+		if !slices.ContainsFunc(loss, func(word string) bool { return !strings.Contains(line, word) }) {
+			losses++
+		}
+	}
+	if losses != 1 {
+		t.Errorf("the loss is logged %d times:\n%s", losses, log.String())
+	}
+	if time.Since(begun) > time.Minute { // on a busy machine; then the lines below may be logged again
+		return
 	}
 	for _, line := range []string{"pre-vote campaign failed", "Election timeout reached", "entering candidate state"} {
 		if n := strings.Count(log.String(), line); n > 1 {
@@ -73,6 +85,9 @@ func TestQuorum_CommandsNameTheReason(t *testing.T) {
 	nodetest.Poll(t, func() error {
 		if s := nodetest.Status(t, nodes[0]); s.Groups[0].Leader != "" {
 			return errors.New("there is a leader")
+		}
+		if m := nodetest.Members(t, nodes[0]); m["n2"].State == "alive" || m["n3"].State == "alive" {
+			return fmt.Errorf("gossip has not noticed that both servers have left: %+v", m)
 		}
 		return nil
 	})

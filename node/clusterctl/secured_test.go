@@ -1,6 +1,7 @@
 package clusterctl_test
 
 import (
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -25,19 +26,22 @@ func TestSecuredCluster_SidecarsRemovalAndDoctor(t *testing.T) {
 	if code, body := nodetest.Save(t, side, "k", "1"); code != 204 {
 		t.Fatalf("save at the sidecar: %d %s", code, body)
 	}
-	found, err := side.Admin().Checkup(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, r := range found.Checks {
-		if r.Level == schema.CheckFail {
-			t.Errorf("%+v", r)
+	nodetest.Poll(t, func() error { // until gossip has reached every server
+		found, err := side.Admin().Checkup(t.Context())
+		if err != nil {
+			return err
 		}
-	}
-	if len(nodetest.Results(found, "peer port back")) != 3 ||
-		len(nodetest.Results(found, "gossip port back (tcp)")) != 3 {
-		t.Errorf("%+v", found.Checks)
-	}
+		for _, r := range found.Checks {
+			if r.Level == schema.CheckFail {
+				return fmt.Errorf("%+v", r)
+			}
+		}
+		if len(nodetest.Results(found, "peer port back")) != 3 ||
+			len(nodetest.Results(found, "gossip port back (tcp)")) != 3 {
+			return fmt.Errorf("%+v", found.Checks)
+		}
+		return nil
+	})
 	at := nodetest.Leader(t, nodes)
 	remove(t, side, nodetest.Status(t, nodes[(at+1)%3]).Node.ID)
 	knowsItIsRemoved(t, nodes[(at+1)%3])

@@ -18,18 +18,18 @@ func TestMembers_ListsAllAndMarksSelf(t *testing.T) {
 			if total := m["n1"].Leads + m["n2"].Leads + m["n3"].Leads; len(m) != 3 || total != 1 {
 				return fmt.Errorf("at %d: %+v", i, m)
 			}
+			for id, one := range m { // what gossip has brought of the other nodes
+				if one.Self != (id == s.Node.ID) || one.State != "alive" || one.Role != "server" ||
+					one.ClusterID != s.Node.ClusterID || one.Since.IsZero() || one.Version != "test" {
+					return fmt.Errorf("%s as %s sees it: %+v", id, s.Node.ID, one)
+				}
+			}
 			return nil
 		})
 		own := m[s.Node.ID]
 		if !own.Self || own.ServerID != s.Node.ServerID || own.Peer != s.Node.Peer || own.Gossip != s.Node.Gossip ||
 			s.Node.Gossip == "" || s.Node.Peer == "" {
 			t.Errorf("own entry %+v, identity %+v", own, s.Node)
-		}
-		for id, one := range m {
-			if one.Self != (id == s.Node.ID) || one.State != "alive" || one.Role != "server" ||
-				one.ClusterID != s.Node.ClusterID || one.Since.IsZero() || one.Version != "test" {
-				t.Errorf("%s as %s sees it: %+v", id, s.Node.ID, one)
-			}
 		}
 	}
 	gone := (leader + 1) % 3
