@@ -177,6 +177,7 @@ func TestJobs_UseTheResiliencyPolicyOfTheApplication(t *testing.T) {
 		"circuit opens": {"circuitBreaker: careful", []int{500, 200}, 0, []string{"1", "2"}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			port, calls := newSlowApp(t, c.waits, c.statuses...)
 			conf := nodetest.Config(t)
 			conf.App.Port = port
@@ -185,7 +186,7 @@ kind: Resiliency
 metadata: {name: r}
 spec:
   policies:
-    timeouts: {quick: 100ms}
+    timeouts: {quick: 2s}
     retries:
       often: {policy: constant, duration: 1ms, maxRetries: 3}
       busy: {policy: constant, duration: 1ms, maxRetries: 3, matching: {httpStatusCodes: "503"}}
