@@ -82,14 +82,14 @@ func TestClients_RetriesHideNodeFailures(t *testing.T) {
 		"all killed at the same time": func(t *testing.T, l *faulttest.Ledger) { killAll(t, c, l) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := faulttest.StartLedger(c, seed(t), 4, faulttest.Strong, 10*time.Second, 100)
+			l := faulttest.StartLedger(c, seed(t), 4, faulttest.Strong, 30*time.Second, 100)
 			progress(t, l, 100)
 			gone(t, l)
 			progress(t, l, 100)
 			l.Stop()
 			t.Log(l)
 			for _, f := range l.Failed() {
-				t.Errorf("not done in 10 s: %s", f)
+				t.Errorf("not done in 30 s: %s", f)
 			}
 			intact(t, l)
 			must(t, c.Agree(within(t, time.Minute)))

@@ -208,7 +208,7 @@ func TestInvoke_NewInstanceGetsCallsImmediately(t *testing.T) {
 		must(t, n.Start())
 		must(t, faulttest.Until(within(t, time.Minute), func() error { return n.Healthy(t.Context()) }))
 		ready := time.Since(begin)
-		took := l.answers(t, name, 1, 2*time.Second)
+		took := l.answers(t, name, 1, 20*time.Second)
 		t.Logf("ready %s after its start, called %s later", ready.Round(time.Millisecond), took.Round(time.Millisecond))
 	}
 	l.end()
