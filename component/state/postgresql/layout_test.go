@@ -84,7 +84,7 @@ insertdate timestamptz NOT NULL DEFAULT now(), updatedate timestamptz NULL)`)
 		"jsonb", "v2")
 }
 
-// TestStore_UndecodableValueFailsAlone reads a record of v1 whose value is not base64, alone and with another record.
+// TestStore_UndecodableValueFailsAlone reads a v1 row whose value is not base64, alone and with another row.
 func TestStore_UndecodableValueFailsAlone(t *testing.T) {
 	t.Parallel()
 	s := databases.Start(t)

@@ -189,7 +189,7 @@ func (s *Store) item(row pgx.Rows) (state.Item, error) {
 	case bytes: // only v1 marks values as bytes
 		item.ContentType = state.OctetStream
 		decode(&item)
-	case s.version == V2 && item.Value != nil: // a listing reads no values
+	case s.version == V2 && item.Value != nil: // the rows of a listing have no value
 		item.ContentType = outside.ContentType(item.ETag, item.Value)
 	}
 	return item, nil
