@@ -59,7 +59,7 @@ type watcher struct {
 	client        *stateClient
 	store, prefix string
 	keys          []string
-	from          string // position after which the next connection continues
+	from          string // position after the last change that was shown; the next connection continues there
 	snapshot      bool
 	asJSON        bool
 	out, log      io.Writer
@@ -68,7 +68,10 @@ type watcher struct {
 	restart   bool          // the next connection begins with a snapshot
 	connected bool          // the last call of connect has received an event
 	compacted bool          // the store no longer has the changes after from
-	pending   []string
+
+	// The rest is about the request whose changes are being read.
+	id      string   // position of the event that is being read; empty = the request has further changes
+	pending []string // changes that were read and not shown yet
 }
 
 // watchEvent is one event of the API.
@@ -112,6 +115,7 @@ func (w *watcher) run(ctx context.Context) error {
 // connect shows events until the connection ends. It also ends a connection on which nothing arrives for four
 // intervals of bookmarks.
 func (w *watcher) connect(ctx context.Context) error {
+	w.id, w.pending = "", nil
 	q := url.Values{"bookmark": {watchSilence.String()}}
 	setIf(q, "prefix", w.prefix)
 	for _, k := range w.keys {
@@ -136,7 +140,6 @@ func (w *watcher) connect(ctx context.Context) error {
 		line, err := r.ReadString('\n')
 		silence.Reset(4 * watchSilence)
 		if err != nil {
-			w.pending = nil
 			return &fault.Error{Code: fault.Unavailable, Op: "cli.watch", Msg: "the connection ended",
 				Err: command.RootCause(err)}
 		}
@@ -190,12 +193,12 @@ func watchRefusal(status int, body []byte) error {
 	return e
 }
 
-// event handles one line of the stream. It shows the changes of a request when the last of them has arrived, so that
-// no change is shown twice after a reconnection.
+// event handles one line of the stream. It shows the changes of a request when the last of them has arrived, and only
+// then advances from. So no change is lost or shown twice after a reconnection.
 func (w *watcher) event(line string) error {
 	line = strings.TrimRight(line, "\r\n")
 	if id, ok := strings.CutPrefix(line, "id: "); ok {
-		w.pending, w.from = append(w.pending, ""), id
+		w.id = id
 		return nil
 	}
 	data, ok := strings.CutPrefix(line, "data: ")
@@ -207,13 +210,9 @@ func (w *watcher) event(line string) error {
 		return command.Unreadable(w.client.Base, err)
 	}
 	w.connected = w.connected || e.Type != "error"
-	complete := len(w.pending) > 0 && w.pending[len(w.pending)-1] == ""
-	if complete {
-		w.pending = w.pending[:len(w.pending)-1]
-	}
 	switch e.Type {
 	case "error":
-		w.from, w.pending = cmp.Or(e.Resume, w.from), nil
+		w.from = cmp.Or(e.Resume, w.from)
 		if e.ErrorCode == "ERR_WATCH_COMPACTED" {
 			w.compacted = true
 			return &fault.Error{Code: fault.NotFound, Op: "cli.watch", Msg: e.Message,
@@ -226,19 +225,15 @@ func (w *watcher) event(line string) error {
 	if text := w.text(&e, data); text != "" {
 		w.pending = append(w.pending, text)
 	}
-	if !complete && e.Type != "item" {
+	if w.id == "" && e.Type != "item" {
 		return nil
 	}
-	return w.print()
-}
-
-func (w *watcher) print() error {
 	for _, text := range w.pending {
 		if _, err := fmt.Fprintln(w.out, text); err != nil {
 			return err
 		}
 	}
-	w.pending = w.pending[:0]
+	w.from, w.id, w.pending = cmp.Or(w.id, w.from), "", w.pending[:0]
 	return nil
 }
 

@@ -57,3 +57,41 @@ func TestWatcher_SnapshotOfAnUnknownStoreFails(t *testing.T) {
 		t.Errorf("run returned %v", err)
 	}
 }
+
+// TestWatcher_RepeatsChangesThatWereNotShown checks that a connection which ends within the last event of a request
+// does not advance the position: the next connection delivers the changes of that request again.
+func TestWatcher_RepeatsChangesThatWereNotShown(t *testing.T) {
+	change := func(key string) string {
+		return `data: {"type":"put","revision":"7","key":"` + key + `","value":1}` + "\n\n"
+	}
+	answers := []string{
+		"id: 0a.6\n" + change("before"),
+		change("first") + "id: 0a.7\n" + change("second")[:20],
+		"id: 0a.7\n",
+		change("first") + "id: 0a.7\n" + change("second"),
+	}
+	var positions []string
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n := len(positions)
+		positions = append(positions, r.URL.Query().Get("from"))
+		if n == len(answers) {
+			w.WriteHeader(http.StatusGone)
+			return
+		}
+		_, _ = io.WriteString(w, answers[n])
+	}))
+	defer s.Close()
+	var out strings.Builder
+	w := watcher{client: &stateClient{&command.APIClient{Base: s.URL, Http: s.Client()}}, store: "statestore",
+		out: &out, log: io.Discard}
+	if err := w.run(t.Context()); !fault.Is(err, fault.NotFound) {
+		t.Errorf("run returned %v", err)
+	}
+	if got := strings.Join(positions, " "); got != " 0a.6 0a.6 0a.6 0a.7" {
+		t.Errorf("the requests began after %q", got)
+	}
+	const put = "7        put     "
+	if want := put + "before = 1\n" + put + "first = 1\n" + put + "second = 1\n"; out.String() != want {
+		t.Errorf("got\n%swant\n%s", &out, want)
+	}
+}
