@@ -95,7 +95,7 @@ func (c *stateClient) getByBody(ctx context.Context, store, key string, o readOp
 		if one.Error != "" {
 			return item{}, fault.New(fault.Internal, "cli.state", one.Error)
 		}
-		if it.Found = one.ETag != ""; !it.Found {
+		if it.Found = len(one.Data) > 0; !it.Found { // a store may have no ETags
 			continue
 		}
 		v, err := one.value()
