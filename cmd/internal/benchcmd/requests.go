@@ -403,7 +403,9 @@ func (p *plan) openWatch(ctx context.Context) (*watch, error) {
 	if p.client.Token != "" {
 		req.Header.Set("dapr-api-token", p.client.Token)
 	}
-	resp, err := (&http.Client{Transport: p.client.Http.Transport}).Do(req) //nolint:bodyclose // p.after closes it
+	client := *p.client.Http
+	client.Timeout = 0          // a watch has no time limit
+	resp, err := client.Do(req) //nolint:bodyclose // p.after closes it
 	if err != nil {
 		return nil, command.Unreachable(p.client.Base, err)
 	}

@@ -131,7 +131,7 @@ func awaitOutbound(ctx context.Context, c node.Config) error {
 	ctx, cancel := context.WithTimeout(ctx, daprdWait)
 	defer cancel()
 	at := "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(c.API.HTTP.Number)) + "/v1.0/healthz/outbound"
-	client := &http.Client{Transport: rest.Transport(nil), Timeout: healthTime}
+	client := &http.Client{Transport: rest.Transport(nil), Timeout: healthTime, CheckRedirect: command.NoRedirect}
 	defer client.CloseIdleConnections()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()

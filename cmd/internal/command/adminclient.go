@@ -117,7 +117,7 @@ func (a *AdminClient) send(ctx context.Context, method, path string, body []byte
 	if err != nil {
 		return err
 	}
-	resp, err := (&http.Client{Transport: transport}).Do(req)
+	resp, err := (&http.Client{Transport: transport, CheckRedirect: NoRedirect}).Do(req)
 	if err != nil {
 		return a.unreachable(socket, err)
 	}
@@ -157,7 +157,7 @@ func (a *AdminClient) Stream(ctx context.Context, method, path string, body io.R
 	if body != nil {
 		req.Header.Set("Content-Type", adminapi.BackupType) // other requests ignore it
 	}
-	resp, err := (&http.Client{Transport: transport}).Do(req)
+	resp, err := (&http.Client{Transport: transport, CheckRedirect: NoRedirect}).Do(req)
 	if err != nil {
 		return a.unreachable(socket, err)
 	}

@@ -65,7 +65,7 @@ func (f *APIFlags) With(c *cobra.Command, use func(*APIClient) error) error {
 		MaxResponseHeaderBytes: rest.MaxHeader}
 	defer transport.CloseIdleConnections()
 	client := &APIClient{Base: f.base(&config),
-		Http: &http.Client{Transport: transport, Timeout: f.Timeout}}
+		Http: &http.Client{Transport: transport, Timeout: f.Timeout, CheckRedirect: NoRedirect}}
 	if path, ok := strings.CutPrefix(client.Base, "http://unix:"); ok {
 		client.UseSocket(path)
 	}
@@ -244,11 +244,14 @@ func (c *APIClient) answer(resp *http.Response, err error) (response, error) {
 // UseSocket makes the client use the API on a Unix socket.
 func (c *APIClient) UseSocket(path string) {
 	c.Base = "http://unix"
-	c.Http = &http.Client{Timeout: c.Http.Timeout, Transport: &http.Transport{MaxResponseHeaderBytes: rest.MaxHeader,
-		DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return dialUnix(ctx, path)
-		}}}
+	c.Http.Transport = &http.Transport{MaxResponseHeaderBytes: rest.MaxHeader, DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dialUnix(ctx, path) }}
 }
+
+// NoRedirect is a CheckRedirect of an http.Client. The client then returns a redirect as the answer, and does not
+// follow it. An application that is called through the API chooses the target of a redirect. If the client followed
+// it, it would send the API token to that target, and might repeat the request at another path of the node.
+func NoRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // Call sends a request and returns the response, also if its status is an error. It returns fault.TooLarge if the body
 // of the response has more than limit bytes.
