@@ -1,7 +1,10 @@
 package cli_test
 
 import (
+	"bufio"
 	"encoding/json"
+	"net"
+	"net/http"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -65,4 +68,21 @@ func TestDoctor_WithoutANodeChecksTheStart(t *testing.T) {
 	if got.code != 1 || !strings.Contains(got.stdout, "--join") {
 		t.Errorf("settings that cannot be: %+v", got)
 	}
+}
+
+// TestRemove_OfANodeThatCrashes checks that the error names a removal that may have begun, although the command finds
+// no node when it repeats the request.
+func TestRemove_OfANodeThatCrashes(t *testing.T) {
+	c := newConsole(t)
+	l, err := net.Listen("unix", filepath.Join(c.home, "admin.sock"))
+	must(t, err)
+	go func() {
+		conn, err := l.Accept()
+		_ = l.Close()
+		if err == nil {
+			_, _ = http.ReadRequest(bufio.NewReader(conn))
+			_ = conn.Close()
+		}
+	}()
+	c.want(1, "", "ended before its answer; the change may have been made", "remove", "n2", "--data-dir", c.home)
 }

@@ -82,6 +82,7 @@ func (m *commands) removal(c *cobra.Command, path string) {
 func (m *commands) untilRemoved(ctx context.Context, a *command.AdminClient, path, target string,
 	patience time.Duration) (r schema.RemoveResult, err error) {
 	deadline := time.Now().Add(patience)
+	var unanswered error // an earlier request may have begun the removal
 	for last := ""; ; {
 		var body any = struct{}{}
 		if target != "" {
@@ -96,7 +97,13 @@ func (m *commands) untilRemoved(ctx context.Context, a *command.AdminClient, pat
 		case err == nil && r.Done:
 			return r, nil
 		case err != nil && (!passes(err, r.ServerID != "") || time.Now().After(deadline)):
+			if unanswered != nil && fault.Is(err, fault.Unavailable) {
+				err = unanswered
+			}
 			return r, err
+		}
+		if fault.Is(err, fault.Indeterminate) {
+			unanswered = err
 		}
 		if text := waitingText(r); text != last && command.IsTerminal(m.Stderr) {
 			fmt.Fprintln(m.Stderr, text)

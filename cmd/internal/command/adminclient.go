@@ -119,13 +119,13 @@ func (a *AdminClient) send(ctx context.Context, method, path string, body []byte
 	}
 	resp, err := (&http.Client{Transport: transport, CheckRedirect: NoRedirect}).Do(req)
 	if err != nil {
-		return a.unreachable(socket, err)
+		return a.unanswered(method, socket, err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	answer, err := io.ReadAll(resp.Body)
 	switch {
 	case err != nil:
-		return a.unreachable(socket, err)
+		return a.unanswered(method, socket, err)
 	case resp.StatusCode != http.StatusOK:
 		return fault.Unmarshal(answer)
 	}
@@ -159,7 +159,7 @@ func (a *AdminClient) Stream(ctx context.Context, method, path string, body io.R
 	}
 	resp, err := (&http.Client{Transport: transport, CheckRedirect: NoRedirect}).Do(req)
 	if err != nil {
-		return a.unreachable(socket, err)
+		return a.unanswered(method, socket, err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode == http.StatusOK {
@@ -167,7 +167,7 @@ func (a *AdminClient) Stream(ctx context.Context, method, path string, body io.R
 	}
 	text, err := io.ReadAll(resp.Body)
 	if err != nil {
-		return a.unreachable(socket, err)
+		return a.unanswered(method, socket, err)
 	}
 	err = fault.Unmarshal(text)
 	if e, ok := fault.As(err); ok && resp.StatusCode == http.StatusNotFound && e.Op == adminapi.OpUnknown {
@@ -182,10 +182,17 @@ func dialUnix(ctx context.Context, path string) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "unix", path)
 }
 
-func (a *AdminClient) unreachable(socket string, err error) error {
+// unanswered returns the error for a request without an answer. It returns fault.Indeterminate for a change that may
+// have been made, which is the case unless the connection could not be opened.
+func (a *AdminClient) unanswered(method, socket string, err error) error {
 	e := &fault.Error{Code: fault.Unavailable, Op: "cli.admin", Msg: "the node on " + a.DataDir + " does not answer",
 		Err: RootCause(err)}
+	var op *net.OpError
 	switch {
+	case method != http.MethodGet && !(errors.As(err, &op) && op.Op == "dial"):
+		e.Code = fault.Indeterminate
+		e.Msg = "the connection to the node on " + a.DataDir + " ended before its answer; the change may have been made"
+		e.Hint = "check whether the change was made before you run the command again"
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
 		e.Msg, e.Err, e.Hint = "no node runs on "+a.DataDir, nil,
 			"start one with: quorate run; or choose another with --data-dir or --cluster"
