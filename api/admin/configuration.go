@@ -29,9 +29,16 @@ const (
 func ConfigurationPath(store string) string { return "/v1/configuration/" + url.PathEscape(store) }
 
 // ConfigurationWatchPath returns the path for watching a configuration store. The response has the current items, and
-// then their changes, as one JSON object per line.
+// then their changes, as one ConfigurationLine per line.
 func ConfigurationWatchPath(store string) string {
 	return ConfigurationPath(store) + watchSuffix
+}
+
+// ConfigurationLine is one line of the watch of a configuration store. The first line has no field; it shows that later
+// changes are reported. Every other line has exactly one field.
+type ConfigurationLine struct {
+	Items []configurations.Change `json:"items,omitempty"`
+	Error json.RawMessage         `json:"error,omitempty"` // encoded like an error body; only in the last line
 }
 
 // Configurations is the part of Node that reads and writes configuration items.
@@ -71,28 +78,24 @@ func (h *handler) writeConfiguration(w http.ResponseWriter, r *http.Request) {
 }
 
 func (h *handler) watchConfiguration(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), itemsTime)
-	sub, err := h.node.WatchConfiguration(ctx, r.PathValue("store"), r.URL.Query()["key"])
-	cancel()
-	if err != nil {
-		h.answer(w, nil, err)
-		return
-	}
-	defer sub.Close()
-	w.Header().Set("Content-Type", "application/x-ndjson")
-	w.WriteHeader(http.StatusOK)
-	control := http.NewResponseController(w)
-	lines := json.NewEncoder(w)
-	for err = control.Flush(); err == nil; {
-		var items []configuration.Item
-		if items, err = sub.Next(r.Context()); err != nil {
-			return
-		}
-		for _, change := range configurations.ChangesOf(items) {
-			if err = lines.Encode(change); err != nil {
-				return
+	stream(h, w, func(e json.RawMessage) ConfigurationLine { return ConfigurationLine{Error: e} },
+		func(send func(ConfigurationLine) error) error {
+			ctx, cancel := context.WithTimeout(r.Context(), itemsTime)
+			sub, err := h.node.WatchConfiguration(ctx, r.PathValue("store"), r.URL.Query()["key"])
+			cancel()
+			if err != nil {
+				return err
 			}
-		}
-		err = control.Flush()
-	}
+			defer sub.Close()
+			for line := (ConfigurationLine{}); ; {
+				if err := send(line); err != nil {
+					return err
+				}
+				items, err := sub.Next(r.Context())
+				if err != nil {
+					return err
+				}
+				line.Items = configurations.ChangesOf(items)
+			}
+		})
 }

@@ -263,58 +263,124 @@ func (m *Main) configurationWatchCommand() *cobra.Command {
 			"itself when the node was restarted. End it with Ctrl-C.",
 		Args: cobra.MinimumNArgs(1),
 	}, func(ctx context.Context, i *itemsClient, keys []string, asJSON bool) error {
-		known := map[string]string{} // versions that were shown
-		for {
-			err := i.watch(ctx, keys, func(c *configurations.Change) error { return m.showItem(known, c, asJSON) })
-			if ctx.Err() != nil {
-				return nil
-			}
-			if err != nil && !fault.Is(err, fault.Unavailable) && !fault.Is(err, fault.Timeout) {
-				return err
-			}
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-time.After(watchPause):
-			}
-		}
+		w := itemWatch{client: i, keys: keys, known: map[string]string{}, asJSON: asJSON, out: m.Stdout,
+			log: m.Stderr, pause: watchPause}
+		return w.run(ctx)
 	})
 }
 
-// watch calls show with each item until the connection ends. It then returns fault.Unavailable.
-func (i *itemsClient) watch(ctx context.Context, keys []string, show func(*configurations.Change) error) error {
-	if _, err := i.get(ctx, []string{"-"}); err != nil { // an error of the store is found before the watch
-		return err
+// itemWatch shows the items of a configuration store and their changes.
+type itemWatch struct {
+	client   *itemsClient
+	keys     []string          // empty = all
+	known    map[string]string // versions of the items that were shown and exist
+	asJSON   bool
+	out, log io.Writer
+	pause    time.Duration // between two attempts to connect
+}
+
+// run connects until ctx ends or an error cannot be repaired by connecting again. If the first attempt fails, run
+// returns its error.
+func (w *itemWatch) run(ctx context.Context) error {
+	begun := false
+	for last := ""; ; {
+		connected, err := w.connect(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if begun = begun || connected; !begun || !interrupted(err) {
+			return err
+		}
+		if connected {
+			last = ""
+		}
+		if text := fault.Text(err); text != last { // an outage is reported once
+			last = text
+			if _, err := fmt.Fprintln(w.log, "connecting again:", text); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(w.pause):
+		}
 	}
-	path := withKeys(admin.ConfigurationWatchPath(i.store), keys)
-	return i.admin.Stream(ctx, http.MethodGet, path, nil, func(resp *http.Response) error {
-		for lines := json.NewDecoder(resp.Body); ; {
-			var c configurations.Change
-			if err := lines.Decode(&c); err != nil {
-				return &fault.Error{Code: fault.Unavailable, Op: "cli.configuration", Msg: "the connection ended",
-					Err: err}
-			}
-			if err := show(&c); err != nil {
-				return err
-			}
-		}
-	})
 }
 
-// showItem prints an item, unless this version was shown before the connection was lost.
-func (m *Main) showItem(known map[string]string, c *configurations.Change, asJSON bool) error {
-	if version, seen := known[c.Key]; seen && version == c.Version && version != "" {
+// interrupted reports whether a watch that has ended with err can continue with another connection.
+func interrupted(err error) bool {
+	switch fault.CodeOf(err) {
+	case fault.Unavailable, fault.NotLeader, fault.Timeout, fault.Overloaded:
+		return true
+	}
+	return false
+}
+
+// connect shows items until the connection ends. connected is true if the watch has begun. The error is not nil.
+func (w *itemWatch) connect(ctx context.Context) (connected bool, err error) {
+	path := withKeys(admin.ConfigurationWatchPath(w.client.store), w.keys)
+	err = command.Lines(ctx, w.client.admin, http.MethodGet, path, nil,
+		func(l *admin.ConfigurationLine) json.RawMessage { return l.Error },
+		func(l *admin.ConfigurationLine) error {
+			if !connected {
+				connected = true
+				return w.showDeleted(ctx)
+			}
+			for n := range l.Items {
+				if err := w.show(&l.Items[n]); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	if err == nil {
+		err = fault.New(fault.Unavailable, "cli.configuration", "the connection to the node ended")
+	}
+	return connected, err
+}
+
+// showDeleted shows as deleted the items that were shown and no longer exist. It is called when a connection has begun,
+// because a watch does not report what was deleted before it began.
+func (w *itemWatch) showDeleted(ctx context.Context) error {
+	if len(w.known) == 0 {
 		return nil
 	}
-	known[c.Key] = c.Version
+	items, err := w.client.get(ctx, w.keys)
+	if err != nil {
+		return err
+	}
+	gone := maps.Clone(w.known)
+	for n := range items {
+		delete(gone, items[n].Key)
+	}
+	for _, key := range slices.Sorted(maps.Keys(gone)) {
+		if err := w.show(&configurations.Change{Key: key, Delete: true}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// show prints an item, unless this version, or the deletion, was shown before the connection was lost.
+func (w *itemWatch) show(c *configurations.Change) error {
+	version, exists := w.known[c.Key]
+	switch {
+	case c.Delete && !exists, !c.Delete && exists && version == c.Version && version != "":
+		return nil
+	case c.Delete:
+		delete(w.known, c.Key)
+	default:
+		w.known[c.Key] = c.Version
+	}
 	var err error
 	switch {
-	case asJSON:
-		err = json.NewEncoder(m.Stdout).Encode(c)
+	case w.asJSON:
+		err = json.NewEncoder(w.out).Encode(c)
 	case c.Delete:
-		_, err = fmt.Fprintf(m.Stdout, "%-8s %s (deleted)\n", "-", command.Printable(c.Key))
+		_, err = fmt.Fprintf(w.out, "%-8s %s (deleted)\n", "-", command.Printable(c.Key))
 	default:
-		_, err = fmt.Fprintf(m.Stdout, "%-8s %s = %s\n", command.Dash(c.Version), command.Printable(c.Key),
+		_, err = fmt.Fprintf(w.out, "%-8s %s = %s\n", command.Dash(c.Version), command.Printable(c.Key),
 			oneLine(c.Value))
 	}
 	return err
