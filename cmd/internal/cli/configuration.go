@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -251,6 +252,9 @@ func (m *Main) itemFile(name string) (changes []configurations.Change, err error
 	if err := d.Decode(&changes); err != nil {
 		return nil, command.Usagef("%s is neither a JSON object of keys and values nor an array of items: %v",
 			name, err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, command.Usagef("%s has more text after the array of items (put all items into one array)", name)
 	}
 	return changes, nil
 }

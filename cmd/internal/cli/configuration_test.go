@@ -89,6 +89,9 @@ func TestConfiguration_ImportIsAllOrNone(t *testing.T) {
 	c.want(0, "1\n", "", "configuration", "get", "configstore", "a")
 	c.stdin = `{"a": 1}`
 	c.want(2, "", "an object must have text values only", "configuration", "import", "configstore", "-")
+	c.stdin = `[{"key": "a", "value": "4"}] [{"key": "b", "value": "4"}]`
+	c.want(2, "", "has more text after the array of items", "configuration", "import", "configstore", "-")
+	c.want(0, "1\n", "", "configuration", "get", "configstore", "a")
 	c.stdin = `[{"name": "a"}]`
 	c.want(2, "", "neither a JSON object of keys and values nor an array of items", "configuration", "import",
 		"configstore", "-")
