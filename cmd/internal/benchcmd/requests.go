@@ -77,16 +77,19 @@ func (m *commands) command(p *plan, c *cobra.Command, prepare func(context.Conte
 			if t, ok := client.Http.Transport.(*http.Transport); ok {
 				t.MaxIdleConnsPerHost = p.clients + 1 // every client keeps its connection
 			}
-			l, err := prepare(c.Context())
+			ctx, release := m.Interruptible(c.Context())
+			defer release()
+			l, err := prepare(ctx)
 			if err != nil {
 				return err
 			}
 			l.clients, l.duration = p.clients, p.duration
-			r := l.run(c.Context(), m.Stderr)
+			r := l.run(ctx, m.Stderr)
 			if p.after != nil {
 				p.after()
 			}
-			return errors.Join(r.write(m.Stdout, p.out.JSON()), p.clean(c.Context()))
+			err = command.Because(ctx, r.write(m.Stdout, p.out.JSON()))
+			return errors.Join(err, p.clean(ctx))
 		})
 	}
 	return c
@@ -325,9 +328,15 @@ func (p *plan) claimStore(ctx context.Context) error {
 	}
 }
 
-// fill saves every key of the benchmark.
+// fill saves every key of the benchmark, or stops when ctx ends. The end of ctx does not interrupt a request, because
+// a save that the node handles late would come after the deletion of its keys.
 func (p *plan) fill(ctx context.Context) error {
-	return p.eachPart(func(keys []string) error { return p.post(ctx, keys) })
+	return p.eachPart(func(keys []string) error {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return p.post(context.WithoutCancel(ctx), keys)
+	})
 }
 
 // eachPart calls f with the keys of the benchmark, at most perSave at a time. Large values make the parts smaller.

@@ -87,19 +87,21 @@ func (m *meter) add(took time.Duration, err error) {
 const failurePause = 10 * time.Millisecond
 
 // run sends the requests of all clients for l.duration, or until ctx ends. It then waits for the requests in
-// progress. If the writer progress is a terminal, run shows the progress there.
+// progress: the end of ctx does not interrupt them, because a save that the node handles late would come after the
+// deletion of its key. If the writer progress is a terminal, run shows the progress there.
 func (l *load) run(ctx context.Context, progress io.Writer) result {
 	m, begun := newMeter(), time.Now()
 	working, cancel := context.WithTimeout(ctx, l.duration)
+	requests := context.WithoutCancel(ctx)
 	defer cancel()
 	var clients sync.WaitGroup
 	for client := range l.clients {
 		clients.Go(func() {
 			for n := 0; working.Err() == nil; n++ {
 				sent := time.Now()
-				took, err := l.request(ctx, client, n)
-				if ctx.Err() != nil {
-					return // the user has interrupted the run
+				took, err := l.request(requests, client, n)
+				if err != nil && ctx.Err() != nil {
+					return // the interruption may be the cause of the error
 				}
 				m.add(cmp.Or(took, time.Since(sent)), err)
 				if err != nil {

@@ -5,8 +5,11 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 )
 
@@ -133,5 +136,42 @@ func TestBench_NothingSucceeds(t *testing.T) {
 	if r.code != 1 || !strings.Contains(r.stderr, "no request has succeeded: the node is starting") ||
 		!strings.Contains(r.stdout, "× the node is starting") || !strings.Contains(r.stdout, "requests   0") {
 		t.Errorf("%+v", r)
+	}
+}
+
+// TestBench_DeletesItsKeysWhenInterrupted checks that a signal ends the run, and that the keys are deleted when no save
+// is in progress any more.
+func TestBench_DeletesItsKeysWhenInterrupted(t *testing.T) {
+	c := newConsole(t)
+	var saving atomic.Int32
+	var interrupt sync.Once
+	deleted := ""
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.Method == http.MethodGet:
+			_, _ = w.Write([]byte(`{"keys":[]}`))
+		case strings.HasSuffix(r.URL.Path, "/transaction"):
+			body, _ := io.ReadAll(r.Body)
+			deleted += string(body)
+			if n := saving.Load(); n > 0 {
+				t.Errorf("keys are deleted while %d saves are in progress", n)
+			}
+		default:
+			saving.Add(1)
+			defer saving.Add(-1)
+			interrupt.Do(func() { c.signals <- os.Interrupt })
+			_, _ = io.Copy(io.Discard, r.Body)
+		}
+	}))
+	defer server.Close()
+	for _, what := range []string{"save", "get"} {
+		deleted, interrupt = "", sync.Once{}
+		r := c.run("bench", what, "statestore", "--keys", "150", "--duration", "1h", "--address", server.URL)
+		if r.code != 1 || !strings.Contains(r.stderr, "interrupted") {
+			t.Errorf("%s: %+v", what, r)
+		}
+		if !strings.Contains(deleted, `"key":"quorate-bench-0"`) || !strings.Contains(deleted, `"key":"quorate-bench-149"`) {
+			t.Errorf("%s: deleted was %q", what, deleted)
+		}
 	}
 }

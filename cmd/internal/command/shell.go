@@ -33,6 +33,7 @@ type Shell struct {
 
 	// Signals starts to deliver the signals that stop a command. The returned function ends the delivery. Only
 	// commands that have to clean up use it; others end with a signal as usual.
+	// The returned function is idempotent.
 	Signals func() (<-chan os.Signal, func())
 }
 
@@ -123,7 +124,8 @@ func (s *Shell) runtimeDir() string {
 }
 
 // Interruptible returns a context that ends at the first signal, so that the command can clean up. The cause of that
-// end is a fault.Unavailable. The caller must call the returned function when the command has ended.
+// end is a fault.Unavailable. A second signal ends the process, as usual. The caller must call the returned function
+// when the command has ended.
 func (s *Shell) Interruptible(ctx context.Context) (context.Context, func()) {
 	signals, release := s.Signals()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -132,6 +134,7 @@ func (s *Shell) Interruptible(ctx context.Context) (context.Context, func()) {
 		defer close(done)
 		select {
 		case <-signals:
+			release()
 			cancel(fault.New(fault.Unavailable, "cli", "interrupted"))
 		case <-ctx.Done():
 		}
