@@ -2,10 +2,13 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -13,6 +16,7 @@ import (
 	adminapi "github.com/quorate/quorate/api/admin"
 	"github.com/quorate/quorate/cmd/internal/command"
 	"github.com/quorate/quorate/cmd/internal/settings"
+	"github.com/quorate/quorate/internal/durable"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -47,7 +51,9 @@ func (m *Main) debugBundleCommand() *cobra.Command {
 		if file == "" {
 			file = "quorate-debug-" + time.Now().UTC().Format("20060102-150405") + ".tar.gz"
 		}
-		return m.saveBundle(c.Context(), &command.AdminClient{DataDir: dir}, other, file, seconds)
+		ctx, release := m.Interruptible(c.Context())
+		defer release()
+		return m.saveBundle(ctx, &command.AdminClient{DataDir: dir}, other, file, seconds)
 	}
 	set.BindOnly(c.Flags(), "data-dir", "cluster", "config-file")
 	command.BindNode(c, &other)
@@ -57,27 +63,38 @@ func (m *Main) debugBundleCommand() *cobra.Command {
 	return c
 }
 
-// saveBundle saves the bundle of a node to a new file, which only this user can read.
+// saveBundle saves the bundle of a node to a new file, which only this user can read. The file appears under its name
+// only when it is complete.
 func (m *Main) saveBundle(ctx context.Context, a *command.AdminClient, node, file string, seconds int) error {
 	path := adminapi.DebugBundleRequest(seconds)
 	if node != "" {
 		path = adminapi.NodePath(node, path)
 	}
-	out, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
+	refused := func(err error) error {
 		return &fault.Error{Code: fault.Invalid, Op: "cli.debug", Msg: "the file of the bundle cannot be created",
 			Hint: "choose another one with --output", Err: err}
 	}
+	if _, err := os.Lstat(file); err == nil { // checked before the node collects the bundle
+		return refused(&fs.PathError{Op: "open", Path: file, Err: fs.ErrExist})
+	}
+	out, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+".*.partial")
+	if err != nil {
+		return refused(err)
+	}
+	defer func() { _ = os.Remove(out.Name()) }() // after a success, this is at most a second name
+	defer func() { _ = out.Close() }()
 	err = a.Stream(ctx, http.MethodGet, path, nil, func(r *http.Response) error {
 		_, err := io.Copy(out, r.Body)
 		return err
 	})
-	if closing := out.Close(); err == nil {
-		err = closing
-	}
 	if err != nil {
-		_ = os.Remove(file)
+		return command.Because(ctx, err)
+	}
+	if err := errors.Join(out.Sync(), out.Close()); err != nil {
 		return err
+	}
+	if err := durable.Publish(out.Name(), file, false); err != nil {
+		return refused(err)
 	}
 	_, err = fmt.Fprintln(m.Stdout, file)
 	return err

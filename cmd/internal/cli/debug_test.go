@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/quorate/quorate/internal/testutil"
 )
 
 func TestDebugBundle_IsSavedToNewFile(t *testing.T) {
@@ -43,5 +45,31 @@ func TestConsole_PrintsTheLinkAlone(t *testing.T) {
 	}
 	if got := c.run("console", "--json"); !strings.Contains(got.stdout, `"expires": "2023-11-14T22:13:20Z"`) {
 		t.Errorf("%+v", got)
+	}
+}
+
+func TestDebugBundle_LeavesNothingWhenInterrupted(t *testing.T) {
+	c := newConsole(t)
+	s := c.start()
+	defer c.stop(s)
+	must(t, os.WriteFile(filepath.Join(c.dataDir(), "hangs"), nil, 0o600))
+	dir := t.TempDir()
+	file := filepath.Join(dir, "b.tar.gz")
+	var stdout, stderr testutil.Output
+	m := c.main(&stdout, &stderr, []string{"debug", "bundle", "--output", file})
+	signals := make(chan os.Signal, 1)
+	m.Signals = func() (<-chan os.Signal, func()) { return signals, func() {} }
+	code := make(chan int, 1)
+	go func() { code <- m.Run(t.Context()) }()
+	eventually(t, func() bool { return len(left(t, dir)) == 1 })
+	if _, err := os.Stat(file); err == nil {
+		t.Error("an incomplete bundle has the name of the bundle")
+	}
+	signals <- os.Interrupt
+	if got := <-code; got != 1 || !strings.Contains(stderr.String(), "interrupted") {
+		t.Errorf("code %d: %s", got, stderr.String())
+	}
+	if got := left(t, dir); len(got) != 0 {
+		t.Errorf("left behind: %v", got)
 	}
 }

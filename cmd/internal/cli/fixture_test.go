@@ -571,7 +571,11 @@ func (n *memoryNode) ConsoleLink(context.Context) (schema.ConsoleLink, error) {
 }
 
 // DebugBundle implements admin.Debugger.
-func (n *memoryNode) DebugBundle(_ context.Context, w io.Writer, d time.Duration) error {
+func (n *memoryNode) DebugBundle(ctx context.Context, w io.Writer, d time.Duration) error {
+	if n.finds("hangs") {
+		<-ctx.Done()
+		return ctx.Err()
+	}
 	_, err := io.WriteString(w, "bundle of "+d.String())
 	return err
 }
