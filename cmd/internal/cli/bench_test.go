@@ -170,7 +170,8 @@ func TestBench_DeletesItsKeysWhenInterrupted(t *testing.T) {
 		if r.code != 1 || !strings.Contains(r.stderr, "interrupted") {
 			t.Errorf("%s: %+v", what, r)
 		}
-		if !strings.Contains(deleted, `"key":"quorate-bench-0"`) || !strings.Contains(deleted, `"key":"quorate-bench-149"`) {
+		if !strings.Contains(deleted, `"key":"quorate-bench-0"`) ||
+			!strings.Contains(deleted, `"key":"quorate-bench-149"`) {
 			t.Errorf("%s: deleted was %q", what, deleted)
 		}
 	}

@@ -28,8 +28,9 @@ func TestInvoke_RefusesCallsThatCannotBeSent(t *testing.T) {
 func TestInvoke_FollowsNoRedirect(t *testing.T) {
 	c := newConsole(t)
 	c.env = append(c.env, "DAPR_API_TOKEN=secret")
-	foreign := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	foreign := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		t.Errorf("the foreign host got %s with the token %q", r.URL, r.Header.Get("dapr-api-token"))
+		w.WriteHeader(http.StatusBadRequest) // ends a watch
 	}))
 	defer foreign.Close()
 	for _, location := range []string{"/v1.0/shutdown", foreign.URL + "/taken"} {
@@ -37,6 +38,7 @@ func TestInvoke_FollowsNoRedirect(t *testing.T) {
 			api := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if r.URL.Path == "/v1.0/shutdown" {
 					t.Errorf("%s %s was sent", r.Method, r.URL)
+					w.WriteHeader(http.StatusBadRequest) // ends a watch
 					return
 				}
 				w.Header().Set("Location", location)

@@ -24,8 +24,11 @@ func TestAdminClient_LostAnswer(t *testing.T) {
 	stream := func(method string) error {
 		return a.Stream(t.Context(), method, "/x", nil, func(*http.Response) error { return errors.New("an answer") })
 	}
-	for what, err := range map[string]error{"get": a.Get(t.Context(), "/x", &v), "post": a.Post(t.Context(), "/x", 1, &v),
-		"streamed post": stream(http.MethodPost)} {
+	for what, err := range map[string]error{
+		"get":           a.Get(t.Context(), "/x", &v),
+		"post":          a.Post(t.Context(), "/x", 1, &v),
+		"streamed post": stream(http.MethodPost),
+	} {
 		if !fault.Is(err, fault.Unavailable) {
 			t.Errorf("%s without a node: %v", what, err)
 		}
