@@ -123,9 +123,10 @@ func (r *run) all(ctx context.Context, s Source, f func(context.Context, []Key) 
 	return g.Wait()
 }
 
-// walk sends all keys of a store to batches, at most r.Rate keys per second.
+// walk sends all keys of a store to batches, at most r.Rate keys per second. After a slow period, it may send the keys
+// of one second at once.
 func (r *run) walk(ctx context.Context, s Source, batches chan<- []Key) error {
-	token, seen, begun := "", 0, time.Now()
+	token, due := "", time.Now() // due is when the next batch may be sent
 	for {
 		var page []Key
 		var next string
@@ -142,8 +143,11 @@ func (r *run) walk(ctx context.Context, s Source, batches chan<- []Key) error {
 			case <-ctx.Done():
 				return context.Cause(ctx)
 			}
-			if seen += len(batch); r.Rate > 0 {
-				due := begun.Add(time.Duration(seen) * time.Second / time.Duration(r.Rate))
+			if r.Rate > 0 {
+				if earliest := time.Now().Add(-time.Second); due.Before(earliest) {
+					due = earliest
+				}
+				due = due.Add(time.Duration(len(batch)) * time.Second / time.Duration(r.Rate))
 				if wait := time.Until(due); wait > 0 && !rest.Pause(ctx, wait) {
 					return context.Cause(ctx)
 				}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -238,6 +239,31 @@ func TestCopy_ReportsARefusedValueAndCopiesTheRest(t *testing.T) {
 		!want[r.Examples[1]] {
 		t.Errorf("%+v", r)
 	}
+}
+
+// slow is a source whose first page takes a minute.
+type slow struct{ *target }
+
+func (s slow) Page(ctx context.Context, prefix, token string, limit int) ([]statecopy.Key, string, error) {
+	<-time.After(time.Minute)
+	return s.target.Page(ctx, prefix, token, limit)
+}
+
+func TestCopy_KeepsItsRateAfterASlowRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		from := newTarget()
+		for n := range 30 {
+			k := fmt.Sprint("k", n)
+			from.items[k] = statecopy.Item{Key: k, Value: []byte("1")}
+		}
+		c := to(slow{from}, newTarget())
+		c.Rate = 10
+		begun := time.Now()
+		run(t, c)
+		if took := time.Since(begun) - time.Minute; took < 2*time.Second || took > 3*time.Second {
+			t.Errorf("30 keys take %s at 10 keys/s, want 2 s to 3 s", took)
+		}
+	})
 }
 
 // TestCopy_RetriesWritesWhileTheStoreIsUnavailable checks that a failed write is repeated. If only the answer of a
