@@ -284,7 +284,10 @@ func IsRefusal(text []byte) bool {
 
 // Refusal converts an error response of the API into an error.
 func Refusal(status int, body []byte) error {
-	var e struct{ ErrorCode, Message string }
+	var e struct {
+		ErrorCode, Message string
+		Details            []struct{ Reason string }
+	}
 	if err := json.Unmarshal(body, &e); err != nil || e.Message == "" {
 		e.Message = fmt.Sprintf("the server is not a Quorate API: status %d", status)
 	}
@@ -292,6 +295,12 @@ func Refusal(status int, body []byte) error {
 	if e.ErrorCode == api.CodeStoreNotFound {
 		out.Code = fault.NotFound
 		return out
+	}
+	for _, d := range e.Details { // the status of a conflict in a transaction is 500, as in Dapr
+		if d.Reason == api.ReasonConflict {
+			out.Code = fault.Conflict
+			return out
+		}
 	}
 	switch status {
 	case http.StatusRequestHeaderFieldsTooLarge:

@@ -55,6 +55,9 @@ type item struct {
 	bytes []byte // the raw value
 }
 
+// actorState is the query parameter for access to actor state.
+const actorState = "metadata.actorState"
+
 // maxPathKey is the maximum length in bytes of an escaped key in a URL. A node bounds the headers of a request, to
 // about 8 KiB by default, and a key may have 12 KiB when it is escaped. Longer keys are sent in a body.
 const maxPathKey = 2 << 10
@@ -151,13 +154,19 @@ func (w *write) append(body, rest []byte) []byte {
 	return append(append(body, ','), rest[1:]...)
 }
 
+// delete deletes a key. The query q may have consistency and metadata.actorState. A key that is too long for a URL is
+// deleted in a transaction. Transactions do not accept keys of actor state, so such a key is always sent in the URL.
 func (c *stateClient) delete(ctx context.Context, store, key, etag string, q url.Values) error {
-	if !fitsPath(key) {
+	if !fitsPath(key) && !q.Has(actorState) {
 		type operation struct {
 			Operation string `json:"operation"`
 			Request   write  `json:"request"`
 		}
-		body, err := json.Marshal(map[string]any{"operations": []operation{{"delete", write{Key: key, ETag: etag}}}})
+		w := write{Key: key, ETag: etag}
+		if level := q.Get("consistency"); level != "" {
+			w.Options = map[string]string{"consistency": level}
+		}
+		body, err := json.Marshal(map[string]any{"operations": []operation{{"delete", w}}})
 		if err == nil {
 			_, err = c.Do(ctx, http.MethodPost, statePath(store, "")+"/transaction", nil, nil, body)
 		}
@@ -191,7 +200,7 @@ func (c *stateClient) page(ctx context.Context, store string, f listFlags, token
 	q := url.Values{"limit": {strconv.Itoa(limit)}}
 	setIf(q, "prefix", f.prefix)
 	if f.actors {
-		q.Set("metadata.actorState", "true")
+		q.Set(actorState, "true")
 	}
 	setIf(q, "token", token)
 	r, err := c.Do(ctx, http.MethodGet, statePath(store, ""), q, nil, nil)

@@ -42,10 +42,11 @@ type Source interface {
 // Target is a store that is written.
 type Target interface {
 	Source
-	// Write saves all items or none. It returns fault.Invalid if it refuses one of the items. If createOnly is true,
-	// it returns fault.Conflict if the store already has one of the keys.
+	// Write saves all items or none. It returns fault.Invalid or fault.TooLarge if it refuses one of the items. If
+	// createOnly is true, it returns fault.Conflict if the store already has one of the keys.
 	Write(ctx context.Context, items []Item, createOnly bool) error
-	// Delete deletes a key. It returns fault.Conflict if the key has another ETag.
+	// Delete deletes a key. It returns fault.Conflict if the key has another ETag or does not exist, and fault.Invalid
+	// or fault.TooLarge if it refuses the key.
 	Delete(ctx context.Context, k Key) error
 }
 
@@ -191,7 +192,9 @@ func (r *run) again(ctx context.Context, call func() error) error {
 }
 
 // single reports whether an error concerns one item rather than the store.
-func single(err error) bool { return fault.Is(err, fault.Conflict) || fault.Is(err, fault.Invalid) }
+func single(err error) bool {
+	return fault.Is(err, fault.Conflict) || fault.Is(err, fault.Invalid) || fault.Is(err, fault.TooLarge)
+}
 
 func (r *run) read(ctx context.Context, s Source, keys []string) (out map[string]Value, err error) {
 	err = r.again(ctx, func() error {
@@ -226,14 +229,14 @@ func (r *run) extra(ctx context.Context, k Key) error {
 	case !r.Delete:
 		return r.tally.problem(extra, k.Name, "only in "+r.ToName)
 	case !r.DryRun:
-		err = r.again(ctx, func() error { return r.To.Delete(ctx, k) })
+		err = r.delete(ctx, k)
 	}
 	switch {
 	case err == nil:
 		r.tally.count(func(r *Report) { r.Deleted++ })
 	case fault.Is(err, fault.Conflict):
 		return r.tally.problem(extra, k.Name, "written in "+r.ToName+" during the copy")
-	case fault.Is(err, fault.Invalid):
+	case single(err):
 		return r.tally.problem(extra, k.Name, fault.Text(err))
 	default:
 		return err
@@ -243,6 +246,23 @@ func (r *run) extra(ctx context.Context, k Key) error {
 
 // some copies or compares some keys.
 func (r *run) some(ctx context.Context, keys []string) error {
+// delete deletes a key in the target store. A conflict is not an error if the store does not have the key: an earlier
+// attempt, whose answer was lost, may have deleted the key.
+func (r *run) delete(ctx context.Context, k Key) error {
+	conflict := r.again(ctx, func() error { return r.To.Delete(ctx, k) })
+	if !fault.Is(conflict, fault.Conflict) {
+		return conflict
+	}
+	target, err := r.read(ctx, r.To, []string{k.Name})
+	if err != nil {
+		return err
+	}
+	if _, there := target[k.Name]; there {
+		return conflict
+	}
+	return nil
+}
+
 	source, err := r.read(ctx, r.From, keys)
 	if err != nil {
 		return err

@@ -60,6 +60,7 @@ type target struct {
 	bad    string // a key that the store refuses
 	before func() error
 	after  func() error
+	delete func(k statecopy.Key) error // called after a delete
 	writes int
 }
 
@@ -125,7 +126,13 @@ func (s *target) Write(_ context.Context, items []statecopy.Item, createOnly boo
 func (s *target) Delete(_ context.Context, k statecopy.Key) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if _, there := s.items[k.Name]; !there {
+		return fault.New(fault.Conflict, "test", "possible etag mismatch")
+	}
 	delete(s.items, k.Name)
+	if s.delete != nil {
+		return s.delete(k)
+	}
 	return nil
 }
 
@@ -238,6 +245,26 @@ func TestCopy_ReportsARefusedValueAndCopiesTheRest(t *testing.T) {
 	if r.Copied != 18 || r.Refused != 1 || r.Differ != 1 || len(r.Examples) != 2 || !want[r.Examples[0]] ||
 		!want[r.Examples[1]] {
 		t.Errorf("%+v", r)
+	}
+}
+
+// TestCopy_RepeatedDeleteWasApplied loses the answers of deletes. A repeated delete then conflicts with the first one.
+func TestCopy_RepeatedDeleteWasApplied(t *testing.T) {
+	into := newTarget("gone", "changed")
+	into.delete = func(k statecopy.Key) error {
+		if k.Name == "changed" { // another client writes the key again
+			into.items[k.Name] = statecopy.Item{Key: k.Name}
+			return fault.New(fault.Conflict, "test", "possible etag mismatch")
+		}
+		return fault.New(fault.Unavailable, "test", "no answer")
+	}
+	c := to(newSource(t, "", nil), into)
+	c.Delete = true
+	c.Pause = func(context.Context, int, time.Duration) bool { return true }
+	r := run(t, c)
+	want := []statecopy.Problem{{Key: "changed", Reason: "written in new during the copy"}}
+	if diff := cmp.Diff(want, r.Examples); diff != "" || r.Deleted != 1 || r.Extra != 1 {
+		t.Errorf("%+v: %s", r, diff)
 	}
 }
 

@@ -1,0 +1,49 @@
+package statecmd
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/quorate/quorate/cmd/internal/command"
+	"github.com/quorate/quorate/cmd/internal/statecopy"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// serve returns a copyStore whose requests are answered by h.
+func serve(t *testing.T, h http.HandlerFunc) copyStore {
+	t.Helper()
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	return copyStore{&stateClient{&command.APIClient{Base: s.URL, Http: s.Client()}}, "orders"}
+}
+
+// Delete sends a key that is too long for a URL in a transaction. The status of a conflict is then 500, as in Dapr.
+func TestCopyStore_DeleteOfALongKey(t *testing.T) {
+	var method, path, query, body string
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		text, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		method, path, query, body = r.Method, r.URL.Path, r.URL.RawQuery, string(text)
+		w.WriteHeader(http.StatusInternalServerError)
+		_, _ = io.WriteString(w, `{"errorCode":"ERR_STATE_TRANSACTION","message":"possible etag mismatch",`+
+			`"details":[{"@type":"type.googleapis.com/google.rpc.ErrorInfo","reason":"conflict"},`+
+			`{"@type":"type.googleapis.com/google.rpc.ResourceInfo","resource_name":"orders"}]}`)
+	})
+	long := strings.Repeat("x", maxPathKey+1)
+	if err := s.Delete(t.Context(), statecopy.Key{Name: long, ETag: "7"}); !fault.Is(err, fault.Conflict) {
+		t.Errorf("a conflict is %v", err)
+	}
+	if !strings.HasSuffix(path, "/transaction") || !strings.Contains(body, `"etag":"7"`) ||
+		!strings.Contains(body, `"consistency":"strong"`) {
+		t.Errorf("%s %s: %s", method, path, body)
+	}
+	_ = s.Delete(t.Context(), statecopy.Key{Name: "cart||7||" + long, ETag: "7"})
+	if method != http.MethodDelete || !strings.Contains(query, "metadata.actorState=true") {
+		t.Errorf("a key of actor state is deleted by %s %s?%s", method, path, query)
+	}
+}
