@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	"github.com/quorate/quorate/component/state"
-	"github.com/quorate/quorate/internal/fault"
 )
 
 // metadataActorState is the metadata key for access to actor state. Tools that copy a store set it to "true". The
@@ -55,23 +54,11 @@ func (k keyspace) isActor(key string) bool { return k.actors && strings.Contains
 
 // check returns fault.Invalid or fault.TooLarge for a key that is not valid.
 func (k keyspace) check(key string) error {
-	if !k.isActor(key) {
-		return state.ValidateKey(key)
+	if k.isActor(key) {
+		return state.ValidateActorKey(key)
 	}
-	parts := strings.Split(key, state.Separator)
-	if len(parts) != actorParts {
-		return &fault.Error{Code: fault.Invalid, Op: "api.State", Key: Shorten(key),
-			Msg: "a key of actor state has the form type||id||key"}
-	}
-	for _, part := range parts { // Dapr allows more characters than ValidateActor, and such state can be copied too
-		if err := state.ValidateKey(part); err != nil {
-			return err
-		}
-	}
-	return nil
+	return state.ValidateKey(key)
 }
-
-const actorParts = 3 // number of parts of a key of actor state: type, id and key
 
 // stored returns the stored key of a valid key.
 func (k keyspace) stored(key string) string {

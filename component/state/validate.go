@@ -2,6 +2,7 @@ package state
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -33,6 +34,24 @@ func ValidateKey(key string) error {
 			"key %s contains %q, which separates the parts of a stored key", quote(key), Separator)}
 	case !utf8.ValidString(key):
 		return &fault.Error{Code: fault.Invalid, Op: op, Key: key, Msg: "key " + quote(key) + " is not valid UTF-8"}
+	}
+	return nil
+}
+
+// ValidateActorKey checks a key of actor state in the form type||id||key, which tools that copy a store use. It returns
+// an error unless the key has three parts and each is valid according to ValidateKey. It does not call ValidateActor,
+// because Dapr allows more characters in types and ids, and such state can be copied too.
+func ValidateActorKey(key string) error {
+	const actorParts = 3
+	parts := strings.Split(key, Separator)
+	if len(parts) != actorParts || slices.Contains(parts, "") {
+		return &fault.Error{Code: fault.Invalid, Op: "state.ValidateActorKey", Key: shorten(key),
+			Msg: "a key of actor state has the form type||id||key"}
+	}
+	for _, part := range parts {
+		if err := ValidateKey(part); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -53,17 +53,20 @@ func (s copyStore) Page(ctx context.Context, prefix, token string, limit int) ([
 func query(keys ...string) url.Values {
 	q := url.Values{}
 	if slices.ContainsFunc(keys, func(k string) bool { return strings.Contains(k, state.Separator) }) {
-		q.Set("metadata.actorState", "true")
+		q.Set(actorState, "true")
 	}
 	return q
 }
 
-// Read implements statecopy.Source.
+// Read implements statecopy.Source. If the node refuses to read a key, only the value of this key is an error.
 func (s copyStore) Read(ctx context.Context, keys []string) (map[string]statecopy.Value, error) {
 	q := query(keys...)
 	q.Set("consistency", "strong")
 	items, err := s.client.bulk(ctx, s.store, keys, q)
-	if fault.Is(err, fault.Invalid) && len(keys) > 1 { // their values are too large together
+	switch {
+	case fault.Is(err, fault.Invalid) && len(keys) == 1:
+		return map[string]statecopy.Value{keys[0]: {Err: err}}, nil
+	case fault.Is(err, fault.Invalid): // the values may be too large together
 		out, err := s.Read(ctx, keys[:len(keys)/2])
 		if err != nil {
 			return nil, err
@@ -71,8 +74,7 @@ func (s copyStore) Read(ctx context.Context, keys []string) (map[string]statecop
 		rest, err := s.Read(ctx, keys[len(keys)/2:])
 		maps.Copy(out, rest)
 		return out, err
-	}
-	if err != nil {
+	case err != nil:
 		return nil, err
 	}
 	out := map[string]statecopy.Value{}

@@ -1,9 +1,11 @@
 package statecmd
 
 import (
+	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
@@ -18,6 +20,35 @@ func serve(t *testing.T, h http.HandlerFunc) copyStore {
 	s := httptest.NewServer(h)
 	t.Cleanup(s.Close)
 	return copyStore{&stateClient{&command.APIClient{Base: s.URL, Http: s.Client()}}, "orders"}
+}
+
+// A node refuses a bulk read as a whole if it refuses one of the keys.
+func TestCopyStore_ReadsTheKeysBesideARefusedKey(t *testing.T) {
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		var body struct{ Keys []string }
+		if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
+			t.Error(err)
+		}
+		if slices.Contains(body.Keys, "bad") {
+			w.WriteHeader(http.StatusBadRequest)
+			_, _ = io.WriteString(w, `{"errorCode":"ERR_MALFORMED_REQUEST","message":"bad is refused"}`)
+			return
+		}
+		var out []map[string]any
+		for _, k := range body.Keys {
+			out = append(out, map[string]any{"key": k, "data": 1})
+		}
+		_ = json.NewEncoder(w).Encode(out)
+	})
+	got, err := s.Read(t.Context(), []string{"a", "bad", "b", "c"})
+	if err != nil || len(got) != 4 {
+		t.Fatalf("%v, %v", got, err)
+	}
+	for k, v := range got {
+		if refused := v.Err != nil; refused != (k == "bad") || !refused && string(v.Data) != "1" {
+			t.Errorf("%s: %+v", k, v)
+		}
+	}
 }
 
 // Delete sends a key that is too long for a URL in a transaction. The status of a conflict is then 500, as in Dapr.

@@ -4,10 +4,12 @@ import (
 	"context"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/rest"
 )
@@ -244,8 +246,6 @@ func (r *run) extra(ctx context.Context, k Key) error {
 	return nil
 }
 
-// some copies or compares some keys.
-func (r *run) some(ctx context.Context, keys []string) error {
 // delete deletes a key in the target store. A conflict is not an error if the store does not have the key: an earlier
 // attempt, whose answer was lost, may have deleted the key.
 func (r *run) delete(ctx context.Context, k Key) error {
@@ -263,6 +263,12 @@ func (r *run) delete(ctx context.Context, k Key) error {
 	return nil
 }
 
+// some copies or compares some keys.
+func (r *run) some(ctx context.Context, keys []string) error {
+	keys, err := r.valid(keys)
+	if err != nil || len(keys) == 0 {
+		return err
+	}
 	source, err := r.read(ctx, r.From, keys)
 	if err != nil {
 		return err
@@ -310,6 +316,31 @@ func (r *run) delete(ctx context.Context, k Key) error {
 	return r.write(ctx, changed, false)
 }
 
+// valid returns the keys that a node accepts, and reports the others as refused. A node refuses a read of several keys
+// as a whole if one of them is not valid. A key that is not valid UTF-8 would even become another key in JSON.
+func (r *run) valid(keys []string) ([]string, error) {
+	out := make([]string, 0, len(keys))
+	for _, key := range keys {
+		check := state.ValidateKey
+		if strings.Contains(key, state.Separator) {
+			check = state.ValidateActorKey
+		}
+		why := check(key)
+		if why == nil {
+			out = append(out, key)
+			continue
+		}
+		if err := r.refused(key, why); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func (r *run) refused(key string, why error) error {
+	return r.tally.problem(func(r *Report) *int64 { return &r.Refused }, key, fault.Text(why))
+}
+
 // write writes items in several requests. If createOnly is true, it does not overwrite existing keys.
 func (r *run) write(ctx context.Context, items []Item, createOnly bool) error {
 	for len(items) > 0 {
@@ -349,7 +380,7 @@ func (r *run) together(ctx context.Context, items []Item, createOnly bool) error
 	case fault.Is(err, fault.Conflict):
 		return r.conflict(ctx, items[0].Key)
 	}
-	return r.tally.problem(func(r *Report) *int64 { return &r.Refused }, items[0].Key, fault.Text(err))
+	return r.refused(items[0].Key, err)
 }
 
 // conflict handles a key that was created in the target store after the copy had read it. If the two values are

@@ -81,11 +81,17 @@ func (s *target) Page(context.Context, string, string, int) (out []statecopy.Key
 	return out, "", nil
 }
 
+// Read refuses all keys if one is not valid, as a node does.
 func (s *target) Read(_ context.Context, keys []string) (map[string]statecopy.Value, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := map[string]statecopy.Value{}
 	for _, k := range keys {
+		for part := range strings.SplitSeq(k, state.Separator) {
+			if state.ValidateKey(part) != nil {
+				return nil, fault.New(fault.Invalid, "test", "keys are refused")
+			}
+		}
 		if i, there := s.items[k]; there {
 			v := statecopy.Value{Data: i.Value, Binary: i.Binary}
 			if i.TTL > 0 {
@@ -245,6 +251,37 @@ func TestCopy_ReportsARefusedValueAndCopiesTheRest(t *testing.T) {
 	if r.Copied != 18 || r.Refused != 1 || r.Differ != 1 || len(r.Examples) != 2 || !want[r.Examples[0]] ||
 		!want[r.Examples[1]] {
 		t.Errorf("%+v", r)
+	}
+}
+
+func TestCopy_ReportsInvalidKeysAndCopiesTheRest(t *testing.T) {
+	long := strings.Repeat("x", 5000)
+	s := newSource(t, "", map[string]string{"shop||a": "1", "shop||" + long: "1", "shop||z": "1", "shop||\xff": "1",
+		"shop||||||k": "1", "shop||cart||7||" + long: "1"})
+	into := newTarget()
+	c := to(s, into)
+	c.Batch = 10 // all keys are read in one request
+	c.DryRun = true
+	if r := run(t, c); r.Refused != 4 || r.Copied != 2 {
+		t.Errorf("the dry run: %+v", r)
+	}
+	c.DryRun = false
+	r := run(t, c)
+	if diff := cmp.Diff(map[string]string{"a": "1", "z": "1"}, into.values()); diff != "" {
+		t.Errorf("copied: %s", diff)
+	}
+	if r.Copied != 2 || r.Refused != 4 || r.Problems() != 4 || r.Seen != 6 {
+		t.Errorf("%+v", r)
+	}
+	reasons := fmt.Sprint(r.Examples)
+	for _, want := range []string{"has 5000 bytes; the limit is 4096", "is not valid UTF-8", "the form type||id||key"} {
+		if !strings.Contains(reasons, want) {
+			t.Errorf("no %q in %s", want, reasons)
+		}
+	}
+	c.Verify = true
+	if r := run(t, c); r.Refused != 4 || r.Same != 2 || r.Problems() != 4 {
+		t.Errorf("the comparison: %+v", r)
 	}
 }
 
