@@ -216,7 +216,7 @@ func (g *Gossip) Rekey(keys [][]byte) error {
 func (g *Gossip) goLoops() {
 	ctx, cancel := context.WithCancel(context.Background())
 	g.cancel = cancel
-	j := &joiner{gossip: g, selves: map[netip.AddrPort]bool{}}
+	j := &joiner{gossip: g, selves: map[netip.AddrPort]time.Time{}}
 	g.loops.Go(func() { j.run(ctx) })
 	g.loops.Go(func() { g.resolveDuplicates(ctx) })
 	g.loops.Go(func() { g.refused.report(ctx, g.opts.Logger) })

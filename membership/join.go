@@ -109,8 +109,8 @@ func closedEarly(err error) bool {
 // It is not safe for concurrent use.
 type joiner struct {
 	gossip *Gossip
-	turn   int                     // number of addresses tried by tryOne, which selects the next one
-	selves map[netip.AddrPort]bool // seeds that turned out to be this node
+	turn   int                          // number of addresses tried by tryOne, which selects the next one
+	selves map[netip.AddrPort]time.Time // seeds that turned out to be this node, with the time of the last attempt
 	wait   time.Duration
 
 	unmet    time.Time  // time of the first round without success; zero after a success
@@ -168,9 +168,10 @@ func (j *joiner) pause(ctx context.Context, isolated bool) {
 	}
 }
 
-// missing returns the addresses to try: seeds and failed members. It omits addresses of this node. If this node is not
-// isolated, it also omits live members. If some host names of seeds cannot be resolved, missing returns the other
-// addresses and an error.
+// missing returns the addresses to try: seeds and failed members. It omits the address of this node. If this node is
+// not isolated, it also omits live members. A seed that led to this node is omitted only for Timing.Rejoin, because a
+// load balancer may lead to another node the next time. If some host names of seeds cannot be resolved, missing
+// returns the other addresses and an error.
 func (j *joiner) missing(ctx context.Context) ([]netip.AddrPort, error) {
 	isolated := j.gossip.isolated()
 	seeds, err := j.gossip.seeds(ctx)
@@ -183,7 +184,7 @@ func (j *joiner) missing(ctx context.Context) ([]netip.AddrPort, error) {
 	slices.SortFunc(seeds, netip.AddrPort.Compare)
 	seeds = slices.DeleteFunc(slices.Compact(seeds), func(a netip.AddrPort) bool {
 		present := slices.ContainsFunc(r.members, func(m Member) bool { return m.State == Alive && m.Gossip == a })
-		return present && !isolated || j.selves[a]
+		return a == r.Self().Gossip || present && !isolated || time.Since(j.selves[a]) < j.gossip.opts.Timing.Rejoin
 	})
 	return seeds, err
 }
@@ -272,7 +273,7 @@ func (j *joiner) try(addr netip.AddrPort) (outcome, error) {
 		return unanswered, &fault.Error{Code: fault.Unavailable, Op: "membership.Join",
 			Msg: fmt.Sprintf("%s at %s is leaving", m.NodeID, addr)}
 	}
-	j.selves[addr] = true
+	j.selves[addr] = time.Now()
 	return o, err
 }
 
