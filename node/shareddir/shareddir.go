@@ -16,6 +16,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/hostshare"
 	"github.com/quorate/quorate/internal/trust"
+	"github.com/quorate/quorate/raftfsm/datadir"
 )
 
 // Part is the role of a node among the nodes that share a directory.
@@ -176,21 +177,13 @@ func (s *Shared) sweep() {
 			continue
 		}
 		dir := filepath.Join(s.notes, e.Name())
-		if !isInUse(dir) {
-			_ = os.RemoveAll(dir)
+		lock, err := datadir.LockDir(dir)
+		if err != nil {
+			continue // a running sidecar has the lock
 		}
+		_ = os.RemoveAll(dir)
+		_ = lock.Release()
 	}
-}
-
-// isInUse reports whether the admin socket of a live node is in dir. If the notes cannot be read, it returns true.
-func isInUse(dir string) bool {
-	notes, err := hostshare.List(filepath.Dir(dir))
-	for _, n := range notes {
-		if filepath.Dir(n.Admin) == dir {
-			return true
-		}
-	}
-	return err != nil
 }
 
 // announce writes the note with which other nodes find the node n.

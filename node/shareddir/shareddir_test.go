@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
@@ -244,6 +245,31 @@ func TestSharedDir_InFlightRequestsSurviveTakeover(t *testing.T) {
 		t.Errorf("after %d saves reads %d %s", n, code, body)
 	}
 	t.Logf("%d saves without a failure", n)
+}
+
+// A node that starts removes directories of killed sidecars, but not those of running ones. The path of the runtime
+// directory is so long that the admin sockets of sidecars are not in their directories.
+func TestSharedDir_StartRemovesOnlyUnusedDirectories(t *testing.T) {
+	h := newHost(t)
+	h.run += "/" + strings.Repeat("x", 70-len(h.run)-1)
+	openShared(t, h.config("a"), nodetest.Deps(t))
+	second := openShared(t, h.config("b"), nodetest.Deps(t)).Addresses()
+	if filepath.Dir(second.Admin) == second.DataDir {
+		t.Fatalf("the admin socket is %s", second.Admin)
+	}
+	unused := filepath.Join(filepath.Dir(second.DataDir), "at-killed")
+	testutil.Must(t, os.Mkdir(unused, 0o700))
+	past := time.Now().Add(-2 * time.Minute)
+	for _, dir := range []string{second.DataDir, unused} {
+		testutil.Must(t, os.Chtimes(dir, past, past))
+	}
+	openShared(t, h.config("c"), nodetest.Deps(t))
+	if _, err := os.Stat(second.DataDir); err != nil {
+		t.Errorf("the directory of a running sidecar: %v", err)
+	}
+	if _, err := os.Stat(unused); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the directory of a killed sidecar: %v", err)
+	}
 }
 
 func TestSharedDir_SuccessorKeepsSettings(t *testing.T) {
