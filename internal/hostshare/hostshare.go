@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -196,15 +197,23 @@ func TryHold(dir string) (*Hold, bool, error) {
 	return nil, false, trouble(err, "the data directory cannot be locked: "+dir)
 }
 
-// Await locks dir. While another process has the lock, it tries again after each pause. It returns an error if TryHold
-// fails or ctx ends.
-func Await(ctx context.Context, dir string, pause time.Duration) (*Hold, error) {
+// failureInterval is the minimum time between two log records of failed attempts to lock a directory.
+const failureInterval = time.Minute
+
+// Await locks dir. While another process has the lock, or an attempt fails, it tries again after each pause. A failed
+// attempt is logged, but does not end the wait: the caller does not need the lock yet, and the failure may be
+// temporary, for example because the process has too many open files. Await returns an error only if ctx ends.
+func Await(ctx context.Context, dir string, pause time.Duration, log *slog.Logger) (*Hold, error) {
 	tick := time.NewTicker(pause)
 	defer tick.Stop()
-	for {
+	for logged := (time.Time{}); ; {
 		h, ok, err := TryHold(dir)
-		if ok || err != nil {
-			return h, err
+		if ok {
+			return h, nil
+		}
+		if err != nil && time.Since(logged) >= failureInterval {
+			logged = time.Now()
+			log.Warn("the data directory cannot be locked; trying again", "data_dir", dir, "error", err)
 		}
 		select {
 		case <-tick.C:

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -99,7 +100,7 @@ func TestKilledNode_ReleasesNoteAndDirectory(t *testing.T) {
 	}
 	got := make(chan error, 1)
 	go func() {
-		h, err := hostshare.Await(t.Context(), data, 10*time.Millisecond)
+		h, err := hostshare.Await(t.Context(), data, 10*time.Millisecond, slog.New(slog.DiscardHandler))
 		if err == nil {
 			err = h.Release()
 		}
@@ -133,7 +134,8 @@ func TestHold_WaitEndsWithContext(t *testing.T) {
 	defer func() { must(t, h.Release()) }()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := hostshare.Await(ctx, dir, 5*time.Millisecond); err != ctx.Err() || err == nil {
+	_, err = hostshare.Await(ctx, dir, 5*time.Millisecond, slog.New(slog.DiscardHandler))
+	if err != ctx.Err() || err == nil {
 		t.Errorf("%v", err)
 	}
 }

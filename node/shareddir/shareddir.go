@@ -200,28 +200,27 @@ func (s *Shared) announce(n Node) error {
 
 // await takes the directory over as soon as its holder has ended.
 func (s *Shared) await(ctx context.Context) {
-	hold, err := hostshare.Await(ctx, s.opts.Dir, holdPause)
-	if ctx.Err() != nil {
-		if hold != nil {
-			_ = hold.Release()
-		}
+	hold, err := hostshare.Await(ctx, s.opts.Dir, holdPause, s.opts.Logger)
+	if err != nil {
 		return
 	}
-	if err == nil {
-		s.mu.Lock()
-		s.hold = hold
-		s.mu.Unlock()
-		err = s.takeOver(ctx)
-		for fault.Is(err, fault.Unavailable) && !s.holds() {
-			// The process that held the directory may still be closing its files.
-			s.opts.Logger.Warn("the data directory cannot be taken over yet; trying again", "data_dir", s.opts.Dir,
-				"error", err)
-			select {
-			case <-time.After(takeOverPause):
-				err = s.takeOver(ctx)
-			case <-ctx.Done():
-				return
-			}
+	if ctx.Err() != nil {
+		_ = hold.Release()
+		return
+	}
+	s.mu.Lock()
+	s.hold = hold
+	s.mu.Unlock()
+	err = s.takeOver(ctx)
+	for fault.Is(err, fault.Unavailable) && !s.holds() {
+		// The process that held the directory may still be closing its files.
+		s.opts.Logger.Warn("the data directory cannot be taken over yet; trying again", "data_dir", s.opts.Dir,
+			"error", err)
+		select {
+		case <-time.After(takeOverPause):
+			err = s.takeOver(ctx)
+		case <-ctx.Done():
+			return
 		}
 	}
 	if err != nil && ctx.Err() == nil {

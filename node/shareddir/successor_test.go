@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -36,6 +38,41 @@ func (n *fakeNode) Wait(ctx context.Context) error {
 func (n *fakeNode) Close(context.Context) error {
 	n.once.Do(func() { close(n.ended) })
 	return nil
+}
+
+// A node that waits for the directory is not affected if it cannot open the lock file for a while.
+func TestShared_WaitsWhileTheLockCannotBeOpened(t *testing.T) {
+	h := newHost(t)
+	var log testutil.Output
+	o := shareddir.Options{Dir: filepath.Join(h.state, "data"), RuntimeDir: h.run,
+		Opener: fakeOpener{make(chan *fakeNode, 1), nil}, Logger: slog.New(slog.NewTextHandler(&log, nil))}
+	first, err := shareddir.Open(t.Context(), o)
+	testutil.Must(t, err)
+	second, err := shareddir.Open(t.Context(), o)
+	testutil.Must(t, err)
+	t.Cleanup(func() { testutil.Must(t, second.Close(context.Background())) })
+	ended := make(chan error, 1)
+	go func() { ended <- second.Wait(t.Context()) }()
+
+	lock := o.Dir + ".holder"
+	testutil.Must(t, os.Rename(lock, lock+".away"))
+	testutil.Must(t, os.Mkdir(lock, 0o700))
+	testutil.Eventually(t, func() error {
+		if !strings.Contains(log.String(), "cannot be locked; trying again") {
+			return errors.New("the failure is not logged")
+		}
+		return nil
+	})
+	testutil.Must(t, os.Remove(lock))
+	testutil.Must(t, os.Rename(lock+".away", lock))
+	testutil.Must(t, first.Close(t.Context()))
+	select {
+	case <-o.Opener.(fakeOpener).successors:
+	case err := <-ended:
+		t.Errorf("ended with %v", err)
+	case <-time.After(testutil.Patience):
+		t.Error("it does not take the directory over")
+	}
 }
 
 // fakeOpener opens fake nodes. It sends each opened successor to the channel successors. If the channel busy has an
