@@ -86,7 +86,7 @@ func (s *Store) failed(op, key string, err error, doing kind) error {
 	connecting := errors.As(err, &refused)
 	switch {
 	case errors.As(err, &answer) && s.answered(e, answer, doing, connecting):
-	case s.gate.Closed():
+	case s.gate.Closed() && (doing != writing || pgconn.SafeToRetry(err)):
 		return outside.ErrClosed(op)
 	case connecting:
 		s.unreachable(e, err)

@@ -216,6 +216,39 @@ func TestStore_LockedRowTimesOut(t *testing.T) {
 	testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "3")))
 }
 
+// TestStore_CloseKeepsWritesIndeterminate loses the server of a write that waits for a lock, while the store closes.
+func TestStore_CloseKeepsWritesIndeterminate(t *testing.T) {
+	t.Parallel()
+	s := databases.Start(t)
+	store := opened(t, postgresql.V2, "connectionString", s.URL())
+	testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "1")))
+	other, err := pgx.Connect(t.Context(), s.URL())
+	testutil.Must(t, err)
+	defer other.Close(context.WithoutCancel(t.Context()))
+	tx, err := other.Begin(t.Context())
+	testutil.Must(t, err)
+	_, err = tx.Exec(t.Context(), "UPDATE state SET value = '2' WHERE key = 'a||k'")
+	testutil.Must(t, err)
+	written, closed := make(chan error, 1), make(chan error, 1)
+	go func() { written <- statetest.Set(t.Context(), store, statetest.Put("a||k", "3")) }()
+	testutil.Eventually(t, func() error {
+		if n := s.Do("SELECT count(*)::text FROM pg_stat_activity WHERE wait_event_type = 'Lock'"); n == "0" {
+			return errors.New("the write does not wait for the lock yet")
+		}
+		return nil
+	})
+	go func() { closed <- store.Close() }()
+	testutil.Eventually(t, func() error {
+		if _, err := statetest.Get(t.Context(), store, "a||k"); err == nil {
+			return errors.New("the store is open")
+		}
+		return nil
+	})
+	s.Kill()
+	statetest.WantFault(t, <-written, fault.Indeterminate, "may have been applied")
+	testutil.Must(t, <-closed)
+}
+
 // TestStore_ErrorsOfProxiesMakeWritesIndeterminate has the server answer as a proxy does that has lost its server: the
 // proxy does not know whether the server has executed the write.
 func TestStore_ErrorsOfProxiesMakeWritesIndeterminate(t *testing.T) {
