@@ -83,9 +83,9 @@ func errClosing() error {
 }
 
 // ended converts the error of a call that waited. If the wait ended because the server closes, ended returns an error
-// with which clients repeat the call at another node.
+// with which clients repeat the call at another node, unless the call has stored a change.
 func (s *hubServer) ended(ctx context.Context, err error) error {
-	if err != nil && s.life.Err() != nil && ctx.Err() == nil {
+	if err != nil && s.life.Err() != nil && ctx.Err() == nil && api.AsError(err).Kind != api.Indeterminate {
 		return errClosing()
 	}
 	return refusal(err, codes.Unknown, codes.Unknown)
