@@ -36,23 +36,24 @@ func newClock(now func() time.Time) *clock {
 // observe records the timestamp of an applied entry, in Unix milliseconds. It ignores a timestamp that is not later
 // than the current cluster time.
 func (c *clock) observe(ms uint64) {
+	at := c.now() // the comparison and the new stamp use one time, so that extrapolated does not decrease between them
 	for {
 		last := c.seen.Load()
-		if ms <= c.from(last) || c.seen.CompareAndSwap(last, &stamp{ms: ms, at: c.now()}) {
+		if ms <= last.until(at) || c.seen.CompareAndSwap(last, &stamp{ms: ms, at: at}) {
 			return
 		}
 	}
 }
 
 // extrapolated returns the last observed time plus the time that has passed since then.
-func (c *clock) extrapolated() uint64 { return c.from(c.seen.Load()) }
+func (c *clock) extrapolated() uint64 { return c.seen.Load().until(c.now()) }
 
-// from returns the timestamp s plus the time that has passed since its observation; 0 = there is no timestamp.
-func (c *clock) from(s *stamp) uint64 {
+// until returns the timestamp s plus the time from its observation to at; 0 = there is no timestamp.
+func (s *stamp) until(at time.Time) uint64 {
 	if s.ms == 0 {
 		return 0
 	}
-	return s.ms + c.since(s.at)
+	return s.ms + between(s.at, at)
 }
 
 // replica returns a lower bound of the leader's cluster time. The result never decreases, even after this node loses
@@ -62,7 +63,7 @@ func (c *clock) replica() uint64 { return max(c.extrapolated(), c.latest.Load())
 // leader returns the leader's cluster time, for new entries and strong reads. The result never decreases, and is never
 // below the timestamp of an applied entry.
 func (c *clock) leader() uint64 {
-	now := max(c.extrapolated(), c.wall+c.since(c.opened))
+	now := max(c.extrapolated(), c.wall+between(c.opened, c.now()))
 	for {
 		last := c.latest.Load()
 		if now <= last {
@@ -74,4 +75,5 @@ func (c *clock) leader() uint64 {
 	}
 }
 
-func (c *clock) since(t time.Time) uint64 { return uint64(max(c.now().Sub(t).Milliseconds(), 0)) }
+// between returns the milliseconds from one time to another, and 0 if the order is reversed.
+func between(from, to time.Time) uint64 { return uint64(max(to.Sub(from).Milliseconds(), 0)) }

@@ -84,7 +84,7 @@ func TestClock_FollowerIsNotBehindItsTimeAsLeader(t *testing.T) {
 	})
 }
 
-// A later timestamp is observed between the check and the store of an earlier one.
+// A later timestamp is observed during the observation of an earlier one.
 func TestClock_EarlierTimestampDoesNotReplaceLaterOne(t *testing.T) {
 	at, during := time.Now(), func() {}
 	c := newClock(func() time.Time {
@@ -98,6 +98,25 @@ func TestClock_EarlierTimestampDoesNotReplaceLaterOne(t *testing.T) {
 	c.observe(2000)
 	if got := c.replica(); got != 3000 {
 		t.Errorf("the cluster time is %d, want 3000", got)
+	}
+}
+
+// The observation of a timestamp reads the clock once. Otherwise the cluster time that another goroutine reads between
+// two readings could be later than the cluster time after the observation.
+func TestClock_ObservationDoesNotMoveTimeBack(t *testing.T) {
+	at := time.Now()
+	c := newClock(func() time.Time { return at })
+	c.observe(1000)
+	at = at.Add(999 * time.Millisecond)
+	readings := 0
+	c.now = func() time.Time {
+		readings++
+		return at.Add(time.Duration(readings-1) * 50 * time.Millisecond)
+	}
+	c.observe(2000)
+	at, c.now = at.Add(50*time.Millisecond), func() time.Time { return at }
+	if got := c.replica(); got < 2049 {
+		t.Errorf("the cluster time is %d, and was 2049", got)
 	}
 }
 
