@@ -169,8 +169,8 @@ func (j *joiner) pause(ctx context.Context, isolated bool) {
 }
 
 // missing returns the addresses to try: seeds and failed members. It omits the address of this node. If this node is
-// not isolated, it also omits live members. A seed that led to this node is omitted only for Timing.Rejoin, because a
-// load balancer may lead to another node the next time. If some host names of seeds cannot be resolved, missing
+// not isolated, it also omits live members. An isolated node tries a seed that led to this node again after
+// Timing.Rejoin, because a load balancer may lead to another node then. If some host names of seeds cannot be resolved, missing
 // returns the other addresses and an error.
 func (j *joiner) missing(ctx context.Context) ([]netip.AddrPort, error) {
 	isolated := j.gossip.isolated()
@@ -184,7 +184,9 @@ func (j *joiner) missing(ctx context.Context) ([]netip.AddrPort, error) {
 	slices.SortFunc(seeds, netip.AddrPort.Compare)
 	seeds = slices.DeleteFunc(slices.Compact(seeds), func(a netip.AddrPort) bool {
 		present := slices.ContainsFunc(r.members, func(m Member) bool { return m.State == Alive && m.Gossip == a })
-		return a == r.Self().Gossip || present && !isolated || time.Since(j.selves[a]) < j.gossip.opts.Timing.Rejoin
+		led, self := j.selves[a]
+		self = self && (!isolated || time.Since(led) < j.gossip.opts.Timing.Rejoin)
+		return self || a == r.Self().Gossip || present && !isolated
 	})
 	return seeds, err
 }
