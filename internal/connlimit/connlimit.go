@@ -44,6 +44,7 @@ type member struct {
 	requests int              // number of requests in progress
 	waiting  *stdlist.Element // element in Limiter.idle; nil = the connection has requests, or is being closed
 	closing  bool             // the connection was closed at the limit
+	leaving  bool             // the connection ends with its requests
 }
 
 // New creates an empty Limiter.
@@ -113,7 +114,11 @@ func (w *Limiter) Idle(c net.Conn) {
 	if m == nil {
 		return
 	}
-	if m.requests--; m.requests == 0 && !m.closing {
+	switch m.requests--; {
+	case m.requests > 0:
+	case m.leaving:
+		w.leaveLocked(c)
+	case !m.closing:
 		m.waiting = w.idle.PushBack(c)
 	}
 }
@@ -122,6 +127,24 @@ func (w *Limiter) Idle(c net.Conn) {
 func (w *Limiter) Leave(c net.Conn) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.leaveLocked(c)
+}
+
+// LeaveWithRequests records that a connection ends together with its requests in progress. For example, an upgraded
+// connection ends when the handler of its request returns.
+func (w *Limiter) LeaveWithRequests(c net.Conn) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	m := w.conns[c]
+	if m == nil {
+		return
+	}
+	if m.leaving = true; m.requests == 0 {
+		w.leaveLocked(c)
+	}
+}
+
+func (w *Limiter) leaveLocked(c net.Conn) {
 	if m := w.conns[c]; m != nil {
 		w.stir(m)
 		delete(w.conns, c)

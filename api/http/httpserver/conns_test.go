@@ -142,3 +142,36 @@ func TestConns_SlowReaderGetsWholeAnswer(t *testing.T) {
 		t.Errorf("the write took only %s: the test shows nothing", took)
 	}
 }
+
+// An upgraded connection counts until its handler returns.
+func TestConns_UpgradedCountTowardsTheLimit(t *testing.T) {
+	open := prometheus.NewGauge(prometheus.GaugeOpts{Name: "open"})
+	end := make(chan struct{})
+	server := servertest.Open(t, httpserver.Config{MaxConnections: 2, Open: open,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			conn, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close()
+			_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\n\r\n")
+			<-end
+		})})
+	for range 2 {
+		tunnel := servertest.Send(t, server, plainGet)
+		if r, err := http.ReadResponse(bufio.NewReader(tunnel), nil); err != nil || r.StatusCode != 101 {
+			t.Fatal(r, err)
+		}
+	}
+	if third := servertest.Send(t, server, plainGet); !ended(t, third) {
+		t.Error("a connection above the limit is accepted")
+	}
+	close(end)
+	if err := server.Close(t.Context()); err != nil { // waits for the handlers
+		t.Error(err)
+	}
+	if n := testutil.ToFloat64(open); n != 0 {
+		t.Errorf("%v connections stay counted", n)
+	}
+}

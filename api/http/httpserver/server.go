@@ -139,7 +139,7 @@ func markBusy(w *connlimit.Limiter, handler http.Handler) http.Handler {
 }
 
 // follow returns a function that counts the connections that net/http opens and closes. A connection that a watch has
-// taken over stays counted.
+// taken over stays counted, and an upgraded connection stays counted until its handler returns.
 func follow(w *connlimit.Limiter, taken *watches.Connections) func(net.Conn, http.ConnState) {
 	return func(c net.Conn, s http.ConnState) {
 		switch s {
@@ -147,7 +147,7 @@ func follow(w *connlimit.Limiter, taken *watches.Connections) func(net.Conn, htt
 			w.Join(c)
 		case http.StateHijacked:
 			if !taken.Has(c) {
-				w.Leave(c)
+				w.LeaveWithRequests(c)
 			}
 		case http.StateClosed:
 			w.Leave(c)
