@@ -232,5 +232,11 @@ func (c *counted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler) // the connection is closed already
 	}
 	defer c.server.active.Leave()
-	c.next.ServeHTTP(w, r)
+	if r.ProtoMajor != 2 {
+		c.next.ServeHTTP(w, r)
+		return
+	}
+	bounded := &stallWriter{ResponseWriter: w, control: http.NewResponseController(w), stall: c.server.config.WriteStall}
+	c.next.ServeHTTP(bounded, r)
+	bounded.begin() // net/http now sends what it has buffered
 }

@@ -1,0 +1,50 @@
+package httpserver
+
+import (
+	"net/http"
+	"time"
+)
+
+// stallPiece is the maximum number of bytes of one write over HTTP/2, which must end within the stall time.
+const stallPiece = 64 << 10
+
+// stallWriter is the response writer of a request over HTTP/2. If the client takes nothing for the stall time, a write
+// fails and net/http resets the stream. connlimit.Impatient cannot notice such a client, because the client may read
+// its connection and still not open the flow-control window of the stream.
+type stallWriter struct {
+	http.ResponseWriter
+	control *http.ResponseController
+	stall   time.Duration
+}
+
+// begin starts the stall time.
+func (w *stallWriter) begin() {
+	_ = w.control.SetWriteDeadline(time.Now().Add(w.stall)) // never fails over HTTP/2
+}
+
+// end stops the stall time. A stream without anything to send, such as an idle watch, has no deadline.
+func (w *stallWriter) end() { _ = w.control.SetWriteDeadline(time.Time{}) }
+
+// Write implements http.ResponseWriter.
+func (w *stallWriter) Write(b []byte) (n int, err error) {
+	defer w.end()
+	for {
+		w.begin()
+		var m int
+		m, err = w.ResponseWriter.Write(b[:min(len(b), stallPiece)])
+		b, n = b[m:], n+m
+		if err != nil || len(b) == 0 {
+			return n, err
+		}
+	}
+}
+
+// FlushError sends what is buffered. http.ResponseController calls it.
+func (w *stallWriter) FlushError() error {
+	w.begin()
+	defer w.end()
+	return w.control.Flush()
+}
+
+// Unwrap lets http.ResponseController reach the other methods of the connection.
+func (w *stallWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

@@ -1,0 +1,98 @@
+package httpserver_test
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/quorate/quorate/api/http/httpserver"
+	"github.com/quorate/quorate/api/http/servertest"
+)
+
+// get2 sends a GET over HTTP/2. The client lets the server send window bytes of the answer.
+func get2(t *testing.T, server *httpserver.Server, window uint32) *http2.Framer {
+	t.Helper()
+	conn := servertest.Send(t, server, http2.ClientPreface)
+	f := http2.NewFramer(conn, conn)
+	if err := f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: window}); err != nil {
+		t.Fatal(err)
+	}
+	var head bytes.Buffer
+	enc := hpack.NewEncoder(&head)
+	for _, h := range [][2]string{{":method", "GET"}, {":scheme", "http"}, {":path", "/"}, {":authority", "localhost"}} {
+		if err := enc.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: head.Bytes(), EndHeaders: true,
+		EndStream: true}); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// end reads until the stream ends. It returns the bytes of the answer, and whether the server has reset the stream.
+func end(t *testing.T, f *http2.Framer) (size int, reset bool) {
+	t.Helper()
+	for {
+		frame, err := f.ReadFrame()
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch frame := frame.(type) {
+		case *http2.RSTStreamFrame:
+			return size, true
+		case *http2.DataFrame:
+			if size += len(frame.Data()); frame.StreamEnded() {
+				return size, false
+			}
+		}
+	}
+}
+
+// A client that reads its connection, but opens no flow-control window, keeps no stream.
+func TestHTTP2_ClientWithoutWindowIsCut(t *testing.T) {
+	for name, serve := range map[string]http.HandlerFunc{
+		"small answer": func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "x") },
+		"large answer": func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 100<<10)) },
+		"stream": func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.WriteString(w, "x")
+			if err := http.NewResponseController(w).Flush(); err == nil {
+				<-r.Context().Done()
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := servertest.Open(t, httpserver.Config{WriteStall: 100 * time.Millisecond, Handler: serve})
+			if size, reset := end(t, get2(t, server, 0)); !reset || size > 0 {
+				t.Errorf("%d bytes came, reset: %v", size, reset)
+			}
+		})
+	}
+}
+
+// A stream that has nothing to send has no deadline, and its client gets all of what is sent later.
+func TestHTTP2_IdleStreamIsKept(t *testing.T) {
+	t.Parallel()
+	const stall = 50 * time.Millisecond
+	server := servertest.Open(t, httpserver.Config{WriteStall: stall, Handler: http.HandlerFunc(
+		func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write(make([]byte, 200<<10))
+			_ = http.NewResponseController(w).Flush()
+			<-time.After(3 * stall)
+			_, _ = io.WriteString(w, "x")
+		})})
+	f := get2(t, server, 1<<20)
+	if err := f.WriteWindowUpdate(0, 1<<20); err != nil { // of the connection
+		t.Fatal(err)
+	}
+	if size, reset := end(t, f); reset || size != 200<<10+1 {
+		t.Errorf("%d bytes came, reset: %v", size, reset)
+	}
+}
