@@ -9,7 +9,6 @@ import (
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/http/jsonbody"
-	"github.com/quorate/quorate/internal/admission"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -132,8 +131,9 @@ func (c *core) fill(b *buffer, p *reply, r *http.Request, control *http.Response
 	if want := reserved + least; int64(cap(b.data)) < want {
 		b.data = make([]byte, 0, want)
 	}
-	var transfer *admission.Transfer
-	defer func() { transfer.End() }()
+	// Memory is reserved already, so the transfer begins before the first byte arrives.
+	transfer := p.share.Transfer(func() { _ = control.SetReadDeadline(time.Now()) })
+	defer transfer.End()
 	for c.bodyLimit < 0 || int64(len(b.data)) <= c.bodyLimit {
 		if err := c.grow(b, p, r, &reserved); err != nil {
 			return err
@@ -153,10 +153,6 @@ func (c *core) fill(b *buffer, p *reply, r *http.Request, control *http.Response
 					"the body arrived too slowly while other requests waited for memory"))
 			}
 			return err
-		}
-		if transfer == nil && c.requests != nil {
-			transfer = p.share.Transfer(func() { _ = control.SetReadDeadline(time.Now()) })
-			transfer.Moved(n)
 		}
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 	apihttp "github.com/quorate/quorate/api/http"
 	"github.com/quorate/quorate/api/http/httpserver"
 	"github.com/quorate/quorate/api/http/servertest"
+	"github.com/quorate/quorate/internal/admission"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -116,5 +117,36 @@ func TestServer_ErrorAnswerDoesNotWaitForUpload(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A client that announces a large body and sends none of it keeps memory only until another request needs the memory.
+func TestBody_UnsentIsCutWhenMemoryIsShort(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.config.Requests = admission.New(admission.Options{Bytes: 8 << 20})
+	base := f.serve(t)
+	silent := servertest.Dial(t, base)
+	_, _ = io.WriteString(silent, "POST /v1.0/state/orders HTTP/1.1\r\nHost: localhost\r\n"+
+		"Content-Length: 4194304\r\nExpect: 100-continue\r\n\r\n")
+	in := bufio.NewReader(silent)
+	if line, err := in.ReadString('\n'); err != nil || !strings.Contains(line, "100 Continue") {
+		t.Fatal(line, err)
+	}
+	if line, err := in.ReadString('\n'); err != nil || line != "\r\n" { // ends the informational answer
+		t.Fatal(line, err)
+	}
+	value := strings.Repeat("x", 1<<20)
+	if code, _, text := do(t, "POST", base+"/v1.0/state/orders", `[{"key":"a","value":"`+value+`"}]`); code !=
+		http.StatusNoContent {
+		t.Errorf("%d %s", code, text)
+	}
+	answer, err := http.ReadResponse(in, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if text, err := io.ReadAll(answer.Body); err != nil || !strings.Contains(string(text), "ERR_OVERLOADED") {
+		t.Errorf("%d %s %v", answer.StatusCode, text, err)
 	}
 }
