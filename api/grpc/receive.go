@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -460,4 +461,25 @@ type guardedStream struct {
 	from *receiver
 }
 
+// RecvMsg implements grpc.ServerStream.
 func (s *guardedStream) RecvMsg(m any) error { return s.from.receive(m) }
+
+// SendHeader implements grpc.ServerStream. Like SendMsg, it releases the memory of the request.
+func (s *guardedStream) SendHeader(m metadata.MD) error {
+	s.answers()
+	return s.ServerStream.SendHeader(m)
+}
+
+// SendMsg implements grpc.ServerStream.
+func (s *guardedStream) SendMsg(m any) error {
+	s.answers()
+	return s.ServerStream.SendMsg(m)
+}
+
+// answers releases the memory of a call's only request, because the handler has executed the request when it begins
+// to answer. The answer may last as long as the client is connected.
+func (s *guardedStream) answers() {
+	if s.from.single {
+		s.from.release()
+	}
+}

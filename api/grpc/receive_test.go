@@ -2,6 +2,7 @@ package grpc_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"runtime"
 	"slices"
@@ -11,18 +12,21 @@ import (
 
 	commonv1 "github.com/dapr/dapr/pkg/proto/common/v1"
 	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
+	"github.com/dapr/durabletask-go/api/protos"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding/gzip"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/apitest"
+	"github.com/quorate/quorate/api/runtimepb"
 	"github.com/quorate/quorate/internal/admission"
 )
 
@@ -395,5 +399,34 @@ func TestListJobs_BoundedByMemory(t *testing.T) {
 	_, err = c.ListJobs(t.Context(), &runtimev1.ListJobsRequest{})
 	if st := wantCode(t, err, codes.InvalidArgument); !strings.Contains(st.Message(), "list them in pages") {
 		t.Error(st)
+	}
+}
+
+// A stream from the server may last for days. It keeps no memory for its request once the request is executed.
+func TestStreams_KeepNoMemoryForTheirRequest(t *testing.T) {
+	f := newFixture(t)
+	f.config.Requests = admission.New(admission.Options{Name: "requests", Bytes: 8 * mib, Registerer: f.Metrics})
+	conn := f.serve(t)
+	unknown := protowire.AppendBytes(protowire.AppendTag(nil, 1000, protowire.BytesType), make([]byte, mib+mib/2))
+	for method, request := range map[string]proto.Message{
+		"/quorate.runtime.v1.State/Watch": &runtimepb.WatchRequest{StoreName: "orders"},
+		"/dapr.proto.runtime.v1.Dapr/SubscribeConfiguration": &runtimev1.SubscribeConfigurationRequest{
+			StoreName: "items"},
+		"/TaskHubSidecarService/GetWorkItems": &protos.GetWorkItemsRequest{},
+	} {
+		t.Run(method, func(t *testing.T) {
+			request.ProtoReflect().SetUnknown(unknown)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, method)
+			must(t, err)
+			must(t, stream.SendMsg(request))
+			must(t, stream.CloseSend())
+			_, err = stream.Header() // comes with the first message, or before it
+			must(t, err)
+			if kept := f.metric(t, "quorate_request_memory_bytes", "requests", "large"); kept != 0 {
+				t.Errorf("%v bytes stay reserved", kept)
+			}
+		})
 	}
 }

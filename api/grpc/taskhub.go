@@ -352,6 +352,9 @@ func (s *hubServer) GetWorkItems(in *protos.GetWorkItemsRequest,
 		return refusal(err, codes.Unknown, codes.InvalidArgument)
 	}
 	defer stream.Close()
+	if err := out.SendHeader(nil); err != nil { // releases the memory of the request before there is work
+		return err
+	}
 	cut := func() {}
 	if a := arrivalOf(out.Context()); a != nil {
 		cut = a.cancel

@@ -17,6 +17,7 @@ import (
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/apitest"
+	"github.com/quorate/quorate/component/lock"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/admission"
 )
@@ -263,4 +264,50 @@ func TestListJobs_ReservesMemory(t *testing.T) {
 		t.Error("the memory was not released")
 	}
 	hold.Release()
+}
+
+// waitingLocks is a lock store whose locks have an owner until free is closed.
+type waitingLocks struct {
+	lock.Leaser
+	asked, free chan struct{}
+}
+
+func (l *waitingLocks) TryLock(context.Context, lock.Claim) (lock.Grant, error) {
+	close(l.asked)
+	<-l.free
+	return lock.Grant{}, nil
+}
+
+// A request that waits for a lock reserves no memory, because it may wait for minutes.
+func TestTryLock_WaitReservesNoMemory(t *testing.T) {
+	t.Parallel()
+	b := admission.New(admission.Options{Bytes: 8 << 20})
+	store := &waitingLocks{asked: make(chan struct{}), free: make(chan struct{})}
+	locks := &apitest.LockCatalogue{Ready: true,
+		List: []*lock.Instance{{Name: "locks", Store: store}}}
+	app := api.App{ID: "app"}
+	f, err := New(Config{App: app, Locks: api.NewLocks(app, locks), Requests: b, AnyHost: true,
+		Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan *httptest.ResponseRecorder, 1)
+	go func() {
+		w := httptest.NewRecorder()
+		f.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/v1.0/lock/locks?wait=1m",
+			strings.NewReader(`{"resourceId":"r","lockOwner":"o","expiryInSeconds":5}`+strings.Repeat(" ", 1<<20))))
+		done <- w
+	}()
+	select {
+	case <-store.asked:
+	case w := <-done:
+		t.Fatal(w.Code, w.Body)
+	}
+	if all := b.Share(); !all.TryAdd(6 << 20) {
+		t.Error("the waiting request keeps memory")
+	}
+	close(store.free)
+	if w := <-done; w.Code != http.StatusOK {
+		t.Error(w.Code, w.Body)
+	}
 }

@@ -77,6 +77,7 @@ func (l *lockRoutes) tryLock(p *reply, r *http.Request) error {
 		if request.Wait, err = time.ParseDuration(text); err != nil {
 			return api.MalformedRequest("wait is no duration such as 30s")
 		}
+		p.share.Release() // the request may wait for minutes, and its body is decoded
 	}
 	request.RequestID = header(r, headerRequestID)
 	ctx := &deadline{parent: r.Context(), at: p.start.Add(l.timeout + min(max(request.Wait, 0), api.MaxLockWait))}
