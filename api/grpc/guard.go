@@ -19,6 +19,9 @@ import (
 // keyToken is the metadata key of the API token.
 const keyToken = "dapr-api-token"
 
+// reflectionServices is the beginning of the full names of the methods of all versions of the reflection service.
+const reflectionServices = "/grpc.reflection."
+
 // isOpen reports whether calls of a method need no token. This is true only for the health service. The full method
 // name must match exactly, because a service with a similar name belongs to an application.
 func isOpen(method string) bool {
@@ -142,7 +145,13 @@ func (s *Server) stream(owner any, stream grpc.ServerStream, info *grpc.StreamSe
 	}
 	if r := s.receiver(stream.Context(), info.FullMethod, !info.IsClientStream); r != nil {
 		defer r.finish()
-		stream = &guardedStream{stream, r}
+		guarded := &guardedStream{ServerStream: stream, from: r,
+			reflection: strings.HasPrefix(info.FullMethod, reflectionServices)}
+		if owner != nil { // not forwarded
+			guarded.keep = context.AfterFunc(s.life, r.arrival.cancel)
+			defer guarded.keep()
+		}
+		stream = guarded
 	}
 	return handle(owner, stream)
 }

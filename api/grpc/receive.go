@@ -459,10 +459,25 @@ func (s *Server) received(ctx context.Context, method string, err error) error {
 type guardedStream struct {
 	grpc.ServerStream
 	from *receiver
+	keep func() bool // lets the call go on when the server closes; nil = the server does not end the call
+	// reflection calls end when the server closes. All other calls are kept from their first message on.
+	reflection bool
 }
 
-// RecvMsg implements grpc.ServerStream.
-func (s *guardedStream) RecvMsg(m any) error { return s.from.receive(m) }
+// RecvMsg implements grpc.ServerStream. If the server closes while the call waits for its first message, RecvMsg
+// returns an error with which clients repeat the call at another node.
+func (s *guardedStream) RecvMsg(m any) error {
+	err := s.from.receive(m)
+	if s.keep == nil || err == nil && s.reflection {
+		return err
+	}
+	kept := s.keep()
+	s.keep = nil
+	if err != nil && !kept {
+		return errClosing()
+	}
+	return err
+}
 
 // SendHeader implements grpc.ServerStream. Like SendMsg, it releases the memory of the request.
 func (s *guardedStream) SendHeader(m metadata.MD) error {
