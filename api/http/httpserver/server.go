@@ -236,7 +236,8 @@ func (c *counted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		c.next.ServeHTTP(w, r)
 		return
 	}
-	bounded := &stallWriter{ResponseWriter: w, control: http.NewResponseController(w), stall: c.server.config.WriteStall}
+	bounded := &stallWriter{ResponseWriter: w, control: http.NewResponseController(w),
+		stall: c.server.config.WriteStall}
 	c.next.ServeHTTP(bounded, r)
 	bounded.begin() // net/http now sends what it has buffered
 }

@@ -24,7 +24,8 @@ func get2(t *testing.T, server *httpserver.Server, window uint32) *http2.Framer 
 	}
 	var head bytes.Buffer
 	enc := hpack.NewEncoder(&head)
-	for _, h := range [][2]string{{":method", "GET"}, {":scheme", "http"}, {":path", "/"}, {":authority", "localhost"}} {
+	for _, h := range [][2]string{{":method", "GET"}, {":scheme", "http"}, {":path", "/"},
+		{":authority", "localhost"}} {
 		if err := enc.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]}); err != nil {
 			t.Fatal(err)
 		}
