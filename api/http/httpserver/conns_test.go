@@ -171,7 +171,7 @@ func TestConns_UpgradedCountTowardsTheLimit(t *testing.T) {
 	if err := server.Close(t.Context()); err != nil { // waits for the handlers
 		t.Error(err)
 	}
-	if n := testutil.ToFloat64(open); n != 0 {
+	if n := promtest.ToFloat64(open); n != 0 {
 		t.Errorf("%v connections stay counted", n)
 	}
 }
