@@ -76,9 +76,9 @@ func (t *Tracer) Change(ctx context.Context, next *Tracer) error {
 }
 
 func newExport(ctx context.Context, o Options) (*export, error) {
-	options, err := o.exporters(ctx)
-	if err != nil || len(options) == 0 {
-		return &export{sampled: o.Declared.sampled}, err
+	otlp, url := Wanted(o.Env) || o.Declared.exports(o.Env), o.Declared.zipkinURL(o.Env)
+	if !otlp && url == "" {
+		return &export{sampled: o.Declared.sampled}, nil
 	}
 	res, err := resource.New(ctx, resource.WithAttributes(
 		attribute.String("service.name", o.Service), attribute.String("service.namespace",
@@ -87,7 +87,14 @@ func newExport(ctx context.Context, o Options) (*export, error) {
 	if err != nil {
 		return nil, fault.Wrap(err, "tracing.Open", "OTEL_RESOURCE_ATTRIBUTES")
 	}
-	options = append(options, sdktrace.WithResource(res), sdktrace.WithIDGenerator(ids{}))
+	exporters, err := o.exporters(ctx, otlp, url)
+	if err != nil {
+		return nil, err
+	}
+	options := []sdktrace.TracerProviderOption{sdktrace.WithResource(res), sdktrace.WithIDGenerator(ids{})}
+	for _, e := range exporters {
+		options = append(options, sdktrace.WithBatcher(e)) // starts a goroutine, so no later step may fail
+	}
 	if sampler := o.Declared.sampler(o.Env); sampler != nil {
 		options = append(options, sdktrace.WithSampler(sampler))
 	}
@@ -95,21 +102,22 @@ func newExport(ctx context.Context, o Options) (*export, error) {
 	return &export{provider: p, tracer: p.Tracer("github.com/quorate/quorate")}, nil
 }
 
-// exporters returns an option for each collector.
-func (o Options) exporters(ctx context.Context) (out []sdktrace.TracerProviderOption, err error) {
-	if Wanted(o.Env) || o.Declared.exports(o.Env) {
-		exporter, err := newExporter(ctx, o)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, sdktrace.WithBatcher(exporter))
-	}
-	if url := o.Declared.zipkinURL(o.Env); url != "" {
+// exporters returns an exporter for the OTLP collector, if otlp is true, and one for the Zipkin collector at url, if url
+// is not empty. The OTLP exporter comes last, because it may have goroutines that an error would leave behind.
+func (o Options) exporters(ctx context.Context, otlp bool, url string) (out []sdktrace.SpanExporter, err error) {
+	if url != "" {
 		client, err := o.Declared.collectorClient(o.Env)
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, sdktrace.WithBatcher(&zipkin{client: client, url: url, logger: o.Logger}))
+		out = append(out, &zipkin{client: client, url: url, logger: o.Logger})
+	}
+	if otlp {
+		exporter, err := newExporter(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, exporter)
 	}
 	return out, nil
 }

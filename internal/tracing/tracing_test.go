@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/testutil"
 	"github.com/quorate/quorate/internal/tracing"
@@ -225,6 +227,30 @@ func TestCollectorClient_BoundsHeadersAndReadsVariables(t *testing.T) {
 	_, err = tracing.CollectorClient(env(map[string]string{"OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE": "/no/such/file"}))
 	if !fault.Is(err, fault.Invalid) {
 		t.Error(err)
+	}
+}
+
+func TestOpen_LeavesNoGoroutineIfItFails(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "missing.pem")
+	for name, c := range map[string]struct{ attributes, certificate string }{
+		"malformed attributes": {"malformed", ""},
+		"missing certificate":  {"", missing},
+	} {
+		for _, protocol := range []string{"grpc", "http"} {
+			t.Run(name+", "+protocol, func(t *testing.T) {
+				t.Setenv("OTEL_RESOURCE_ATTRIBUTES", c.attributes) // the SDK itself reads this variable
+				running := goleak.IgnoreCurrent()
+				_, err := tracing.Open(t.Context(), tracing.Options{
+					Env: env(map[string]string{"OTEL_EXPORTER_OTLP_CERTIFICATE": c.certificate}),
+					Declared: &tracing.Declared{SamplingRate: 1, Endpoint: "127.0.0.1:1", Protocol: protocol,
+						Insecure: true, Zipkin: "http://127.0.0.1:1"},
+				})
+				if err == nil {
+					t.Error("the tracer was opened")
+				}
+				goleak.VerifyNone(t, running)
+			})
+		}
 	}
 }
 
