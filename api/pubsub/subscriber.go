@@ -87,8 +87,10 @@ func NewSubscriber(o SubscriberOptions) *Subscriber {
 // Open starts the declared subscriptions. It also starts a goroutine that asks the application for its subscriptions
 // and starts them.
 func (s *Subscriber) Open(declared []Definition) {
+	s.mu.Lock()
 	s.declared = declared
-	s.check()
+	s.checkLocked()
+	s.mu.Unlock()
 	s.loop.Go(s.run)
 }
 
@@ -97,9 +99,7 @@ func (s *Subscriber) Open(declared []Definition) {
 func (s *Subscriber) Update(ctx context.Context, declared []Definition) {
 	s.mu.Lock()
 	s.declared = declared
-	s.mu.Unlock()
-	s.check()
-	s.mu.Lock()
+	s.checkLocked()
 	s.wanted++
 	want := s.wanted
 	s.mu.Unlock()
@@ -274,9 +274,9 @@ func (s *Subscriber) discover() {
 	s.mu.Lock()
 	if s.asked = true; err == nil {
 		s.discovered = list
+		s.checkLocked()
 	}
 	s.mu.Unlock()
-	s.check()
 }
 
 // goal returns the subscriptions that are to run now. It returns none while the application is not ready. It also
@@ -300,10 +300,10 @@ func (s *Subscriber) goal() (out []*Subscription) {
 	return out
 }
 
-// check determines the subscriptions from the declarations and the answer of the application. It logs invalid ones.
-func (s *Subscriber) check() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// checkLocked determines the subscriptions from the declarations and the answer of the application. It logs invalid
+// ones. The caller holds s.mu, and has held it since it changed the declarations or the answer. Otherwise report could
+// compare new declarations with previous subscriptions.
+func (s *Subscriber) checkLocked() {
 	s.subs = nil
 	for _, d := range effective(s.declared, s.discovered) {
 		sub, err := d.Check()
