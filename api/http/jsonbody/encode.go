@@ -127,9 +127,13 @@ func AppendPage(dst []byte, page *api.Page) []byte {
 		}
 		dst = append(dst, `{"key":`...)
 		dst = AppendString(dst, item.Key)
-		dst = AppendField(dst, "etag", item.ETag)
-		if !item.Expires.IsZero() {
-			dst = AppendField(dst, state.MetadataExpireTime, Expires(item.Expires))
+		if item.Err != nil {
+			dst = AppendField(dst, "error", api.AsError(item.Err).Message)
+		} else {
+			dst = AppendField(dst, "etag", item.ETag)
+			if !item.Expires.IsZero() {
+				dst = AppendField(dst, state.MetadataExpireTime, Expires(item.Expires))
+			}
 		}
 		dst = append(dst, '}')
 	}

@@ -185,6 +185,7 @@ type listed struct {
 	Key     string `json:"key"`
 	ETag    string `json:"etag"`
 	Expires string `json:"ttlExpireTime,omitempty"`
+	Error   string `json:"error,omitempty"` // why ETag and Expires are not known
 }
 
 // listFlags are the options of a listing.

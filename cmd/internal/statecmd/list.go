@@ -92,7 +92,7 @@ func (t *tableKeys) page(keys []listed) error {
 		rows, t.begun = [][]string{{"ETAG", "EXPIRES", "KEY"}}, true
 	}
 	for _, k := range keys {
-		rows = append(rows, []string{k.ETag, command.Dash(k.Expires), command.Printable(k.Key)})
+		rows = append(rows, []string{command.Dash(k.ETag), command.Dash(k.Expires), command.Printable(k.Key)})
 	}
 	return command.Table(t.w, rows)
 }
