@@ -63,7 +63,7 @@ type Node interface {
 	// that keeps up with the log. If this node does not lead the group, the error is fault.NotLeader. Its key is the
 	// node id of the leader, if one is known. The handler of the admin socket then asks the leader.
 	TransferLeader(ctx context.Context, group uint64, to string) (schema.TransferResult, error)
-	// CompareReplicas compares the states of all replicas of a group now, and changes none. It takes up to 16 seconds.
+	// CompareReplicas compares the states of all replicas of a group now, and changes none. It takes up to 18 seconds.
 	// If this node does not lead the group, the error is fault.NotLeader.
 	CompareReplicas(ctx context.Context, group uint64) (schema.Comparison, error)
 	Backups

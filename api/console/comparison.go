@@ -130,7 +130,7 @@ func (r *request) comparisonCard(g group) html {
 	switch {
 	case last.running:
 		return card("comparison", "Comparison of the replicas",
-			`<p role="status">The servers are compared. That takes up to 16 seconds.</p>`)
+			`<p role="status">The servers are compared. That takes up to 18 seconds.</p>`)
 	case last.err != "":
 		body = failure("The replicas could not be compared: " + last.err)
 	case !last.at.IsZero():

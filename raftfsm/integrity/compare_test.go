@@ -1,8 +1,11 @@
 package integrity
 
 import (
+	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -10,6 +13,39 @@ import (
 )
 
 var errAway = errors.New("away")
+
+// hanging is a group of three servers, which queries the servers "silent" and "behind". The server "silent" does not
+// answer, and "behind" has not applied the entry of any mark.
+type hanging struct{ Raft }
+
+func (hanging) Servers() []raft.Server {
+	return []raft.Server{{ID: "self"}, {ID: "silent"}, {ID: "behind"}}
+}
+
+func (hanging) Compare(ctx context.Context, server raft.Server, _ uint64) (Report, error) {
+	if server.ID == "behind" {
+		return Report{}, nil
+	}
+	<-ctx.Done()
+	return Report{}, ctx.Err()
+}
+
+func (hanging) AskState(context.Context, raft.Server, StateRequest) error { return errAway }
+
+func TestAskUntilAnswered_IsBoundedIfAServerHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const round = 2 * time.Second
+		w := New(Config{Self: "self", ReadRound: round, Closing: t.Context(), Raft: hanging{}, Replicas: hanging{}})
+		begun := time.Now()
+		answers := w.askUntilAnswered(t.Context(), 1)
+		if took := time.Since(begun); took > askTime+round {
+			t.Errorf("the queries took %s", took)
+		}
+		if len(answers) != 2 || answers[0].Err == nil || answers[1].Err != nil {
+			t.Errorf("got %+v", answers)
+		}
+	})
+}
 
 func TestCompared_MajorityOfVotersDecides(t *testing.T) {
 	a, b, c := kv.Digest{1}, kv.Digest{2}, kv.Digest{3}

@@ -11,6 +11,7 @@ import (
 const (
 	markPoll  = 100 * time.Millisecond // interval of the checks for a new mark
 	askPause  = 300 * time.Millisecond // pause before servers that were behind are queried again
+	askTime   = 3 * time.Second        // time after which servers that are behind are not queried again
 	markSlack = 3 * time.Second        // time to commit and apply the entry of a mark
 )
 
@@ -44,25 +45,32 @@ func (c *Comparison) Majority() (d kv.Digest, found bool) {
 
 // Compare compares the states of all servers at a new mark (see kv.Mark), and returns the result. Unlike Round, it
 // repairs nothing. Call it on the leader. It waits up to Config.Every plus markSlack for the mark, and then returns
-// fault.Timeout.
+// fault.Timeout. The queries take up to askTime plus Config.ReadRound.
 func (w *Watch) Compare(ctx context.Context) (Comparison, error) {
 	mark, err := w.newMark(ctx)
 	if err != nil {
 		return Comparison{}, err
 	}
-	c := Comparison{Index: mark.Index}
-	for tries := 1; ; tries++ {
-		c.Answers = w.Ask(mark.Index)
-		if allAnswered(c.Answers) || tries == Tries || !pause(ctx, w.Closing, askPause) {
-			break
-		}
-	}
+	c := Comparison{Index: mark.Index, Answers: w.askUntilAnswered(ctx, mark.Index)}
 	for _, s := range w.Raft.Servers() {
 		if s.ID == w.Self {
 			c.Answers = append(c.Answers, Answer{Server: s, Report: w.AnswerCompare(mark.Index)})
 		}
 	}
 	return c, nil
+}
+
+// askUntilAnswered repeats Ask until no server is behind, askTime has passed, or ctx ends. It does not interrupt the
+// last query, because the answers of all servers would be lost.
+func (w *Watch) askUntilAnswered(ctx context.Context, index uint64) []Answer {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	for {
+		answers := w.Ask(index)
+		if allAnswered(answers) || !pause(ctx, w.Closing, askPause) {
+			return answers
+		}
+	}
 }
 
 // allAnswered reports whether every server that could be queried has a digest or is in doubt. If the result is false,
