@@ -114,7 +114,7 @@ func TestConns_ClientThatReadsNothingIsCut(t *testing.T) {
 }
 
 func TestConns_SlowReaderGetsWholeAnswer(t *testing.T) {
-	const size, stall = 16 << 20, 300 * time.Millisecond
+	const size, stall = 16 << 20, time.Second
 	took := make(chan time.Duration, 1)
 	server := servertest.Open(t, httpserver.Config{WriteStall: stall,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -122,7 +122,13 @@ func TestConns_SlowReaderGetsWholeAnswer(t *testing.T) {
 			_, _ = w.Write(make([]byte, size)) // a single write that takes longer than WriteStall
 			took <- time.Since(begun)
 		})})
-	conn := servertest.Send(t, server, plainGet)
+	conn := servertest.Dial(t, server.Addr().String())
+	if err := conn.(*net.TCPConn).SetReadBuffer(64 << 10); err != nil { // so that most of the answer waits
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(conn, plainGet); err != nil {
+		t.Fatal(err)
+	}
 	r, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -131,9 +137,9 @@ func TestConns_SlowReaderGetsWholeAnswer(t *testing.T) {
 	total := 0
 	for err == nil {
 		var n int64
-		n, err = io.CopyN(io.Discard, r.Body, size/128)
+		n, err = io.CopyN(io.Discard, r.Body, size/256)
 		total += int(n)
-		<-time.After(5 * time.Millisecond) // much shorter than WriteStall
+		<-time.After(6 * time.Millisecond) // much shorter than WriteStall
 	}
 	if total != size {
 		t.Errorf("%d bytes of %d came: %v", total, size, err)
