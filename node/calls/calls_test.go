@@ -75,7 +75,7 @@ func gather(t *testing.T, noSessions bool, serve func(i int, p *party, w http.Re
 
 // lostReads repeatedly makes a write and then calls b. It counts how often b did not see the write. Without sessions,
 // it ends after the first such read. It does not count answers that are marked stale, because these are allowed while
-// there is no leader.
+// there is no leader. It also checks that a call carries a session only if sessions are enabled.
 func lostReads(t *testing.T, noSessions bool, rounds int) (lost int) {
 	t.Helper()
 	p := gather(t, noSessions, func(i int, p *party, w http.ResponseWriter, r *http.Request) {
@@ -92,6 +92,15 @@ func lostReads(t *testing.T, noSessions bool, rounds int) (lost int) {
 		_, _ = io.WriteString(w, answer.Header.Get("Quorate-Consistency")+" ")
 		_, _ = io.Copy(w, answer.Body)
 	})
+	_, _, saved := nodetest.Ask(t, p.nodes[0], "POST", "/v1.0/state/shared", `[{"key":"k","value":-1}]`)
+	session := saved.Get("Quorate-Session")
+	if session == "" {
+		t.Fatal("the save has no session")
+	}
+	answer := call(t, p.nodes[0].Addresses().API[0], "/v1.0/invoke/b/method/read", session)
+	if got := answer.Header.Get("Quorate-Session"); (got == "") != noSessions {
+		t.Fatalf("the call is answered with the session %q, sessions are disabled: %t", got, noSessions)
+	}
 	stale := 0
 	for i := range rounds {
 		text := strconv.Itoa(i)
