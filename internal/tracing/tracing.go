@@ -102,8 +102,9 @@ func newExport(ctx context.Context, o Options) (*export, error) {
 	return &export{provider: p, tracer: p.Tracer("github.com/quorate/quorate")}, nil
 }
 
-// exporters returns an exporter for the OTLP collector, if otlp is true, and one for the Zipkin collector at url, if url
-// is not empty. The OTLP exporter comes last, because it may have goroutines that an error would leave behind.
+// exporters returns an exporter for the OTLP collector, if otlp is true. It also returns one for the Zipkin collector
+// at url, if url is not empty. It opens the OTLP exporter last, because that exporter may have goroutines, which an
+// error of a later step would leave behind.
 func (o Options) exporters(ctx context.Context, otlp bool, url string) (out []sdktrace.SpanExporter, err error) {
 	if url != "" {
 		client, err := o.Declared.collectorClient(o.Env)
