@@ -55,15 +55,16 @@ func TestShared_WaitsWhileTheLockCannotBeOpened(t *testing.T) {
 	go func() { ended <- second.Wait(t.Context()) }()
 
 	lock := o.Dir + ".holder"
-	testutil.Must(t, os.Rename(lock, lock+".away"))
-	testutil.Must(t, os.Mkdir(lock, 0o700))
+	testutil.Must(t, os.Link(lock, lock+".away"))
+	testutil.Must(t, os.Symlink(filepath.Base(lock), lock+".loop"))
+	// One rename, because the second node would create a missing lock file and lock it.
+	testutil.Must(t, os.Rename(lock+".loop", lock))
 	testutil.Eventually(t, func() error {
 		if !strings.Contains(log.String(), "cannot be locked; trying again") {
 			return errors.New("the failure is not logged")
 		}
 		return nil
 	})
-	testutil.Must(t, os.Remove(lock))
 	testutil.Must(t, os.Rename(lock+".away", lock))
 	testutil.Must(t, first.Close(t.Context()))
 	select {
