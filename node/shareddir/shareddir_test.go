@@ -251,7 +251,9 @@ func TestSharedDir_InFlightRequestsSurviveTakeover(t *testing.T) {
 // directory is so long that the admin sockets of sidecars are not in their directories.
 func TestSharedDir_StartRemovesOnlyUnusedDirectories(t *testing.T) {
 	h := newHost(t)
-	h.run += "/" + strings.Repeat("x", 70-len(h.run)-1)
+	if n := 70 - len(h.run) - 1; n > 0 {
+		h.run += "/" + strings.Repeat("x", n)
+	}
 	openShared(t, h.config("a"), nodetest.Deps(t))
 	second := openShared(t, h.config("b"), nodetest.Deps(t)).Addresses()
 	if filepath.Dir(second.Admin) == second.DataDir {
