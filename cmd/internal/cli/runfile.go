@@ -173,9 +173,16 @@ func parseRunFile(path string, text []byte) ([]runApp, error) {
 		return nil, &fault.Error{Code: fault.Invalid, Op: "cli.runFile", Msg: path + ": " + err.Error(),
 			Hint: "the file has version: 1, common: and apps:", Key: path}
 	}
-	if err := dec.Decode(&yaml.Node{}); !errors.Is(err, io.EOF) {
-		return nil, &fault.Error{Code: fault.Invalid, Op: "cli.runFile", Msg: path + " has a second document",
-			Hint: "list all applications under apps: of one document", Key: path}
+	for {
+		var more any
+		err := dec.Decode(&more)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil || more != nil { // more is nil for an empty document, for example after a last ---
+			return nil, &fault.Error{Code: fault.Invalid, Op: "cli.runFile", Msg: path + " has a second document",
+				Hint: "list all applications under apps: of one document", Key: path}
+		}
 	}
 	if doc.Version > 1 {
 		r.fail(&doc.Common, "this program knows version 1", "version %d is unknown", doc.Version)
