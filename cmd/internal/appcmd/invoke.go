@@ -2,7 +2,6 @@ package appcmd
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -21,9 +20,6 @@ import (
 	"github.com/quorate/quorate/internal/userfile"
 	"github.com/quorate/quorate/node"
 )
-
-// maxAnswer bounds the answer of an application, in bytes.
-const maxAnswer = 64 << 20
 
 // call is one call of a method.
 type call struct {
@@ -142,7 +138,7 @@ func (m *commands) invoke(ctx context.Context, client *command.APIClient, config
 	if err != nil {
 		return err
 	}
-	status, text, err := client.Call(ctx, strings.ToUpper(in.verb), address, header, body, maxAnswer)
+	status, text, err := client.Call(ctx, strings.ToUpper(in.verb), address, header, body, command.MaxAnswer)
 	if err != nil {
 		return err
 	}
@@ -161,12 +157,16 @@ func (m *commands) invoke(ctx context.Context, client *command.APIClient, config
 // refused returns the error for an answer with an error status. If the node gave the answer, this is the node's
 // error. Otherwise it is an error that quotes the answer of the application.
 func (m *commands) refused(ctx context.Context, config node.Config, in call, status int, text []byte) error {
-	err := command.Refusal(status, text)
-	var e *fault.Error
-	if !errors.As(err, &e) || !command.IsRefusal(text) {
-		shown := strings.TrimSpace(string(text[:min(len(text), 1<<10)]))
-		return fault.New(fault.Internal, "cli.invoke", fmt.Sprintf("application %s answered with status %d: %s",
-			command.Printable(in.app), status, command.Printable(shown)))
+	err := command.CallRefusal(in.app, status, text)
+	e, ok := fault.As(err)
+	if !ok {
+		return err
+	}
+	if !command.IsRefusal(text) {
+		if shown := strings.TrimSpace(string(text[:min(len(text), 1<<10)])); shown != "" {
+			e.Msg += ": " + command.Printable(shown)
+		}
+		return e
 	}
 	if e.Hint == "" && strings.Contains(e.Msg, in.app) {
 		if apps := m.apps(ctx, config); !slices.Contains(apps, in.app) {

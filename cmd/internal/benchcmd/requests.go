@@ -227,7 +227,10 @@ func (m *commands) callCommand() *cobra.Command {
 		path := "/v1.0/invoke/" + url.PathEscape(p.target) + "/method/" + strings.TrimPrefix(c.Flags().Arg(1), "/")
 		return load{name: "call of " + p.target, details: command.BytesText(int64(p.size)),
 			request: func(ctx context.Context, _, _ int) (time.Duration, error) {
-				_, err := p.client.Do(ctx, http.MethodPost, path, nil, nil, []byte(p.value))
+				status, text, err := p.client.Call(ctx, http.MethodPost, path, nil, []byte(p.value), command.MaxAnswer)
+				if err == nil && status >= http.StatusMultipleChoices {
+					err = command.CallRefusal(p.target, status, text)
+				}
 				return 0, err
 			}}, nil
 	})

@@ -34,6 +34,9 @@ const completionTime = 300 * time.Millisecond
 // maxIdle is how many idle connections to the API a command keeps open.
 const maxIdle = 64
 
+// MaxAnswer bounds the answer of a called application, in bytes.
+const MaxAnswer = 64 << 20
+
 // APIFlags are the flags that locate the API.
 type APIFlags struct {
 	Shell   *Shell
@@ -286,7 +289,7 @@ func IsRefusal(text []byte) bool {
 func Refusal(status int, body []byte) error {
 	var e struct {
 		ErrorCode, Message string
-		Details            []struct{ Reason string }
+		Details            json.RawMessage
 	}
 	if err := json.Unmarshal(body, &e); err != nil || e.Message == "" {
 		e.Message = fmt.Sprintf("the server is not a Quorate API: status %d", status)
@@ -296,7 +299,9 @@ func Refusal(status int, body []byte) error {
 		out.Code = fault.NotFound
 		return out
 	}
-	for _, d := range e.Details { // the status of a conflict in a transaction is 500, as in Dapr
+	var details []struct{ Reason string }
+	_ = json.Unmarshal(e.Details, &details) // not every error has details, and other servers send other ones
+	for _, d := range details {             // the status of a conflict in a transaction is 500, as in Dapr
 		if d.Reason == api.ReasonConflict {
 			out.Code = fault.Conflict
 			return out
@@ -316,6 +321,16 @@ func Refusal(status int, body []byte) error {
 		out.Code = fault.Invalid
 	}
 	return out
+}
+
+// CallRefusal converts an answer with an error status of a call of an application into an error. If the API gave the
+// answer, CallRefusal returns its Refusal. Otherwise the error has only the status of the application's answer.
+func CallRefusal(app string, status int, text []byte) error {
+	if IsRefusal(text) {
+		return Refusal(status, text)
+	}
+	return fault.New(fault.Internal, "cli.invoke",
+		fmt.Sprintf("application %s answered with status %d", Printable(app), status))
 }
 
 func Unreachable(base string, err error) error {
