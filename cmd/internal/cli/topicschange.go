@@ -206,8 +206,8 @@ func (m *Main) topicsReplayCommand() *cobra.Command {
 	return c
 }
 
-// operation runs an operation on a topic, and shows its progress on a terminal. It returns fault.Unavailable if the
-// node stops before the operation has ended.
+// operation runs an operation on a topic, and shows its progress on a terminal. It returns fault.Indeterminate if the
+// node stops before the end of the operation is known.
 func (m *Main) operation(ctx context.Context, a *command.AdminClient, path string, body any,
 	verb string) (sum schema.TopicProgress, err error) {
 	live, drawn := command.IsTerminal(m.Stderr), false
@@ -226,7 +226,7 @@ func (m *Main) operation(ctx context.Context, a *command.AdminClient, path strin
 		_, _ = fmt.Fprint(m.Stderr, "\r\033[K")
 	}
 	if err == nil && !sum.Ended {
-		err = &fault.Error{Code: fault.Unavailable, Op: "cli.topics", Msg: "the node has stopped before the end; " +
+		err = &fault.Error{Code: fault.Indeterminate, Op: "cli.topics", Msg: "the node has stopped before the end; " +
 			strconv.FormatUint(sum.Done, 10) + " " + verb, Hint: "run the command again: it continues"}
 	}
 	return sum, err

@@ -213,7 +213,8 @@ var ErrEnough = errors.New("enough")
 // Lines sends a request and calls the function take with each line of the response, a stream of JSON values. At the
 // end of the stream it returns nil. If take returns an error, Lines stops and returns this error, or nil for
 // ErrEnough. The function failure returns the error that a line reports, or nil. Lines stops at a line with an error
-// and returns the error. There is no time limit except the end of ctx.
+// and returns the error. If the connection ends early, Lines returns fault.Indeterminate for a change, and otherwise
+// fault.Unavailable. There is no time limit except the end of ctx.
 func Lines[T any](ctx context.Context, a *AdminClient, method, path string, body any,
 	failure func(*T) json.RawMessage, take func(*T) error) error {
 	var sent io.Reader
@@ -232,8 +233,12 @@ func Lines[T any](ctx context.Context, a *AdminClient, method, path string, body
 			case errors.Is(err, io.EOF):
 				return nil
 			case err != nil:
-				return &fault.Error{Code: fault.Unavailable, Op: "cli.admin", Msg: "the connection to the node ended",
+				e := &fault.Error{Code: fault.Unavailable, Op: "cli.admin", Msg: "the connection to the node ended",
 					Hint: "run the command again: it continues", Err: err}
+				if method != http.MethodGet {
+					e.Code = fault.Indeterminate
+				}
+				return e
 			case failure(&line) != nil:
 				return fault.Unmarshal(failure(&line))
 			}
