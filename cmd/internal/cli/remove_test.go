@@ -3,10 +3,13 @@ package cli_test
 import (
 	"bufio"
 	"encoding/json"
+	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/quorate/quorate/api/admin/schema"
@@ -84,5 +87,40 @@ func TestRemove_OfANodeThatCrashes(t *testing.T) {
 			_ = conn.Close()
 		}
 	}()
-	c.want(1, "", "ended before its answer; the change may have been made", "remove", "n2", "--data-dir", c.home)
+	c.want(1, "", "ended before its answer; the change may have been made", "remove", "n2.0123456789abcdef",
+		"--data-dir", c.home)
+}
+
+// TestRemove_RepeatsOnlyByServerID checks that a removal whose answer was lost is repeated only if it names the server
+// by its server id. The node id may already belong to another server, which replaces the removed one.
+func TestRemove_RepeatsOnlyByServerID(t *testing.T) {
+	c := newConsole(t)
+	l, err := net.Listen("unix", filepath.Join(c.home, "admin.sock"))
+	must(t, err)
+	var requests atomic.Int32
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if requests.Add(1) == 1 {
+			panic(http.ErrAbortHandler) // closes the connection
+		}
+		_, _ = io.WriteString(w, `{"node":"n2","serverId":"n2.0123456789abcdef","done":true}`)
+	}))
+	_ = server.Listener.Close()
+	server.Listener = l
+	server.Start()
+	defer server.Close()
+	for _, id := range []string{"n2", "n2.example.org", "n2.01234567"} {
+		requests.Store(0)
+		c.want(1, "", "(look at quorate members; if the server", "remove", id, "--data-dir", c.home)
+		if n := requests.Load(); n != 1 {
+			t.Errorf("%s: %d requests", id, n)
+		}
+	}
+	const removed = "n2 (server n2.0123456789abcdef) is removed from the cluster.\n"
+	for _, args := range [][]string{{"remove", "n2.0123456789abcdef"}, {"leave"}} {
+		requests.Store(0)
+		c.want(0, removed, "", append(args, "--data-dir", c.home)...)
+		if n := requests.Load(); n != 2 {
+			t.Errorf("%s: %d requests", args, n)
+		}
+	}
 }

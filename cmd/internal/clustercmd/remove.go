@@ -3,6 +3,7 @@ package clustercmd
 import (
 	"cmp"
 	"context"
+	"encoding/hex"
 	"fmt"
 	"strings"
 	"time"
@@ -90,19 +91,26 @@ func (m *commands) untilRemoved(ctx context.Context, a *command.AdminClient, pat
 			// id.
 			body = schema.RemoveRequest{Target: cmp.Or(r.ServerID, target)}
 		}
+		named := target == "" || r.ServerID != "" || isServerID(target)
 		ask, cancel := context.WithTimeout(ctx, command.AdminTime)
 		err := a.Post(ask, path, body, &r)
 		cancel()
 		switch {
 		case err == nil && r.Done:
 			return r, nil
+		case fault.Is(err, fault.Indeterminate) && !named:
+			if e, ok := fault.As(err); ok {
+				e.Hint = "look at quorate members; if the server is still there, repeat the command with its server id"
+			}
+			return r, err
 		case err != nil && (!passes(err, r.ServerID != "") || time.Now().After(deadline)):
 			if unanswered != nil && fault.Is(err, fault.Unavailable) {
 				err = unanswered
 			}
 			return r, err
-		}
-		if fault.Is(err, fault.Indeterminate) {
+		case err == nil:
+			unanswered = nil
+		case fault.Is(err, fault.Indeterminate):
 			unanswered = err
 		}
 		if text := waitingText(r); text != last && command.IsTerminal(m.Stderr) {
@@ -121,8 +129,10 @@ func (m *commands) untilRemoved(ctx context.Context, a *command.AdminClient, pat
 	}
 }
 
-// passes reports whether a removal is to be requested again after an error. The request is idempotent. begun is true
-// if the node accepted an earlier request. In that case, the caller also waits for a group that has lost its leader.
+// passes reports whether a removal is to be requested again after an error. The request is idempotent, except for
+// Indeterminate if it names the server by its node id: the repeat could then remove another server, which has replaced
+// the removed one. begun is true if the node accepted an earlier request. In that case, the caller also waits for a
+// group that has lost its leader.
 func passes(err error, begun bool) bool {
 	switch fault.CodeOf(err) {
 	case fault.Indeterminate, fault.Timeout:
@@ -131,6 +141,13 @@ func passes(err error, begun bool) bool {
 		return begun
 	}
 	return false
+}
+
+// isServerID reports whether a target is a server id: a node id, a dot and 16 hex digits.
+func isServerID(target string) bool {
+	i := strings.LastIndexByte(target, '.')
+	digits, err := hex.DecodeString(target[i+1:])
+	return i > 0 && err == nil && len(digits) == 8
 }
 
 // waitingText returns which groups a server is still in, and why.
