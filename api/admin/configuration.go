@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/url"
 	"time"
@@ -34,8 +35,8 @@ func ConfigurationWatchPath(store string) string {
 	return ConfigurationPath(store) + watchSuffix
 }
 
-// ConfigurationLine is one line of the watch of a configuration store. The first line has no field; it shows that later
-// changes are reported. Every other line has exactly one field.
+// ConfigurationLine is one line of the watch of a configuration store. The first line has the items that exist, or no
+// field if there are none. It shows that later changes are reported. Every other line has exactly one field.
 type ConfigurationLine struct {
 	Items []configurations.Change `json:"items,omitempty"`
 	Error json.RawMessage         `json:"error,omitempty"` // encoded like an error body; only in the last line
@@ -87,15 +88,19 @@ func (h *handler) watchConfiguration(w http.ResponseWriter, r *http.Request) {
 				return err
 			}
 			defer sub.Close()
-			for line := (ConfigurationLine{}); ; {
-				if err := send(line); err != nil {
+			present, cancel := context.WithCancel(r.Context())
+			cancel() // the present items are there already, if there are any
+			items, err := sub.Next(present)
+			if err != nil && !errors.Is(err, context.Canceled) {
+				return err
+			}
+			for {
+				if err := send(ConfigurationLine{Items: configurations.ChangesOf(items)}); err != nil {
 					return err
 				}
-				items, err := sub.Next(r.Context())
-				if err != nil {
+				if items, err = sub.Next(r.Context()); err != nil {
 					return err
 				}
-				line.Items = configurations.ChangesOf(items)
 			}
 		})
 }

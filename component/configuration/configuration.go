@@ -75,7 +75,7 @@ type Found struct {
 // SubscribeRequest is a request to subscribe to the changes of items.
 type SubscribeRequest struct {
 	Keys     []string // empty = all keys, including keys that are created later
-	Initial  bool     // deliver the current items first
+	Initial  bool     // deliver the current items first: Next returns all of them at once, without waiting
 	Metadata map[string]string
 }
 

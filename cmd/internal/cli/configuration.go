@@ -267,8 +267,8 @@ func (m *Main) configurationWatchCommand() *cobra.Command {
 			"itself when the node was restarted. End it with Ctrl-C.",
 		Args: cobra.MinimumNArgs(1),
 	}, func(ctx context.Context, i *itemsClient, keys []string, asJSON bool) error {
-		w := itemWatch{client: i, keys: keys, known: map[string]string{}, asJSON: asJSON, out: m.Stdout,
-			log: m.Stderr, pause: watchPause}
+		w := itemWatch{client: i, keys: keys, known: map[string]configurations.Change{}, asJSON: asJSON,
+			out: m.Stdout, log: m.Stderr, pause: watchPause}
 		return w.run(ctx)
 	})
 }
@@ -276,8 +276,8 @@ func (m *Main) configurationWatchCommand() *cobra.Command {
 // itemWatch shows the items of a configuration store and their changes.
 type itemWatch struct {
 	client   *itemsClient
-	keys     []string          // empty = all
-	known    map[string]string // versions of the items that were shown and exist
+	keys     []string                         // empty = all
+	known    map[string]configurations.Change // items that were shown and exist, by key
 	asJSON   bool
 	out, log io.Writer
 	pause    time.Duration // between two attempts to connect
@@ -329,7 +329,9 @@ func (w *itemWatch) connect(ctx context.Context) (connected bool, err error) {
 		func(l *admin.ConfigurationLine) error {
 			if !connected {
 				connected = true
-				return w.showDeleted(ctx)
+				if err := w.showDeleted(l.Items); err != nil {
+					return err
+				}
 			}
 			for n := range l.Items {
 				if err := w.show(&l.Items[n]); err != nil {
@@ -344,19 +346,12 @@ func (w *itemWatch) connect(ctx context.Context) (connected bool, err error) {
 	return connected, err
 }
 
-// showDeleted shows as deleted the items that were shown and no longer exist. It is called when a connection has begun,
-// because a watch does not report what was deleted before it began.
-func (w *itemWatch) showDeleted(ctx context.Context) error {
-	if len(w.known) == 0 {
-		return nil
-	}
-	items, err := w.client.get(ctx, w.keys)
-	if err != nil {
-		return err
-	}
+// showDeleted shows as deleted the items that were shown and no longer exist. present are the items with which a
+// connection has begun: a watch does not report what was deleted before.
+func (w *itemWatch) showDeleted(present []configurations.Change) error {
 	gone := maps.Clone(w.known)
-	for n := range items {
-		delete(gone, items[n].Key)
+	for n := range present {
+		delete(gone, present[n].Key)
 	}
 	for _, key := range slices.Sorted(maps.Keys(gone)) {
 		if err := w.show(&configurations.Change{Key: key, Delete: true}); err != nil {
@@ -366,16 +361,18 @@ func (w *itemWatch) showDeleted(ctx context.Context) error {
 	return nil
 }
 
-// show prints an item, unless this version, or the deletion, was shown before the connection was lost.
+// show prints an item, unless the same item, or the deletion, was shown before the connection was lost. It compares
+// not only the versions, because in other stores than Quorate's an application may keep the version of an item.
 func (w *itemWatch) show(c *configurations.Change) error {
-	version, exists := w.known[c.Key]
+	shown, exists := w.known[c.Key]
 	switch {
-	case c.Delete && !exists, !c.Delete && exists && version == c.Version && version != "":
+	case c.Delete && !exists, !c.Delete && exists && shown.Version == c.Version && shown.Value == c.Value &&
+		maps.Equal(shown.Metadata, c.Metadata):
 		return nil
 	case c.Delete:
 		delete(w.known, c.Key)
 	default:
-		w.known[c.Key] = c.Version
+		w.known[c.Key] = *c
 	}
 	var err error
 	switch {

@@ -10,30 +10,26 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/quorate/quorate/api/configurations"
 	"github.com/quorate/quorate/cmd/internal/command"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// scriptedNode answers the requests for a configuration store with the next of the given texts.
+// scriptedNode answers each watch of a configuration store with the next of the given texts.
 type scriptedNode struct {
 	t       *testing.T
 	watches []string // lines of the watches; a text that begins with ! is the answer of a request that fails
-	items   []string // items that exist
 }
 
 func (n *scriptedNode) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	queue := &n.items
-	if strings.HasSuffix(r.URL.Path, "/watch") {
-		queue = &n.watches
-	}
-	if len(*queue) == 0 {
+	if !strings.HasSuffix(r.URL.Path, "/watch") || len(n.watches) == 0 {
 		n.t.Errorf("%s was not expected", r.URL)
 		w.WriteHeader(http.StatusTeapot)
 		return
 	}
-	text := (*queue)[0]
-	*queue = (*queue)[1:]
+	text := n.watches[0]
+	n.watches = n.watches[1:]
 	if failure, failed := strings.CutPrefix(text, "!"); failed {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		text = failure
@@ -42,14 +38,14 @@ func (n *scriptedNode) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // watchOf returns a watch of the node, and what the watch prints.
-func watchOf(t *testing.T, n *scriptedNode) (w *itemWatch, out, log *strings.Builder) {
+func watchOf(t *testing.T, n http.Handler) (w *itemWatch, out, log *strings.Builder) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "q") // paths of t.TempDir are too long for a socket
 	testutil.Must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	out, log = &strings.Builder{}, &strings.Builder{}
-	w = &itemWatch{client: &itemsClient{&command.AdminClient{DataDir: dir}, "configstore"}, known: map[string]string{},
-		out: out, log: log}
+	w = &itemWatch{client: &itemsClient{&command.AdminClient{DataDir: dir}, "configstore"}, out: out, log: log,
+		known: map[string]configurations.Change{}}
 	if n == nil {
 		return w, out, log
 	}
@@ -70,17 +66,35 @@ const (
 func TestItemWatch_ShowsWhatWasDeletedDuringAnOutage(t *testing.T) {
 	w, out, _ := watchOf(t, &scriptedNode{t: t,
 		watches: []string{
-			`{}{"items":[{"key":"a","value":"1","version":"1"},{"key":"b","value":"1","version":"2"}]}`,
-			`{}{"items":[{"key":"b","value":"1","version":"2"},{"key":"c","value":"1","version":"3"}]}` +
-				`{"items":[{"key":"a","delete":true}]}`,
+			`{"items":[{"key":"a","value":"1","version":"1"},{"key":"b","value":"1","version":"2"}]}`,
+			`{"items":[{"key":"b","value":"1","version":"2"},{"key":"c","value":"1","version":"3"}]}` +
+				`{"items":[{"key":"a","delete":true}]}{"items":[{"key":"b","delete":true}]}`,
+			`{}`,
 			denied,
 		},
-		items: []string{`[{"key":"b","value":"1","version":"2"},{"key":"c","value":"1","version":"3"}]`},
 	})
 	if err := w.run(t.Context()); !fault.Is(err, fault.Denied) {
 		t.Errorf("run returned %v", err)
 	}
-	if want := "1        a = 1\n2        b = 1\n-        a (deleted)\n3        c = 1\n"; out.String() != want {
+	if want := "1        a = 1\n2        b = 1\n-        a (deleted)\n3        c = 1\n-        b (deleted)\n" +
+		"-        c (deleted)\n"; out.String() != want {
+		t.Errorf("got\n%swant\n%s", out, want)
+	}
+}
+
+// TestItemWatch_ShowsChangesWithoutANewVersion checks that a change is shown although the application that made it has
+// kept the version. The rows of a PostgreSQL table are an example.
+func TestItemWatch_ShowsChangesWithoutANewVersion(t *testing.T) {
+	w, out, _ := watchOf(t, &scriptedNode{t: t, watches: []string{
+		`{"items":[{"key":"a","value":"1","version":"1"}]}{"items":[{"key":"a","value":"2","version":"1"}]}` +
+			`{"items":[{"key":"a","value":"2","version":"1","metadata":{"x":"y"}}]}`,
+		`{"items":[{"key":"a","value":"2","version":"1","metadata":{"x":"y"}}]}`,
+		denied,
+	}})
+	if err := w.run(t.Context()); !fault.Is(err, fault.Denied) {
+		t.Errorf("run returned %v", err)
+	}
+	if want := "1        a = 1\n1        a = 2\n1        a = 2\n"; out.String() != want {
 		t.Errorf("got\n%swant\n%s", out, want)
 	}
 }

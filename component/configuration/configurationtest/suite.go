@@ -70,7 +70,7 @@ func Run(t *testing.T, traits Traits, open func(t *testing.T) (configuration.Sto
 	for name, test := range map[string]func(*testing.T, configuration.Store, Subject){
 		"Get": testGet, "GetAll": testGetAll, "Subscribe": testSubscribe, "SubscribeAll": testSubscribeAll,
 		"Unsubscribe": testUnsubscribe, "NewestValueWins": testNewest, "CloseEndsSubscriptions": testClose,
-		"ContextEnds": testContext,
+		"ContextEnds": testContext, "InitialAtOnce": testInitialAtOnce,
 	} {
 		t.Run(name, func(t *testing.T) {
 			store, subject := open(t)
@@ -313,5 +313,19 @@ func testVersions(t *testing.T, s configuration.Store, subject Subject) {
 			t.Errorf("version %q after %q", v, versions)
 		}
 		versions = append(versions, found.Items[0].Version)
+	}
+}
+
+func testInitialAtOnce(t *testing.T, s configuration.Store, subject Subject) {
+	subject.Set(t, configuration.Item{Key: "a", Value: "1"}, configuration.Item{Key: "b", Value: "1"})
+	sub, err := s.Subscribe(t.Context(), configuration.SubscribeRequest{Initial: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(sub.Close)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if items, err := sub.Next(ended); err != nil || len(items) != 2 {
+		t.Errorf("present at once: %v, %v", items, err)
 	}
 }

@@ -185,6 +185,9 @@ func (s *Store) initial(ctx context.Context, m *mirror, sub *subscriber, keys []
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.stopped != nil { // the queue has ended, so it would drop the items
+		return m.stopped
+	}
 	sub.floor = make(map[string]uint64, len(found.Items))
 	for i := range found.Items {
 		item := &found.Items[i]
