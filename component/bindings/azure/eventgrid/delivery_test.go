@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/rsa"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -357,6 +358,38 @@ func TestInput_LimitsConnections(t *testing.T) {
 		}
 		return nil
 	})
+	if a := r.attempt(t, eventgridtest.MediaEvent, event("1")); a.Status != http.StatusOK {
+		t.Errorf("a delivery was answered with %d", a.Status)
+	}
+}
+
+// Clients that send a validation without its end do not keep the service out, because nothing authenticates them.
+func TestConnections_UnfinishedValidationsMakeRoom(t *testing.T) {
+	f := newFake(t)
+	port := freePort(t)
+	f.Lead("127.0.0.1:" + port)
+	m := inputMetadata(f, port)
+	r := &receiver{fake: f, sink: bindingstest.NewSink(), endpoint: m["subscriberEndpoint"], binding: open(t, f, m)}
+	if err := r.binding.Input.Start(t.Context(), r.sink); err != nil {
+		t.Fatal(err)
+	}
+	const head = "POST /api/events HTTP/1.1\r\nHost: x\r\nAeg-Event-Type: SubscriptionValidation\r\n" +
+		"Content-Length: 9\r\nExpect: 100-continue\r\n\r\n"
+	const reading = "HTTP/1.1 100 Continue\r\n\r\n" // the server sends it when the handler reads the body
+	for range eventgrid.MaxConnections {
+		c, err := net.Dial("tcp", "127.0.0.1:"+port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		if _, err := io.WriteString(c, head); err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, len(reading))
+		if _, err := io.ReadFull(c, got); err != nil || string(got) != reading {
+			t.Fatalf("%q, %v", got, err)
+		}
+	}
 	if a := r.attempt(t, eventgridtest.MediaEvent, event("1")); a.Status != http.StatusOK {
 		t.Errorf("a delivery was answered with %d", a.Status)
 	}

@@ -6,12 +6,14 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"strconv"
 	"sync"
 	"time"
 
 	"github.com/quorate/quorate/component/bindings"
+	"github.com/quorate/quorate/internal/connlimit"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/lifecycle"
 )
@@ -28,17 +30,18 @@ const (
 
 // handler handles the requests of the service. It is safe for concurrent use.
 type handler struct {
-	input   *input
-	sink    bindings.Sink
-	slots   chan struct{}
-	running lifecycle.Tracker // counts running requests and the server
+	input       *input
+	sink        bindings.Sink
+	connections *connlimit.Limiter
+	slots       chan struct{}
+	running     lifecycle.Tracker // counts running requests and the server
 
 	mu     sync.Mutex // guards the field below
 	warned time.Time
 }
 
-func newHandler(in *input, sink bindings.Sink) *handler {
-	return &handler{input: in, sink: sink, slots: make(chan struct{}, maxDeliveries)}
+func newHandler(in *input, sink bindings.Sink, connections *connlimit.Limiter) *handler {
+	return &handler{input: in, sink: sink, connections: connections, slots: make(chan struct{}, maxDeliveries)}
 }
 
 // ServeHTTP answers validation handshakes itself. It passes deliveries to the application, and reports the outcome
@@ -104,6 +107,11 @@ func (h *handler) delivery(w http.ResponseWriter, r *http.Request) {
 		h.refuse(w, err)
 		return
 	}
+	// Only an admitted delivery protects its connection from the limit. Otherwise anyone could fill the listener with
+	// unfinished requests and keep Event Grid out.
+	c := r.Context().Value(connKey{}).(net.Conn) // withConn has set it
+	h.connections.Busy(c)
+	defer h.connections.Idle(c)
 	select {
 	case h.slots <- struct{}{}:
 		defer func() { <-h.slots }()

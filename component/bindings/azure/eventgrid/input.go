@@ -125,7 +125,7 @@ const (
 	readTime       = 30 * time.Second // longest time of a request; then the sender is disconnected
 	idleTime       = 2 * time.Minute
 	maxHeaderBytes = 64 << 10
-	maxConnections = 1024 // beyond that, the connection that has been idle longest is closed
+	maxConnections = 1024 // beyond that, the one without an admitted delivery for the longest time is closed
 )
 
 func (in *input) listen(ctx context.Context, sink bindings.Sink) error {
@@ -136,10 +136,10 @@ func (in *input) listen(ctx context.Context, sink bindings.Sink) error {
 		return &fault.Error{Code: fault.Unavailable, Op: "eventgrid.Start", Msg: "cannot listen on " + at, Err: err,
 			Hint: "free the port, or choose another " + metadataPort}
 	}
-	h := newHandler(in, sink)
 	connections := connlimit.New(connlimit.Options{Max: maxConnections, Logger: in.log})
+	h := newHandler(in, sink, connections)
 	server := &http.Server{
-		Handler: markBusy(connections, h), ConnState: count(connections), ConnContext: withConn,
+		Handler: h, ConnState: count(connections), ConnContext: withConn,
 		ReadHeaderTimeout: headerTime, ReadTimeout: readTime, WriteTimeout: readTime + deliverTime,
 		IdleTimeout: idleTime, MaxHeaderBytes: maxHeaderBytes,
 		BaseContext: func(net.Listener) context.Context { return in.life }, ErrorLog: logadapt.Standard(in.log),
@@ -167,17 +167,6 @@ func count(connections *connlimit.Limiter) func(net.Conn, http.ConnState) {
 			connections.Leave(c)
 		}
 	}
-}
-
-// markBusy returns a handler that marks the connection of a request as busy while next runs, so that the connection
-// limit does not close it.
-func markBusy(connections *connlimit.Limiter, next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c := r.Context().Value(connKey{}).(net.Conn) // withConn has set it
-		connections.Busy(c)
-		defer connections.Idle(c)
-		next.ServeHTTP(w, r)
-	})
 }
 
 type connKey struct{}
