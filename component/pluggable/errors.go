@@ -95,10 +95,13 @@ func (l *link) fault(op, key string, f *failure, doing verb) error {
 		e.Code, e.Msg = fault.Invalid, "the request cannot be sent to the component: "+l.text(f.err)
 		e.Hint = "use only UTF-8 in keys and metadata"
 	case f.ended == nil && l.refused(e, f, code):
-	case doing == writing && f.sent:
+	case doing == writing && f.sent: // also if only the answer was too large
 		e.Code = fault.Indeterminate
 		e.Msg += "; the write may have been applied"
 		e.Hint = "read the key before you write it again, and look at the log of the component"
+	case f.ended == nil && code == codes.ResourceExhausted: // gRPC stopped reading a large answer
+		e.Code, e.Msg = fault.TooLarge, "the answer of "+l.who()+" is larger than the limit"
+		e.Hint = "raise --max-body-size, or request less at once"
 	case f.ended != nil, code == codes.DeadlineExceeded:
 		e.Code, e.Hint = fault.Timeout, "look at its log and its load"
 	default:
@@ -108,7 +111,7 @@ func (l *link) fault(op, key string, f *failure, doing verb) error {
 }
 
 // refused reports whether a status code means that the process refused the request. If so, it sets the code of e, and
-// for some status codes also the message and the hint.
+// for some status codes also the hint.
 func (l *link) refused(e *fault.Error, f *failure, code codes.Code) bool {
 	switch code {
 	case codes.InvalidArgument, codes.OutOfRange:
@@ -124,10 +127,10 @@ func (l *link) refused(e *fault.Error, f *failure, code codes.Code) bool {
 	case codes.Unimplemented:
 		e.Code = fault.Unimplemented
 	case codes.ResourceExhausted:
-		if e.Code = fault.Overloaded; f.begun { // gRPC stopped reading a large answer
-			e.Code, e.Msg = fault.TooLarge, "the answer of "+l.who()+" is larger than the limit"
-			e.Hint = "raise --max-body-size, or request less at once"
+		if f.begun { // the process answered, and gRPC stopped reading
+			return false
 		}
+		e.Code = fault.Overloaded
 	default:
 		return false
 	}

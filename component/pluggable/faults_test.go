@@ -14,6 +14,7 @@ import (
 	"time"
 
 	components "github.com/dapr/dapr/pkg/proto/components/v1"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -231,6 +232,22 @@ func TestState_StatusesOfProcess(t *testing.T) {
 			t.Errorf("%s: %v, want %v: %v, %v", code, got, want, read, written)
 		}
 	}
+}
+
+// gRPC reports an answer that is larger than the limit with ResourceExhausted, after the header of the answer. A write
+// with such an answer may have been applied.
+func TestState_LargeAnswerOfWriteIsIndeterminate(t *testing.T) {
+	w := start(t, nil)
+	w.server.Before = func(ctx context.Context, _ string) error {
+		if err := grpc.SendHeader(ctx, nil); err != nil {
+			t.Error(err)
+		}
+		return status.Error(codes.ResourceExhausted, "received message larger than max")
+	}
+	_, err := statetest.Get(soon(t), w.store, "a||k")
+	statetest.WantFault(t, err, fault.TooLarge, "--max-body-size")
+	err = statetest.Set(soon(t), w.store, statetest.Put("a||k", "1"))
+	statetest.WantFault(t, err, fault.Indeterminate, "may have been applied")
 }
 
 // TestState_ETagErrorNeedsCondition makes the process answer unconditional writes with the error for a wrong ETag.
