@@ -376,11 +376,9 @@ func (c *channel) refresh(ctx context.Context) error {
 	if len(keys) == 0 && !whole {
 		return nil
 	}
-	bounded, cancel := context.WithTimeout(ctx, readTime)
-	defer cancel()
 	var err error
 	if whole {
-		err = c.deliver(bounded, subs, nil)
+		err = c.deliver(ctx, subs, nil)
 		if unreadable(err) {
 			c.warn("configuration items cannot be read all at once, so new items are missed that the server does not "+
 				"report", err)
@@ -388,7 +386,7 @@ func (c *channel) refresh(ctx context.Context) error {
 		}
 	}
 	if len(keys) > 0 {
-		err = c.deliver(bounded, subs, keys)
+		err = c.deliver(ctx, subs, keys)
 	}
 	if err != nil {
 		c.mu.Lock()
@@ -401,9 +399,12 @@ func (c *channel) refresh(ctx context.Context) error {
 
 // deliver reads keys, which are sorted, or all keys if keys is empty. It delivers the changes to the subscriptions. If
 // the given keys cannot be read together, deliver reads them in parts, down to single keys. It leaves out a single key
-// that cannot be read, so that this key does not delay the changes of others.
+// that cannot be read, so that this key does not delay the changes of others. Each read has its own timeout. With one
+// timeout for all reads, the last keys could miss every change.
 func (c *channel) deliver(ctx context.Context, subs []*subscriber, keys []string) error {
-	items, err := c.hub.o.Source.Read(ctx, keys)
+	bounded, cancel := context.WithTimeout(ctx, readTime)
+	items, err := c.hub.o.Source.Read(bounded, keys)
+	cancel()
 	switch {
 	case unreadable(err) && len(keys) > 1:
 		half := len(keys) / 2

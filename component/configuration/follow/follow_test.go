@@ -25,6 +25,7 @@ type server struct {
 	readErr  error
 	broken   string // key of an item that cannot be read
 	most     int    // largest number of items of one read; 0 = no limit
+	slow     time.Duration
 	listen   error  // error of the next Listen; nil = Listen connects
 	silent   string // why changes are not reported
 	reports  follow.Reports
@@ -33,7 +34,15 @@ type server struct {
 	channels []string // channels of the calls of Listen
 }
 
-func (s *server) Read(_ context.Context, keys []string) ([]configuration.Item, error) {
+func (s *server) Read(ctx context.Context, keys []string) ([]configuration.Item, error) {
+	s.mu.Lock()
+	slow := s.slow
+	s.mu.Unlock()
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(slow):
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reads = append(s.reads, keys)
@@ -245,6 +254,16 @@ func TestHub_ReadsInPartsWhatIsTooLargeTogether(t *testing.T) {
 		b.want("a=2", "b=2")
 		b.sub = other
 		b.want("c=2", "d=2")
+	}, "a", "b")
+}
+
+// Each part has its own timeout, so that slow reads do not keep the last keys from their changes.
+func TestHub_SlowPartsReachAllKeys(t *testing.T) {
+	in(t, plain, func(b *bed) {
+		b.update(func() { b.most, b.slow = 1, 20*time.Second })
+		b.set("a", "2", "b", "2")
+		b.reports.Changed()
+		b.want("a=2", "b=2")
 	}, "a", "b")
 }
 
