@@ -111,7 +111,7 @@ func (b *Bindings) Invoke(ctx context.Context, name string, r bindings.Request) 
 		ctx = span.Context()
 	}
 	start := b.seen.begin()
-	err := b.policy(name).Repeat(ctx, func(ctx context.Context) (err error) {
+	err := b.policy(name).RepeatWrite(ctx, func(ctx context.Context) (err error) {
 		response, err = inst.Output.Invoke(ctx, r)
 		return err
 	})

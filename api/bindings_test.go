@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/resiliency"
 	"github.com/quorate/quorate/component/bindings"
 	"github.com/quorate/quorate/internal/fault"
 )
@@ -93,6 +94,52 @@ func TestInvokeBinding_ErrorsNameBindingAndFix(t *testing.T) {
 	if _, err := service.Invoke(t.Context(), "absent", bindings.Request{Operation: "create"}); err == nil ||
 		!strings.Contains(err.Error(), "being loaded") {
 		t.Errorf("%v", err)
+	}
+}
+
+// failing is a binding that fails with one error after the other.
+type failing struct {
+	echo
+	errs []error
+}
+
+func (f *failing) Invoke(context.Context, bindings.Request) (*bindings.Response, error) {
+	err := f.errs[0]
+	f.errs = f.errs[1:]
+	return nil, err
+}
+
+// An attempt that may have been executed makes the whole request indeterminate, unless a later one succeeds.
+func TestInvokeBinding_KeepsTheUnknownOutcomeOfAnEarlierAttempt(t *testing.T) {
+	unknown := fault.New(fault.Indeterminate, "test", "no answer")
+	refused := fault.New(fault.Unavailable, "test", "it is down")
+	for _, row := range []struct {
+		errs []error
+		want fault.Code
+		text string
+	}{
+		{[]error{unknown, refused}, fault.Indeterminate, "may have been executed"},
+		{[]error{unknown, errors.New("a secret of the system")}, fault.Indeterminate, "may have been executed"},
+		{[]error{refused, unknown}, fault.Indeterminate, "no answer"},
+		{[]error{refused, refused}, fault.Unavailable, "it is down"},
+		{[]error{unknown, nil}, "", ""},
+	} {
+		set := &bindingSet{loaded: true, list: []*bindings.Instance{
+			{Name: "out", Binding: bindings.Binding{Output: &failing{errs: row.errs}}}}}
+		policy := &resiliency.Policy{Retry: &resiliency.Retry{Pause: time.Nanosecond, Max: 1}}
+		service := api.NewBindings(api.App{ID: "shop"}, set, func(string) *resiliency.Policy { return policy })
+		_, err := service.Invoke(t.Context(), "out", bindings.Request{Operation: "create"})
+		if row.want == "" {
+			if err != nil {
+				t.Errorf("%v: %v", row.errs, err)
+			}
+			continue
+		}
+		e, ok := errors.AsType[*api.Error](err)
+		if !ok || e.Details.Reason != string(row.want) || !strings.Contains(e.Message, row.text) ||
+			strings.Contains(e.Message, "secret") {
+			t.Errorf("%v: %v", row.errs, err)
+		}
 	}
 }
 

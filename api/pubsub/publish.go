@@ -198,7 +198,7 @@ func (s *Service) send(ctx context.Context, i *pubsub.Instance, topic string, me
 	metadata map[string]string, failed func(pubsub.Failure)) *api.Error {
 	start := time.Now()
 	var failures []pubsub.Failure
-	err := s.o.Policy(i.Name).Repeat(ctx, func(ctx context.Context) (err error) {
+	err := s.o.Policy(i.Name).RepeatWrite(ctx, func(ctx context.Context) (err error) {
 		failures, err = i.Broker.Publish(ctx, pubsub.PublishRequest{Topic: i.TopicOf(topic), Messages: messages,
 			Metadata: metadata})
 		if err == nil && failed == nil && len(failures) > 0 {

@@ -15,8 +15,10 @@ import (
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/pubsub"
+	"github.com/quorate/quorate/api/resiliency"
 	broker "github.com/quorate/quorate/component/pubsub"
 	"github.com/quorate/quorate/component/pubsub/inmemory"
+	"github.com/quorate/quorate/internal/fault"
 )
 
 // source is a fixed set of components.
@@ -277,6 +279,32 @@ func TestPublishBulk_BoundsFilledMetadata(t *testing.T) {
 			return out, nil
 		})
 	if err == nil || !strings.Contains(err.Error(), "100100 pairs") {
+		t.Error(err)
+	}
+}
+
+// failing is a broker that fails with one error after the other.
+type failing struct {
+	broker.Broker
+	errs []error
+}
+
+func (f *failing) Publish(context.Context, broker.PublishRequest) ([]broker.Failure, error) {
+	err := f.errs[0]
+	f.errs = f.errs[1:]
+	return nil, err
+}
+
+func TestPublish_KeepsTheUnknownOutcomeOfAnEarlierAttempt(t *testing.T) {
+	r := newRig(t)
+	policy := &resiliency.Policy{Retry: &resiliency.Retry{Pause: time.Nanosecond, Max: 1}}
+	errs := []error{fault.New(fault.Indeterminate, "test", "no answer"), fault.New(fault.Unavailable, "test", "down")}
+	s := pubsub.New(pubsub.Options{App: api.App{ID: "shop"}, Now: time.Now,
+		Source: source{{Name: "messages", Broker: &failing{r.messages, errs}}},
+		Policy: func(string) *resiliency.Policy { return policy }})
+	err := s.Publish(t.Context(), &pubsub.PublishRequest{PubSub: "messages", Topic: "t"})
+	e, ok := errors.AsType[*api.Error](err)
+	if !ok || !fault.Is(e.Cause, fault.Indeterminate) || !strings.Contains(e.Message, "may have been executed") {
 		t.Error(err)
 	}
 }

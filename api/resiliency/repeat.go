@@ -3,6 +3,8 @@ package resiliency
 import (
 	"context"
 	"time"
+
+	"github.com/quorate/quorate/internal/fault"
 )
 
 // Repeat calls the function attempt until it succeeds, the policy permits no more retries, or ctx ends. It returns the
@@ -36,4 +38,24 @@ func (p *Policy) Repeat(ctx context.Context, attempt func(context.Context) error
 		}
 	}
 	return nil
+}
+
+// RepeatWrite is Repeat for an operation that changes something. If the outcome of any attempt is unknown and no
+// attempt succeeds, it returns fault.Indeterminate, because the error of the last attempt covers only this attempt.
+func (p *Policy) RepeatWrite(ctx context.Context, attempt func(context.Context) error) error {
+	unknown := false
+	err := p.Repeat(ctx, func(ctx context.Context) error {
+		err := attempt(ctx)
+		unknown = unknown || fault.Is(err, fault.Indeterminate)
+		return err
+	})
+	if err == nil || !unknown || fault.Is(err, fault.Indeterminate) {
+		return err
+	}
+	out := &fault.Error{Code: fault.Indeterminate, Op: "resiliency.RepeatWrite", Key: fault.KeyOf(err),
+		Msg: "an earlier attempt may have been executed, and the last one failed"}
+	if last, ok := fault.As(err); ok { // the text of any other error may contain a secret
+		out.Err = last
+	}
+	return out
 }
