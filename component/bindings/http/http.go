@@ -367,8 +367,9 @@ func checkPath(path string) error {
 }
 
 // answer converts an HTTP response to a binding response. If only2XX is true and the status is not 2xx, it also
-// returns an error. After a status 5xx other than 503, the server may have processed the request, for example behind a
-// proxy that answers 504. answer replaces invalid UTF-8 in the status and the headers, because gRPC cannot send it.
+// returns an error. After a status 5xx, the server may have processed the request, because a proxy also answers 503 or
+// 504 if it loses the connection to a server that has the request. Only a 503 with Retry-After is a refusal. answer
+// replaces invalid UTF-8 in the status and the headers, because gRPC cannot send it.
 func answer(response *http.Response, body []byte, only2XX bool) (*bindings.Response, error) {
 	out := &bindings.Response{Data: body, Metadata: map[string]string{
 		"statusCode": strconv.Itoa(response.StatusCode), "status": strings.ToValidUTF8(response.Status, "\uFFFD"),
@@ -385,7 +386,7 @@ func answer(response *http.Response, body []byte, only2XX bool) (*bindings.Respo
 		code = fault.Denied
 	case s == http.StatusTooManyRequests:
 		code = fault.Overloaded
-	case s == http.StatusServiceUnavailable:
+	case s == http.StatusServiceUnavailable && response.Header.Get("Retry-After") != "":
 		code = fault.Unavailable
 	case s < 500:
 		code = fault.Invalid

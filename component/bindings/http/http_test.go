@@ -59,7 +59,10 @@ func partner(t *testing.T) *httptest.Server {
 			w.WriteHeader(http.StatusForbidden)
 		case "/api/broken":
 			w.WriteHeader(http.StatusBadGateway)
+		case "/api/lost":
+			w.WriteHeader(http.StatusServiceUnavailable)
 		case "/api/down":
+			w.Header().Set("Retry-After", "1")
 			w.WriteHeader(http.StatusServiceUnavailable)
 		case "/api/busy":
 			w.WriteHeader(http.StatusTooManyRequests)
@@ -149,7 +152,7 @@ func TestAnswer_FailureIsAnErrorWithItsResponse(t *testing.T) {
 	server := partner(t)
 	out := opened(t, "url", server.URL+"/api")
 	codes := map[string]fault.Code{"denied": fault.Denied, "broken": fault.Indeterminate, "busy": fault.Overloaded,
-		"down": fault.Unavailable}
+		"down": fault.Unavailable, "lost": fault.Indeterminate}
 	for path, want := range codes {
 		r := bindings.Request{Operation: "post", Data: []byte("1"), Metadata: map[string]string{"path": path}}
 		got, err := out.Invoke(t.Context(), r)
