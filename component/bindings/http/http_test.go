@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/quorate/quorate/component"
@@ -248,12 +249,14 @@ func rawServer(t *testing.T, answer string) string {
 }
 
 func TestInvoke_SaysWhetherTheServerMayHaveGotTheRequest(t *testing.T) {
-	hold := make(chan struct{})
+	hold, arrived := make(chan struct{}), make(chan struct{}, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/hang/warm":
 			return
 		case "/hang":
+			_, _ = io.Copy(io.Discard, r.Body)
+			arrived <- struct{}{}
 			<-hold
 		}
 		panic(http.ErrAbortHandler) // closes the connection
@@ -268,18 +271,31 @@ func TestInvoke_SaysWhetherTheServerMayHaveGotTheRequest(t *testing.T) {
 	}
 	defer silent.Close()
 	for name, c := range map[string]struct {
-		url  string
-		want fault.Code
+		url, timeout string
+		want         fault.Code
 	}{
-		"nothing listens":       {closed.URL, fault.Unavailable},
-		"the connection breaks": {server.URL, fault.Indeterminate},
-		"no answer in time":     {server.URL + "/hang", fault.Indeterminate},
-		"no connection in time": {"https://" + silent.Addr().String(), fault.Timeout},
+		"nothing listens":             {closed.URL, "1m", fault.Unavailable},
+		"the connection breaks":       {server.URL, "1m", fault.Indeterminate},
+		"the call ends in the server": {server.URL + "/hang", "1m", fault.Indeterminate},
+		"no connection in time":       {"https://" + silent.Addr().String(), "100ms", fault.Timeout},
 	} {
-		out := opened(t, "url", c.url, "responseTimeout", "100ms")
+		out := opened(t, "url", c.url, "responseTimeout", c.timeout)
 		_, _ = out.Invoke(t.Context(), bindings.Request{Operation: "get", // opens a connection, if that is possible
 			Metadata: map[string]string{"path": "/warm"}})
-		_, err := out.Invoke(t.Context(), bindings.Request{Operation: "post"})
+		ctx, cancel := context.WithCancel(t.Context())
+		returned := make(chan struct{})
+		var watch sync.WaitGroup
+		watch.Go(func() {
+			select {
+			case <-arrived:
+				cancel()
+			case <-returned:
+			}
+		})
+		_, err := out.Invoke(ctx, bindings.Request{Operation: "post"})
+		close(returned)
+		watch.Wait()
+		cancel()
 		if !fault.Is(err, c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
