@@ -141,7 +141,8 @@ func (p *opening) takeOver(u *unit) {
 }
 
 // movesActors returns an error if the document of u moves the actor state: another store gets it, or the store that
-// has it loses it or changes its type. Without this check, the actors would lose their state.
+// has it loses it or changes its type or version. Each version of a type may have tables of its own. Without this
+// check, the actors would lose their state.
 func (p *opening) movesActors(u *unit) error {
 	now := p.options.actors
 	switch {
@@ -149,9 +150,10 @@ func (p *opening) movesActors(u *unit) error {
 	case u.spec.Name != now.name && u.claimsActors():
 		return u.failed(u.spec.Pos, p.actorsStay("if "+now.name+" is not to have it, restart the node; otherwise "+
 			"remove "+state.MetadataActorStateStore+" here"))
-	case u.spec.Name == now.name && (u.typ() != now.typ || !u.claimsActors()):
-		return u.failed(u.spec.Pos, p.actorsStay("restart the node, or keep the type "+now.typ+" and "+
-			state.MetadataActorStateStore+`: "true"`))
+	case u.spec.Name == now.name && (u.typ() != now.typ ||
+		!component.SameVersion(u.spec.Version, now.version) || !u.claimsActors()):
+		return u.failed(u.spec.Pos, p.actorsStay("restart the node, or keep the type "+now.typ+"/"+now.version+
+			" and "+state.MetadataActorStateStore+`: "true"`))
 	}
 	return nil
 }

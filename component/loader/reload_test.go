@@ -198,6 +198,7 @@ func TestReload_ActorStateStays(t *testing.T) {
 	actorDoc := func(name, typ, claim string) string {
 		return doc(name, typ, "url=value: u", "actorStateStore=value: '"+claim+"'")
 	}
+	versioned := doc("a", "state.fake", "version: v2", "url=value: u", "actorStateStore=value: 'true'")
 	const refused = "cannot move to another store while the node runs"
 	for name, steps := range map[string][]struct {
 		files  []string
@@ -208,6 +209,7 @@ func TestReload_ActorStateStays(t *testing.T) {
 		"the claim moves": {{[]string{actorDoc("a", "state.fake", "false"), actorDoc("b", "state.fake", "true")}, 2}},
 		"the claim moves in two steps": {{[]string{actorDoc("a", "state.fake", "false")}, 1},
 			{[]string{actorDoc("a", "state.fake", "false"), actorDoc("b", "state.fake", "true")}, 2}},
+		"the version changes":  {{[]string{versioned}, 1}},
 		"the type changes":     {{[]string{actorDoc("a", "state.other", "true")}, 1}},
 		"the store is gone":    {{[]string{doc("c", "state.plain")}, 1}},
 		"the store is renamed": {{[]string{actorDoc("b", "state.fake", "true")}, 2}},
@@ -216,6 +218,7 @@ func TestReload_ActorStateStays(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRig()
 			r.Factories.State["state.other"] = r.Factories.State["state.fake"]
+			r.Factories.State["state.fake/v2"] = r.Factories.State["state.fake"]
 			original := actorDoc("a", "state.fake", "true")
 			set := r.mustOpen(t, original)
 			before, _ := set.ActorStore()

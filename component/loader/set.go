@@ -68,7 +68,7 @@ type entry struct {
 }
 
 // actorStore identifies the store with the actor state.
-type actorStore struct{ name, typ string }
+type actorStore struct{ name, typ, version string }
 
 // Ignored returns the errors of components with ignoreErrors that could not be opened.
 func (s *Set) Ignored() []error { return slices.Clone(s.ignored) }
@@ -156,7 +156,7 @@ func (s *Set) Close() error {
 
 func (s *Set) addStateStore(u *unit, i *state.Instance, closing func() error) {
 	if i.ActorStore {
-		s.actors = &actorStore{i.Name, i.Type}
+		s.actors = &actorStore{i.Name, i.Type, u.spec.Version}
 	}
 	s.add(u, &closer{name: i.Name, close: closing}, func(s *Set, u *unit) { s.listStateStore(u, i) })
 }
