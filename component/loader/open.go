@@ -87,7 +87,7 @@ func (p *opening) run(ctx context.Context, plan *Plan) error {
 	if err := p.options.onlyOneActorStore(units); err != nil {
 		return err
 	}
-	p.keepActors(plan.state)
+	p.keepActors(plan)
 	for _, u := range units {
 		if err := p.attempt(ctx, u, func(ctx context.Context) error { return p.stateStore(ctx, u) }); err != nil {
 			return err

@@ -163,16 +163,24 @@ func (p *opening) actorsStay(hint string) error {
 		p.options.actors.name + " has the actor state, which cannot move to another store while the node runs"}
 }
 
-// keepActors keeps the store with the actor state if no file declares it any more.
-func (p *opening) keepActors(declared []*unit) {
+// keepActors keeps the store with the actor state if plan does not open it: no file declares it any more, or its
+// document was rejected.
+func (p *opening) keepActors(plan *Plan) {
 	now := p.options.actors
-	if now == nil || slices.ContainsFunc(declared, func(u *unit) bool { return u.spec.Name == now.name }) {
+	if now == nil || slices.ContainsFunc(plan.state, func(u *unit) bool { return u.spec.Name == now.name }) {
 		return
 	}
-	if e := p.old.entries[entryKey{blockState, now.name}]; e != nil {
-		u := &unit{spec: e.spec}
-		p.keep(u, u.failed(component.Pos{}, p.actorsStay("restart the node, or declare "+now.name+" again")))
+	e := p.old.entries[entryKey{blockState, now.name}]
+	if e == nil {
+		return
 	}
+	u, pos, hint := &unit{spec: e.spec}, component.Pos{}, "restart the node, or declare "+now.name+" again"
+	rejects := func(c component.Status) bool { return c.Name == now.name && blockOf(c.Type) == blockState }
+	if i := slices.IndexFunc(plan.rejected, rejects); i >= 0 {
+		pos, hint = plan.rejected[i].Pos, "restart the node, or change the document: "+plan.rejected[i].Reason
+		p.set.statuses = slices.DeleteFunc(p.set.statuses, rejects) // the kept store has a status of its own
+	}
+	p.keep(u, u.failed(pos, p.actorsStay(hint)))
 }
 
 // Compare returns the differences between a previous set and a new one. Changes.Close closes the components that

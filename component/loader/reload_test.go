@@ -254,6 +254,32 @@ func TestReload_ActorStateStays(t *testing.T) {
 	}
 }
 
+// A document of the store with the actor state that does not apply is in the error, and the store has one status.
+func TestReload_ActorStateStaysWithARejectedDocument(t *testing.T) {
+	actorDoc := func(lines ...string) string {
+		return doc("a", "state.fake", append(lines, "url=value: u", "actorStateStore=value: 'true'")...)
+	}
+	for reason, text := range map[string]string{
+		"its scopes are other":        actorDoc("top scopes: [other]"),
+		"it belongs to namespace far": strings.Replace(actorDoc(), "name: a\n", "name: a\n  namespace: far\n", 1),
+		"is not a duration":           actorDoc("ignoreErrors: true", "timeout=value: soon"),
+	} {
+		r := newRig()
+		set := r.mustOpen(t, actorDoc())
+		write(t, filepath.Join(r.Paths[0], "00.yaml"), text)
+		next, c, err := loader.Reload(t.Context(), r.Options, set)
+		if err != nil || len(c.Failed) != 1 || !strings.Contains(c.Failed[0].Error(), reason) {
+			t.Fatalf("%s: %+v %v", reason, c, err)
+		}
+		if _, ok := next.ActorStore(); !ok || len(next.Statuses()) != 1 || next.Statuses()[0].State != component.Ready {
+			t.Errorf("%s: %+v", reason, next.Statuses())
+		}
+		if err := next.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // If the store with the actor state fails with ignoreErrors, another store still cannot have the actor state.
 func TestReload_ActorStateStaysWithItsFailedStore(t *testing.T) {
 	r := newRig()
