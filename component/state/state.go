@@ -271,7 +271,8 @@ type ListRequest struct {
 }
 
 // Page is one page of a listing. Items have Key, ETag and Expires. Most stores leave Value out, because it may be
-// large. If ETag or Expires of an item cannot be read, Err of the item is set.
+// large. If ETag or Expires of an item cannot be read, Err of the item is set. Stores that list with outside.Listing
+// leave such an item out.
 type Page struct {
 	Items []Item
 	More  bool // there may be keys after the last one

@@ -45,14 +45,14 @@ func TestStore_ReadsDataOfDapr(t *testing.T) {
 	_, err := statetest.Get(t.Context(), store, "shop||k")
 	statetest.WantFault(t, err, fault.Corrupt, "no form in JSON")
 	items, err := store.BulkGet(t.Context(), state.BulkGetRequest{Keys: []string{"shop||k", "shop||bytes"}})
-	if err != nil || items[0].Err == nil || items[1].Err != nil {
+	if err != nil || items[0].Err == nil || items[0].Found() || items[1].Err != nil {
 		t.Errorf("BulkGet = %+v, %v", items, err)
 	}
 	s.put(bson.D{{Key: "_id", Value: "shop||k"}, {Key: "value", Value: "1"}, {Key: "_etag", Value: 1.5}})
 	_, err = statetest.Get(t.Context(), store, "shop||k")
 	statetest.WantFault(t, err, fault.Corrupt, "not one of a state store")
 	items, err = store.BulkGet(t.Context(), state.BulkGetRequest{Keys: []string{"shop||k", "shop||bytes"}})
-	if err != nil || items[0].Err == nil || items[1].Err != nil {
+	if err != nil || items[0].Err == nil || items[0].Found() || items[1].Err != nil {
 		t.Errorf("BulkGet = %+v, %v", items, err)
 	}
 	_, err = store.BulkGet(t.Context(), state.BulkGetRequest{Keys: []string{"shop||bytes"}, MaxBytes: 1})

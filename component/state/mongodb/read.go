@@ -172,9 +172,7 @@ func (d *document) described() state.Item {
 			continue
 		}
 		if err := one.raw.Unmarshal(one.into); err != nil {
-			out.Err = &fault.Error{Code: fault.Corrupt, Op: "mongodb.Get", Key: d.Key, Err: err,
-				Msg: "the document is not one of a state store"}
-			return out
+			return d.unreadable("the document is not one of a state store", err)
 		}
 	}
 	if expires != nil {
@@ -189,13 +187,18 @@ func (d *document) item() state.Item {
 	if out.Err != nil {
 		return out
 	}
-	if out.Value, out.Err = decode(d.Value); out.Err != nil {
-		out.Err = &fault.Error{Code: fault.Corrupt, Op: "mongodb.Get", Key: d.Key, Err: out.Err,
-			Msg: "the value has a BSON type that has no form in JSON"}
-		return out
+	var err error
+	if out.Value, err = decode(d.Value); err != nil {
+		return d.unreadable("the value has a BSON type that has no form in JSON", err)
 	}
 	if d.Value.Type == bson.TypeString {
 		out.ContentType = outside.ContentType(out.ETag, out.Value)
 	}
 	return out
+}
+
+// unreadable returns an item with an error. It has no ETag and no value.
+func (d *document) unreadable(msg string, err error) state.Item {
+	return state.Item{Key: d.Key, Proof: many(),
+		Err: &fault.Error{Code: fault.Corrupt, Op: "mongodb.Get", Key: d.Key, Err: err, Msg: msg}}
 }

@@ -96,6 +96,9 @@ func TestStore_UndecodableValueFailsAlone(t *testing.T) {
 	items, err := store.BulkGet(t.Context(), state.BulkGetRequest{Keys: []string{"a||bad", "a||good"}})
 	testutil.Must(t, err)
 	statetest.WantFault(t, items[0].Err, fault.Corrupt, "not base64")
+	if items[0].Found() || items[0].Value != nil {
+		t.Errorf("the item that cannot be read is %+v", items[0])
+	}
 	if items[1].Err != nil || string(items[1].Value) != "1" {
 		t.Errorf("the other item is %+v", items[1])
 	}

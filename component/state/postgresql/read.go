@@ -196,7 +196,7 @@ func (s *Store) item(row pgx.Rows) (state.Item, error) {
 }
 
 // decode decodes the value of item, which v1 stores as a JSON string with base64 text. If it cannot be decoded, decode
-// sets item.Err.
+// sets item.Err and clears all other fields except the key and the proof.
 func decode(item *state.Item) {
 	var text string
 	err := json.Unmarshal(item.Value, &text)
@@ -204,7 +204,8 @@ func decode(item *state.Item) {
 		item.Value, err = base64.StdEncoding.DecodeString(text)
 	}
 	if err != nil {
-		item.Err = &fault.Error{Code: fault.Corrupt, Op: "postgresql.Get", Key: item.Key,
+		failed := &fault.Error{Code: fault.Corrupt, Op: "postgresql.Get", Key: item.Key,
 			Msg: "the row is marked as bytes, and its value is not base64"}
+		*item = state.Item{Key: item.Key, Err: failed, Proof: item.Proof}
 	}
 }

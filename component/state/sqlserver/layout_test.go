@@ -74,6 +74,11 @@ func TestStore_ListsWithoutValues(t *testing.T) {
 				t.Errorf("the listing has %+v", item)
 			}
 		}
+		items, err := store.BulkGet(t.Context(), state.BulkGetRequest{Keys: []string{"a||bad", "a||good"}})
+		testutil.Must(t, err)
+		if items[0].Err == nil || items[0].Found() || items[1].Err != nil || !items[1].Found() {
+			t.Errorf("BulkGet = %+v", items)
+		}
 	}
 }
 

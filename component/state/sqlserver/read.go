@@ -211,8 +211,9 @@ func (s *Store) item(rows *sql.Rows, values bool) (state.Item, error) {
 	}
 	var err error
 	if out.Value, out.ContentType, err = decode(v); err != nil {
-		out.Err = &fault.Error{Code: fault.Corrupt, Op: "sqlserver.Get", Key: out.Key, Err: err,
+		failed := &fault.Error{Code: fault.Corrupt, Op: "sqlserver.Get", Key: out.Key, Err: err,
 			Msg: "the row is not one of a state store"}
+		return state.Item{Key: out.Key, Err: failed, Proof: out.Proof}, nil
 	}
 	return out, nil
 }
