@@ -239,8 +239,7 @@ func (r *receiver) pieces(b []byte, reserved bool) error {
 		piece := b[:min(len(b), readPiece)]
 		if err := r.read(piece); err != nil {
 			if transfer.Cut() {
-				return api.Overloaded(fault.New(fault.Overloaded, "grpc.receive",
-					"the message arrived too slowly while other requests waited for memory"))
+				return errSlow()
 			}
 			return cutShort(err)
 		}
@@ -248,6 +247,11 @@ func (r *receiver) pieces(b []byte, reserved bool) error {
 		b = b[len(piece):]
 	}
 	return nil
+}
+
+func errSlow() error {
+	return api.Overloaded(fault.New(fault.Overloaded, "grpc.receive",
+		"the message arrived too slowly while other requests waited for memory"))
 }
 
 // cutShort returns the error of a stream that ended within a message.
@@ -261,10 +265,19 @@ func cutShort(err error) error {
 // end waits until the client has closed its side of the stream. It returns an error if the client sends another
 // message.
 func (r *receiver) end() error {
+	var transfer *admission.Transfer // so that a client that does not close its side keeps no memory that others need
+	r.mu.Lock()
+	if r.share.Held() {
+		transfer = r.share.Transfer(r.arrival.cancel)
+	}
+	r.mu.Unlock()
+	defer transfer.End()
 	var more [1]byte
 	switch err := r.read(more[:]); {
 	case errors.Is(err, io.EOF):
 		return nil
+	case transfer.Cut():
+		return errSlow()
 	case err != nil:
 		return cutShort(err)
 	}
@@ -473,7 +486,7 @@ func (s *guardedStream) RecvMsg(m any) error {
 	}
 	kept := s.keep()
 	s.keep = nil
-	if err != nil && !kept {
+	if !kept { // the context of the call has ended, also if the message has just arrived
 		return errClosing()
 	}
 	return err
