@@ -2,6 +2,7 @@ package httpserver_test
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -179,5 +180,32 @@ func TestConns_UpgradedCountTowardsTheLimit(t *testing.T) {
 	}
 	if n := promtest.ToFloat64(open); n != 0 {
 		t.Errorf("%v connections stay counted", n)
+	}
+}
+
+// The time of Close ends while a connection is upgraded. Close ends the connection, and waits for its handler.
+func TestConns_CloseEndsUpgradedOnes(t *testing.T) {
+	server := servertest.Open(t, httpserver.Config{Handler: http.HandlerFunc(
+		func(w http.ResponseWriter, r *http.Request) {
+			conn, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close()
+			_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\n\r\n")
+			<-r.Context().Done()
+		})})
+	tunnel := servertest.Send(t, server, plainGet)
+	if r, err := http.ReadResponse(bufio.NewReader(tunnel), nil); err != nil || r.StatusCode != 101 {
+		t.Fatal(r, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := server.Close(ctx); err != nil {
+		t.Error(err)
+	}
+	if !ended(t, tunnel) {
+		t.Error("the connection stays open")
 	}
 }

@@ -189,7 +189,7 @@ func (s *Server) Wait() error {
 
 // Close stops accepting connections, closes idle connections, and waits for the requests in progress. If ctx ends
 // first, Close cancels these requests and closes their connections. It then waits until their handlers return, and
-// returns an error. Close is idempotent.
+// returns an error. The end of an upgraded connection is no error. Close is idempotent.
 func (s *Server) Close(ctx context.Context) error {
 	defer s.abort()
 	if s.Addr() == nil {
@@ -201,6 +201,7 @@ func (s *Server) Close(ctx context.Context) error {
 		select { // Shutdown does not wait for connections that were taken over
 		case <-s.active.drain():
 		case <-ctx.Done():
+			s.abort() // ends upgraded connections, which s.http.Close does not know
 			if err = ctx.Err(); s.taken.None() {
 				err = nil
 			}
@@ -239,5 +240,7 @@ func (c *counted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	bounded := &stallWriter{ResponseWriter: w, control: http.NewResponseController(w),
 		stall: c.server.config.WriteStall}
 	c.next.ServeHTTP(bounded, r)
-	bounded.begin() // net/http now sends what it has buffered
+	if bounded.unsent && r.Context().Err() == nil { // a deadline would keep a closed stream in memory until it passes
+		bounded.begin() // net/http now sends what it has buffered
+	}
 }

@@ -15,6 +15,7 @@ type stallWriter struct {
 	http.ResponseWriter
 	control *http.ResponseController
 	stall   time.Duration
+	unsent  bool // something was written after the last flush
 }
 
 // begin starts the stall time.
@@ -28,6 +29,7 @@ func (w *stallWriter) end() { _ = w.control.SetWriteDeadline(time.Time{}) }
 // Write implements http.ResponseWriter.
 func (w *stallWriter) Write(b []byte) (n int, err error) {
 	defer w.end()
+	w.unsent = true
 	for {
 		w.begin()
 		var m int
@@ -43,7 +45,9 @@ func (w *stallWriter) Write(b []byte) (n int, err error) {
 func (w *stallWriter) FlushError() error {
 	w.begin()
 	defer w.end()
-	return w.control.Flush()
+	err := w.control.Flush()
+	w.unsent = w.unsent && err != nil
+	return err
 }
 
 // Unwrap lets http.ResponseController reach the other methods of the connection.

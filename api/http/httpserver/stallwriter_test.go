@@ -22,6 +22,9 @@ func get2(t *testing.T, server *httpserver.Server, window uint32) *http2.Framer 
 	if err := f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: window}); err != nil {
 		t.Fatal(err)
 	}
+	if err := f.WriteWindowUpdate(0, 1<<20); err != nil { // of the connection
+		t.Fatal(err)
+	}
 	var head bytes.Buffer
 	enc := hpack.NewEncoder(&head)
 	for _, h := range [][2]string{{":method", "GET"}, {":scheme", "http"}, {":path", "/"},
@@ -81,19 +84,50 @@ func TestHTTP2_ClientWithoutWindowIsCut(t *testing.T) {
 // A stream that has nothing to send has no deadline, and its client gets all of what is sent later.
 func TestHTTP2_IdleStreamIsKept(t *testing.T) {
 	t.Parallel()
-	const stall = 50 * time.Millisecond
+	const stall = time.Second
 	server := servertest.Open(t, httpserver.Config{WriteStall: stall, Handler: http.HandlerFunc(
 		func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = w.Write(make([]byte, 200<<10))
 			_ = http.NewResponseController(w).Flush()
-			<-time.After(3 * stall)
+			<-time.After(stall + stall/2)
 			_, _ = io.WriteString(w, "x")
 		})})
 	f := get2(t, server, 1<<20)
-	if err := f.WriteWindowUpdate(0, 1<<20); err != nil { // of the connection
-		t.Fatal(err)
-	}
 	if size, reset := end(t, f); reset || size != 200<<10+1 {
 		t.Errorf("%d bytes came, reset: %v", size, reset)
+	}
+}
+
+// A client cancels a stream on which nothing is written. net/http would keep a stream with a deadline in memory until
+// the deadline passes, and then reset it.
+func TestHTTP2_CanceledStreamGetsNoDeadline(t *testing.T) {
+	t.Parallel()
+	const stall = 50 * time.Millisecond
+	returned := make(chan struct{})
+	server := servertest.Open(t, httpserver.Config{WriteStall: stall, Handler: http.HandlerFunc(
+		func(_ http.ResponseWriter, r *http.Request) {
+			<-r.Context().Done()
+			close(returned)
+		})})
+	f := get2(t, server, 1<<20)
+	if err := f.WriteRSTStream(1, http2.ErrCodeCancel); err != nil {
+		t.Fatal(err)
+	}
+	<-returned
+	<-time.After(2 * stall)
+	if err := f.WritePing(false, [8]byte{1}); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		frame, err := f.ReadFrame()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, reset := frame.(*http2.RSTStreamFrame); reset {
+			t.Fatal("the server has reset the canceled stream")
+		}
+		if p, ok := frame.(*http2.PingFrame); ok && p.IsAck() {
+			return
+		}
 	}
 }
