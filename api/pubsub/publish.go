@@ -198,12 +198,14 @@ func (s *Service) send(ctx context.Context, i *pubsub.Instance, topic string, me
 	metadata map[string]string, failed func(pubsub.Failure)) *api.Error {
 	start := time.Now()
 	var failures []pubsub.Failure
+	unknown := false // an attempt that failed as a whole may have published messages
 	err := s.o.Policy(i.Name).RepeatWrite(ctx, func(ctx context.Context) (err error) {
 		failures, err = i.Broker.Publish(ctx, pubsub.PublishRequest{Topic: i.TopicOf(topic), Messages: messages,
 			Metadata: metadata})
 		if err == nil && failed == nil && len(failures) > 0 {
 			err = failures[0].Err
 		}
+		unknown = unknown || fault.Is(err, fault.Indeterminate)
 		return err
 	})
 	if s.o.Observer != nil {
@@ -213,6 +215,10 @@ func (s *Service) send(ctx context.Context, i *pubsub.Instance, topic string, me
 		return publishFailed(i.Name, topic, err)
 	}
 	for _, f := range failures {
+		if unknown && !fault.Is(f.Err, fault.Indeterminate) {
+			f.Err = &fault.Error{Code: fault.Indeterminate, Op: "pubsub.publish", Err: f.Err,
+				Msg: "an earlier attempt may have published the message, and the last one failed"}
+		}
 		failed(f)
 	}
 	return nil

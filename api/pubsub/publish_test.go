@@ -308,3 +308,34 @@ func TestPublish_KeepsTheUnknownOutcomeOfAnEarlierAttempt(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// partly is a broker that first gives no answer, and then refuses the first message of a request.
+type partly struct {
+	broker.Broker
+	asked bool
+}
+
+func (p *partly) Publish(context.Context, broker.PublishRequest) ([]broker.Failure, error) {
+	if !p.asked {
+		p.asked = true
+		return nil, fault.New(fault.Indeterminate, "test", "no answer")
+	}
+	return []broker.Failure{{Err: fault.New(fault.Unavailable, "test", "refused")}}, nil
+}
+
+func TestPublish_KeepsTheUnknownOutcomeOfOneOfSeveralMessages(t *testing.T) {
+	r := newRig(t)
+	policy := &resiliency.Policy{Retry: &resiliency.Retry{Pause: time.Nanosecond, Max: 1}}
+	s := pubsub.New(pubsub.Options{App: api.App{ID: "shop"}, Now: time.Now,
+		Source: source{{Name: "messages", Broker: &partly{Broker: r.messages}}},
+		Policy: func(string) *resiliency.Policy { return policy }})
+	err := s.PublishBulk(t.Context(), &pubsub.BulkRequest{PubSub: "messages", Topic: "t"},
+		func() ([]pubsub.Entry, *api.Error) {
+			return []pubsub.Entry{{ID: "1", Payload: pubsub.Payload{Data: []byte("a"), ContentType: "text/plain"}},
+				{ID: "2", Payload: pubsub.Payload{Data: []byte("b"), ContentType: "text/plain"}}}, nil
+		})
+	e, ok := errors.AsType[*pubsub.Partial](err)
+	if !ok || len(e.Entries) != 1 || !strings.Contains(e.Entries[0].Error, "may have published") {
+		t.Errorf("%v: %+v", err, e)
+	}
+}

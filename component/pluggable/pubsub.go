@@ -136,7 +136,7 @@ func (b *broker) Publish(ctx context.Context, r pubsub.PublishRequest) ([]pubsub
 		}
 	}
 	if len(failures) == len(r.Messages) {
-		return nil, failures[0].Err
+		return nil, pubsub.AllFailed(failures)
 	}
 	return failures, nil
 }
@@ -196,7 +196,7 @@ func (b *broker) publishBulk(ctx context.Context, r *pubsub.PublishRequest) ([]p
 		failures = append(failures, pubsub.Failure{Index: n, Err: reasons[n]})
 	}
 	if len(failures) == len(r.Messages) {
-		return nil, failures[0].Err
+		return nil, pubsub.AllFailed(failures)
 	}
 	return failures, nil
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
 )
 
 // Limits of the brokers that are built in. The service layer checks them for every broker.
@@ -53,6 +54,17 @@ type PublishRequest struct {
 type Failure struct {
 	Index int // index into PublishRequest.Messages
 	Err   error
+}
+
+// AllFailed returns the error of a request of which all messages have failed. failures must not be empty. The error is
+// that of a message that may have been published, if there is one, and otherwise that of the first message.
+func AllFailed(failures []Failure) error {
+	for _, f := range failures {
+		if fault.Is(f.Err, fault.Indeterminate) {
+			return f.Err
+		}
+	}
+	return failures[0].Err
 }
 
 // SubscribeRequest joins a consumer group of a topic. Each message goes to one member of every group.

@@ -111,7 +111,7 @@ func (b *Broker) Publish(ctx context.Context, r pubsub.PublishRequest) ([]pubsub
 		}
 	}
 	if len(failures) == len(r.Messages) && len(failures) > 0 {
-		return nil, failures[0].Err
+		return nil, pubsub.AllFailed(failures)
 	}
 	return failures, nil
 }
