@@ -151,13 +151,24 @@ func large(size int) *runtimev1.SaveStateRequest {
 // A stalled call that has reserved memory is aborted when other requests need the memory. Until then, the other
 // requests fail with overloaded.
 func TestReceive_SlowMessageIsCutWhenMemoryIsShort(t *testing.T) {
+	for name, sent := range map[string]int{"incomplete message": 100 << 10, "request without an end": mib + mib/2} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cutSlowMessage(t, sent)
+		})
+	}
+}
+
+// cutSlowMessage begins a call with a message of 1.5 MiB, sends that number of bytes of it, and never ends the request.
+func cutSlowMessage(t *testing.T, sent int) {
+	t.Helper()
 	f := newFixture(t)
 	f.config.RequestTimeout = patience
 	f.config.Requests = admission.New(admission.Options{Name: "requests", Bytes: 8 * mib, Registerer: f.Metrics})
 	conn := f.serve(t)
 	w := knock(t, conn)
 	w.begin(1, "/dapr.proto.runtime.v1.Dapr/SaveState")
-	w.send(1, mib+mib/2, 100<<10) // reserves 4.5 of the 6 MiB for large messages
+	w.send(1, mib+mib/2, sent) // reserves 4.5 of the 6 MiB for large messages
 	eventually(t, "memory is reserved", func() bool {
 		return f.metric(t, "quorate_request_memory_bytes", "requests", "large") > 4*mib
 	})
