@@ -358,10 +358,6 @@ func (c *channel) notify() {
 // refresh reads the keys that may have changed, and delivers the changes to the subscriptions. If it fails, the next
 // call reads the same keys again.
 func (c *channel) refresh(ctx context.Context) error {
-	if err := c.begin(ctx); err != nil {
-		return err
-	}
-	defer c.end()
 	c.mu.Lock()
 	all, dirty := c.all, c.dirty
 	c.all, c.dirty = false, map[string]bool{}
@@ -382,7 +378,7 @@ func (c *channel) refresh(ctx context.Context) error {
 		if unreadable(err) {
 			c.warn("configuration items cannot be read all at once, so new items are missed that the server does not "+
 				"report", err)
-			keys, err = known(subs, dirty), nil
+			keys, err = c.known(subs, dirty), nil
 		}
 	}
 	if len(keys) > 0 {
@@ -399,12 +395,9 @@ func (c *channel) refresh(ctx context.Context) error {
 
 // deliver reads keys, which are sorted, or all keys if keys is empty. It delivers the changes to the subscriptions. If
 // the given keys cannot be read together, deliver reads them in parts, down to single keys. It leaves out a single key
-// that cannot be read, so that this key does not delay the changes of others. Each read has its own timeout. With one
-// timeout for all reads, the last keys could miss every change.
+// that cannot be read, so that this key does not delay the changes of others.
 func (c *channel) deliver(ctx context.Context, subs []*subscriber, keys []string) error {
-	bounded, cancel := context.WithTimeout(ctx, readTime)
-	items, err := c.hub.o.Source.Read(bounded, keys)
-	cancel()
+	err := c.readOnce(ctx, subs, keys)
 	switch {
 	case unreadable(err) && len(keys) > 1:
 		half := len(keys) / 2
@@ -416,7 +409,22 @@ func (c *channel) deliver(ctx context.Context, subs []*subscriber, keys []string
 		c.flaws.Warn(keys[0], "a configuration item cannot be read, and subscriptions do not get its changes",
 			"error", fault.Text(err))
 		return nil
-	case err != nil:
+	}
+	return err
+}
+
+// readOnce reads keys, or all keys if keys is empty, and delivers the changes to the subscriptions. Each read has its
+// own timeout. With one timeout for all reads of a refresh, the last keys could miss every change. New subscriptions
+// wait for one read at most.
+func (c *channel) readOnce(ctx context.Context, subs []*subscriber, keys []string) error {
+	if err := c.begin(ctx); err != nil {
+		return err
+	}
+	defer c.end()
+	bounded, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
+	items, err := c.hub.o.Source.Read(bounded, keys)
+	if err != nil {
 		return err
 	}
 	present := make(map[string]*configuration.Item, len(items))
@@ -433,7 +441,9 @@ func (c *channel) deliver(ctx context.Context, subs []*subscriber, keys []string
 func unreadable(err error) bool { return fault.Is(err, fault.Corrupt) || fault.Is(err, fault.TooLarge) }
 
 // known returns the sorted keys that the subscriptions know, and those in dirty.
-func known(subs []*subscriber, dirty map[string]bool) []string {
+func (c *channel) known(subs []*subscriber, dirty map[string]bool) []string {
+	c.reading <- struct{}{}
+	defer c.end()
 	all := maps.Clone(dirty)
 	for _, sub := range subs {
 		for k := range sub.known {
