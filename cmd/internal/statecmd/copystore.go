@@ -41,7 +41,7 @@ func (s copyStore) Page(ctx context.Context, prefix, token string, limit int) ([
 	}
 	keys := make([]statecopy.Key, len(page))
 	for i, l := range page {
-		keys[i] = statecopy.Key{Name: l.Key, ETag: l.ETag}
+		keys[i] = statecopy.Key{Name: l.Key, ETag: l.ETag, Err: l.Error}
 	}
 	if actors && next != "" || !actors && next == "" && prefix == "" {
 		next = actorToken + next

@@ -20,6 +20,7 @@ const op = "statecopy.Run"
 type Key struct {
 	Name string
 	ETag string
+	Err  string // why the store cannot read the ETag; empty = it can
 }
 
 // Item is one value to be written to a store.
@@ -230,6 +231,8 @@ func (r *run) extra(ctx context.Context, k Key) error {
 	switch {
 	case !r.Delete:
 		return r.tally.problem(extra, k.Name, "only in "+r.ToName)
+	case k.Err != "": // a delete without an ETag could delete a newer value
+		return r.tally.problem(extra, k.Name, k.Err)
 	case !r.DryRun:
 		err = r.delete(ctx, k)
 	}

@@ -305,6 +305,33 @@ func TestCopy_RepeatedDeleteWasApplied(t *testing.T) {
 	}
 }
 
+// unversioned is a target that cannot read the ETag of its keys.
+type unversioned struct{ *target }
+
+func (u unversioned) Page(ctx context.Context, prefix, token string, limit int) ([]statecopy.Key, string, error) {
+	keys, next, err := u.target.Page(ctx, prefix, token, limit)
+	for i := range keys {
+		keys[i].ETag, keys[i].Err = "", "the ETag cannot be read"
+	}
+	return keys, next, err
+}
+
+// A delete without an ETag could delete a value that was written after the listing.
+func TestCopy_DeletesNoKeyWithoutItsETag(t *testing.T) {
+	into := newTarget("k")
+	into.delete = func(statecopy.Key) error {
+		t.Error("the key is deleted")
+		return nil
+	}
+	c := to(newSource(t, "", nil), into)
+	c.To, c.Delete = unversioned{into}, true
+	r := run(t, c)
+	want := []statecopy.Problem{{Key: "k", Reason: "the ETag cannot be read"}}
+	if diff := cmp.Diff(want, r.Examples); diff != "" || r.Deleted != 0 {
+		t.Errorf("%+v: %s", r, diff)
+	}
+}
+
 // slow is a source whose first page takes a minute.
 type slow struct{ *target }
 

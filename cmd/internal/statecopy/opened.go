@@ -65,7 +65,11 @@ func (o *Opened) Page(ctx context.Context, prefix, token string, limit int) ([]K
 		next = item.Key
 		if key, own := o.original(item.Key); own {
 			if prefix == "" || !strings.Contains(key, state.Separator) {
-				keys = append(keys, Key{Name: key, ETag: item.ETag})
+				k := Key{Name: key, ETag: item.ETag}
+				if item.Err != nil {
+					k.Err = fault.Text(item.Err)
+				}
+				keys = append(keys, k)
 			}
 			continue
 		}
