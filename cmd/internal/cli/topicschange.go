@@ -207,7 +207,7 @@ func (m *Main) topicsReplayCommand() *cobra.Command {
 }
 
 // operation runs an operation on a topic, and shows its progress on a terminal. It returns fault.Indeterminate if the
-// node stops before the end of the operation is known.
+// operation may have changed something and its end is not known.
 func (m *Main) operation(ctx context.Context, a *command.AdminClient, path string, body any,
 	verb string) (sum schema.TopicProgress, err error) {
 	live, drawn := command.IsTerminal(m.Stderr), false
@@ -225,7 +225,12 @@ func (m *Main) operation(ctx context.Context, a *command.AdminClient, path strin
 	if drawn {
 		_, _ = fmt.Fprint(m.Stderr, "\r\033[K")
 	}
-	if err == nil && !sum.Ended {
+	switch code := fault.CodeOf(err); {
+	case err != nil && sum.Done > 0 && !sum.Ended &&
+		(code == fault.Unavailable || code == fault.Timeout || code == fault.NotLeader):
+		err = &fault.Error{Code: fault.Indeterminate, Op: "cli.topics", Err: err, Msg: "the operation has failed; " +
+			strconv.FormatUint(sum.Done, 10) + " " + verb, Hint: "run the command again: it continues"}
+	case err == nil && !sum.Ended:
 		err = &fault.Error{Code: fault.Indeterminate, Op: "cli.topics", Msg: "the node has stopped before the end; " +
 			strconv.FormatUint(sum.Done, 10) + " " + verb, Hint: "run the command again: it continues"}
 	}

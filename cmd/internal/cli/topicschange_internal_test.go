@@ -13,7 +13,9 @@ import (
 // TestOperation_WithoutAnEnd checks that an operation on a topic is not reported as one that was not made if the node
 // stops during it.
 func TestOperation_WithoutAnEnd(t *testing.T) {
-	for what, rest := range map[string]string{"at a line": "", "in a line": `{"progress"`} {
+	lost := fault.Marshal(fault.New(fault.Unavailable, "test", "the group has no leader"))
+	for what, rest := range map[string]string{"at a line": "", "in a line": `{"progress"`,
+		"with an error": `{"error":` + string(lost) + "}"} {
 		w, _, _ := watchOf(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, `{"progress":{"done":512}}`+rest)
 		}))
