@@ -617,7 +617,7 @@ func TestWait_RepeatedCallKeepsGrantThatTheFirstCallDidNotGet(t *testing.T) {
 func TestWait_LateGrantToAnsweredCallerIsReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		arrived, proceed := make(chan struct{}), make(chan struct{})
+		arrived, owned, proceed := make(chan struct{}), make(chan struct{}), make(chan struct{})
 		var once sync.Once
 		w.before = func(r *command.Request) {
 			if gives(r, "caller") {
@@ -627,6 +627,7 @@ func TestWait_LateGrantToAnsweredCallerIsReleased(t *testing.T) {
 					close(arrived)
 					<-proceed
 				}
+				<-owned // x gets the lock before any further request for the caller
 			}
 		}
 		done := make(chan uint64, 1)
@@ -638,7 +639,9 @@ func TestWait_LateGrantToAnsweredCallerIsReleased(t *testing.T) {
 			done <- token
 		}()
 		<-arrived // a first request for the caller, which is applied late
-		_, err := w.keeper.Release(t.Context(), "a", w.acquire("a", "x", hour))
+		token := w.acquire("a", "x", hour)
+		close(owned)
+		_, err := w.keeper.Release(t.Context(), "a", token)
 		testutil.Must(t, err)
 		_, err = w.keeper.Release(t.Context(), "a", <-done) // which a second request has acquired
 		testutil.Must(t, err)
