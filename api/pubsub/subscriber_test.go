@@ -528,13 +528,23 @@ func TestSubscriber_EndOfSubscriptionWithEndlessDelivery(t *testing.T) {
 // leavingBroker is a broker whose subscriptions a test can end.
 type leavingBroker struct {
 	broker.Broker
-	joined []broker.Subscription
+	mu   sync.Mutex
+	subs []broker.Subscription
 }
 
 func (b *leavingBroker) Subscribe(ctx context.Context, r broker.SubscribeRequest) (broker.Subscription, error) {
 	s, err := b.Broker.Subscribe(ctx, r)
-	b.joined = append(b.joined, s)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.subs = append(b.subs, s)
 	return s, err
+}
+
+// joined returns the subscriptions so far, the earliest first.
+func (b *leavingBroker) joined() []broker.Subscription {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.subs)
 }
 
 // The broker fails while a policy repeats a delivery without limit. The delivery ends, and the subscription or the
@@ -571,14 +581,14 @@ func TestSubscriber_JoinsAgainDespiteEndlessDelivery(t *testing.T) {
 				}
 				d.publish(t, "a", "", "1")
 				<-time.After(2 * time.Second)
-				left.joined[0].Close()
+				left.joined()[0].Close()
 				d.publish(t, "a", "", "2")
 				<-time.After(29 * time.Second)
-				if n := len(left.joined); n != 1 {
+				if n := len(left.joined()); n != 1 {
 					t.Errorf("joined %d times while the delivery has time to end", n)
 				}
 				<-time.After(10 * time.Second)
-				if n := len(left.joined); n != 2 || !slices.Contains(d.seen(), "/a a 2") {
+				if n := len(left.joined()); n != 2 || !slices.Contains(d.seen(), "/a a 2") {
 					t.Errorf("joined %d times; the second message is not delivered", n)
 				}
 			})
@@ -598,8 +608,8 @@ func TestSubscriber_MovedDefinitionIsTheSame(t *testing.T) {
 		definition.Source = "a.yaml:7"
 		d.Update(t.Context(), []pubsub.Definition{definition})
 		<-time.After(time.Second)
-		if len(left.joined) != 1 {
-			t.Errorf("joined %d times", len(left.joined))
+		if len(left.joined()) != 1 {
+			t.Errorf("joined %d times", len(left.joined()))
 		}
 		if log := d.log.String(); strings.Contains(log, "level=WARN") {
 			t.Errorf("logged %s", log)
