@@ -28,8 +28,8 @@ func (s *State) Host(h ActorHosts) *State {
 	return s
 }
 
-// activation is an active actor: the epoch that its writes must have, and its session token. Its epoch is nil if the
-// actor is not active on this node.
+// activation has the epoch that the writes of an active actor must carry, and the session token of the actor. epoch
+// is nil if the actor is not active on this node.
 type activation struct {
 	epoch *state.ActorEpoch
 	token string
@@ -68,8 +68,9 @@ func (s *State) CheckActors() error {
 	return nil
 }
 
-// ActorGet reads one key of an actor from the actor state store. If the actor is not active on this node, the read is
-// strong, because another node may have written the state of the actor.
+// ActorGet reads one key of an actor from the actor state store. If the application hosts actors on this node, but
+// the given actor is not active here, the read is strong. The reason is that another node may have written the
+// state of the actor.
 func (s *State) ActorGet(ctx context.Context, r ActorGetRequest) (state.Item, error) {
 	inst, failure := s.actorStore()
 	if failure != nil {

@@ -91,8 +91,9 @@ func (s *State) read(ctx context.Context, store state.Store, r state.BulkGetRequ
 	return items, err
 }
 
-// readEach reads each key with a call of its own. The number of concurrent calls is bounded. If the read of a key
-// fails, only the result of this key is an error. The whole request fails if ctx ends or the values exceed r.MaxBytes.
+// readEach reads each key in a separate call. The number of concurrent calls is bounded. If the read of a key
+// fails, only the result of this key is an error. The whole request fails if ctx ends or the values exceed
+// r.MaxBytes.
 func (s *State) readEach(ctx context.Context, store state.Store, r state.BulkGetRequest) ([]state.Item, error) {
 	workers := min(len(r.Keys), s.limits.Parallelism)
 	if r.Parallelism > 0 {

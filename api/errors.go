@@ -364,8 +364,8 @@ func notReady(code, text string) *Error {
 	return &Error{Kind: NotReady, Code: code, Message: text}
 }
 
-// Attributes converts pairs to attributes. pairs has names and values in turn. An attribute whose value is empty is
-// omitted.
+// Attributes converts pairs to attributes. pairs has alternating names and values. An attribute whose value is
+// empty is omitted.
 func Attributes(pairs ...string) []Attribute {
 	out := make([]Attribute, 0, len(pairs)/2)
 	for i := 0; i+1 < len(pairs); i += 2 {

@@ -87,8 +87,9 @@ func (in *Inputs) note(i int, s InputState, reason string) {
 	in.statuses[i].State, in.statuses[i].Reason = s, reason
 }
 
-// Stop makes all further deliveries fail, so that the event sources keep the events for other nodes. Deliveries of
-// claimed events do not fail, because no other node would deliver them. Stop does not wait for deliveries in progress.
+// Stop makes all further deliveries fail, except deliveries of claimed events. The event sources then keep the
+// refused events for other nodes. Claimed events are still delivered, because no other node would deliver them.
+// Stop does not wait for deliveries in progress.
 func (in *Inputs) Stop() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -102,8 +103,8 @@ const (
 	maxPause    = time.Minute
 )
 
-// Run starts all bindings that the application wants, concurrently, when the application is healthy. It retries
-// bindings that fail to start. It returns when every wanted binding runs, or when ctx ends.
+// Run starts the bindings that the application wants. It starts them concurrently, when the application is healthy,
+// and retries bindings that fail to start. It returns when every wanted binding runs, or when ctx ends.
 func (in *Inputs) Run(ctx context.Context) {
 	var all sync.WaitGroup
 	for i := range in.config.Bindings {

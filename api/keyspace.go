@@ -19,7 +19,7 @@ type keyspace struct {
 }
 
 // keyspace returns the keyspace of a request with the given metadata. It returns an error if metadata.actorState is
-// neither true nor false.
+// not true, false or empty.
 func (s *State) keyspace(inst *state.Instance, metadata map[string]string) (keyspace, *Error) {
 	k := keyspace{inst: inst, app: s.app.ID}
 	for name, value := range metadata {

@@ -9,7 +9,8 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
-// ListRequest pages through the application's own keys, in the order of the store (see state.Lister).
+// ListRequest is a request for one page of the application's own keys, in the order of the store (see
+// state.Lister).
 type ListRequest struct {
 	Store  string
 	Prefix string // prefix of the application's own keys; may be empty
@@ -151,8 +152,8 @@ func (l *listing) take(items []state.Item) (skipped bool) {
 	return false
 }
 
-// pastActor returns a key greater than all stored keys of the actor type of the given stored key. The result ends
-// with the byte 0xff, which does not occur in UTF-8.
+// pastActor returns a key that sorts after all stored keys of one actor type. The parameter stored is one of these
+// keys. The result ends with the byte 0xff, which does not occur in UTF-8.
 func (l *listing) pastActor(stored string) string {
 	base := len(l.keys.prefix(""))
 	i := strings.Index(stored[base:], state.Separator)

@@ -38,8 +38,9 @@ type Sessions struct {
 	apps map[App]*seenBy
 }
 
-// maxTraces is the maximum number of trace sessions of an application. Above it, the session of the oldest trace is
-// dropped. Requests of that trace then use the session of the application, which includes all of its writes.
+// maxTraces is the maximum number of trace sessions of an application. Above this number, the session of the oldest
+// trace is dropped. Requests of that trace then use the session of the application, which includes all of its
+// writes.
 const maxTraces = 4096
 
 type seenBy struct {
@@ -78,9 +79,10 @@ func (s *Sessions) End(app App, trace, begun, answered string) {
 	s.update(app, trace, func(token string) string { return s.advance(token, begun, answered) })
 }
 
-// advance returns the new token of a session. token is the present one, begun is the one that Begin returned for the
-// request, and answered is the one in the store's answer. If token is still the same as begun, advance returns
-// answered, in which the store may have removed outdated parts. Otherwise it adds to token what the answer has shown.
+// advance returns the new token of a session. token is the current token, begun is the token that Begin returned
+// for the request, and answered is the token in the store's answer. If token is still the same as begun, advance
+// returns answered, in which the store may have removed outdated parts. Otherwise it adds to token what the answer
+// has shown.
 func (s *Sessions) advance(token, begun, answered string) string {
 	if token == begun || token == answered {
 		return answered

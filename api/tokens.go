@@ -39,8 +39,9 @@ func hashTokens(tokens []string) ([][sha256.Size]byte, error) {
 // Required reports whether requests must carry a token. The result never changes.
 func (t *Tokens) Required() bool { return t != nil && len(*t.hashes.Load()) > 0 }
 
-// Set replaces the valid tokens for all further requests. It returns fault.Invalid if the present or the new list is
-// empty, because a token requirement can be neither introduced nor removed.
+// Set replaces the valid tokens for all further requests. It returns fault.Invalid if a token is empty. It also
+// returns fault.Invalid if the current or the new list is empty, because a token requirement can be neither
+// introduced nor removed.
 func (t *Tokens) Set(tokens []string) error {
 	if len(tokens) == 0 || !t.Required() {
 		return fault.New(fault.Invalid, "api.SetTokens",

@@ -34,8 +34,8 @@ type TransactRequest struct {
 	WriteOptions
 }
 
-// Transact applies all operations atomically. A request without operations does nothing. If operations request
-// different consistency levels, the strictest level applies to all of them.
+// Transact applies all operations atomically. A request without operations does nothing, and must not acknowledge
+// deliveries. If operations request different consistency levels, the strictest level applies to all of them.
 func (s *State) Transact(ctx context.Context, r TransactRequest) (state.Written, error) {
 	inst, failure := s.store(r.Store)
 	if failure != nil {

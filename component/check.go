@@ -119,8 +119,8 @@ func (c *checker) absent(declared []Field, used map[string]string) {
 	}
 }
 
-// fallback returns the default value of a field, for a component file without this field. It reports a problem if the
-// default cannot be parsed.
+// fallback returns the default value of a field that the component omits or leaves empty. It reports a problem if
+// the default cannot be parsed.
 func (c *checker) fallback(f Field) value {
 	if f.Default == "" {
 		return value{}

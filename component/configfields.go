@@ -94,7 +94,7 @@ func (p *docParser) tracing(n *yaml.Node, c *Configuration) {
 	c.Tracing = t
 }
 
-// zipkin returns the URL of a Zipkin collector. It returns "" if the URL is empty, or invalid, which it reports.
+// zipkin returns the URL of a Zipkin collector. For an invalid URL, zipkin reports a problem and returns "".
 func (p *docParser) zipkin(n *yaml.Node) string {
 	const what = "spec.tracing.zipkin.endpointAddress"
 	text := p.text(n, what)

@@ -96,8 +96,7 @@ func parseConfiguration(doc Document, earlier *Configuration) (Configuration, er
 	return c, p.problems.Err("component.ParseConfiguration")
 }
 
-// add merges next into c. The document next must have been parsed with c as the parameter earlier of
-// parseConfiguration.
+// add merges next into c. next must be the result of a call of parseConfiguration with c as the parameter earlier.
 func (c *Configuration) add(next Configuration) {
 	c.AccessControl, c.Tracing, c.Metrics, c.APILog = next.AccessControl, next.Tracing, next.Metrics, next.APILog
 	c.Workflow = next.Workflow

@@ -196,8 +196,8 @@ func (e HTTPEndpoint) invalid(text string) error {
 		Msg: e.Pos.String() + ": HTTPEndpoint " + e.Name + ": " + text}
 }
 
-// Digest returns a digest of the endpoint, with the headers and the client certificate in s. If a reload does not
-// change the digest, connections to the endpoint can be kept.
+// Digest returns a digest of the endpoint, and of the headers, the root certificates and the client certificate in
+// s. If a reload does not change the digest, connections to the endpoint can be kept.
 func (e HTTPEndpoint) Digest(s EndpointSettings) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%s %q %d %v %q\n", e.BaseURL, e.Scopes, e.reneg, s.Header, s.root)

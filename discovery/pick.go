@@ -155,9 +155,9 @@ func (c *Catalogue) Pick(app App, tried []Instance) (*Lease, error) {
 	return c.lease(best), nil
 }
 
-// PickInTurn is like Pick, except that it chooses among the instances by turn: callers with consecutive turns get the
-// instances one after the other, ordered by node id. It skips instances that are in tried, are demoted or cannot be
-// called. If no instance is left, it does the same as Pick.
+// PickInTurn is like Pick, except that it chooses among the instances by turn. Callers with consecutive turns get
+// consecutive instances in the order of node ids. PickInTurn skips instances that are in tried, are demoted or
+// cannot be called. If no instance is left, it does the same as Pick.
 func (c *Catalogue) PickInTurn(app App, turn uint64, tried []Instance) (*Lease, error) {
 	now := c.elapsed()
 	var ready []*candidate

@@ -133,8 +133,8 @@ func (f *Facts) disk() string {
 	return disk
 }
 
-// fits returns fault.TooLarge if the encoded facts can become too long for gossip. It assumes the longest values for
-// the facts that may change later: Leads, DiskSlow, Epoch, Format, Voters and ClusterID.
+// fits returns fault.TooLarge if the encoded facts can become too long for gossip. It assumes the longest values of
+// Leads, DiskSlow, Epoch, Format, Voters and ClusterID, because these facts may change later.
 func (f *Facts) fits() error {
 	longest := *f
 	longest.Leads, longest.DiskSlow, longest.Epoch, longest.Format = 1<<32-1, true, 1<<32-1, 1<<8-1

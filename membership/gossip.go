@@ -229,9 +229,9 @@ func (g *Gossip) Roster() *Roster { return g.table.roster() }
 // Addr returns the gossip address that others use for this node.
 func (g *Gossip) Addr() netip.AddrPort { return g.Roster().Self().Gossip }
 
-// RefusedEpoch returns the highest epoch of the cluster in a refusal because of an older epoch. This node has refused
-// another server, or was itself refused. RefusedEpoch returns 0 if there was no such refusal. If the result is higher
-// than the epoch of this node, the cluster was rescued without this node.
+// RefusedEpoch returns the newest epoch of the cluster that any refusal for an older epoch has named. In such a
+// refusal, this node has refused another server, or was itself refused. RefusedEpoch returns 0 if there was none.
+// If the result is higher than the epoch of this node, the cluster was rescued without this node.
 func (g *Gossip) RefusedEpoch() uint32 { return g.refused.epoch.Load() }
 
 // Refused returns the newest refusal of another node by this node, or of this node by another node. It returns nil if

@@ -168,10 +168,10 @@ func (j *joiner) pause(ctx context.Context, isolated bool) {
 	}
 }
 
-// missing returns the addresses to try: seeds and failed members. It omits the address of this node. If this node is
-// not isolated, it also omits live members. An isolated node tries a seed that led to this node again after
-// Timing.Rejoin, because a load balancer may lead to another node then. If some host names of seeds cannot be resolved,
-// missing returns the other addresses and an error.
+// missing returns the addresses to try: seeds and failed members. It omits the address of this node, and seeds that
+// led to this node itself. If this node is not isolated, it also omits live members. After Timing.Rejoin, an
+// isolated node tries seeds that led to itself again, because a load balancer may then lead to another node. If some
+// host names of seeds cannot be resolved, missing returns the other addresses and an error.
 func (j *joiner) missing(ctx context.Context) ([]netip.AddrPort, error) {
 	isolated := j.gossip.isolated()
 	seeds, err := j.gossip.seeds(ctx)

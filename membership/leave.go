@@ -54,9 +54,9 @@ func (g *Gossip) sayFarewell() {
 	}
 }
 
-// Dismiss announces to all members that the failed server with this server id has left. Without Dismiss, members show
-// the server as failed until they forget it. Dismiss is only for a server that was removed from the cluster: members
-// also show its present process as left if that process can be reached again.
+// Dismiss announces to all members that the failed server with this server id has left. Without Dismiss, members
+// show the server as failed until they forget it. Dismiss is only for a server that was removed from the cluster.
+// If its present process can be reached again, members still show that process as left.
 func (g *Gossip) Dismiss(serverID string) {
 	if m, ok := g.Roster().Server(serverID); ok && m.State == Failed {
 		g.farewells.say(m.Name())

@@ -13,8 +13,9 @@ import (
 //
 //   - Errors become warnings, because memberlist retries.
 //   - Lines at level info become level debug.
-//   - A warning becomes level debug if it is expected (see expected), if the same warning was logged in the same
-//     minute, or if warningsAMinute other warnings were.
+//   - An expected warning becomes level debug (see expected).
+//   - A warning also becomes level debug if the same warning was logged in the same minute, or if warningsAMinute
+//     other warnings were logged in that minute.
 type logLimiter struct {
 	wrapped slog.Handler
 	budget  *budget

@@ -51,8 +51,9 @@ func (s *apiServers) hostActors(app string, ch *appchannel.Channel) {
 	}
 }
 
-// asksTypes reports whether the node requests the actor types of an application with GET /dapr/config. It does not for
-// a gRPC application, which registers its types itself, or if the settings disable this request.
+// asksTypes reports whether the node requests the actor types of an application with GET /dapr/config. It returns
+// false for a gRPC application, which registers its types itself. It also returns false if the settings disable
+// this request.
 func (s *apiServers) asksTypes(app string, ch *appchannel.Channel) bool {
 	for _, e := range s.apps {
 		if e.ID == app && slices.Contains(e.InitOff, InitConfig) {

@@ -265,7 +265,7 @@ type foundTopic struct {
 	status schema.TopicStatus // without DeadTo, which needs the descriptions of all topics
 }
 
-// topic finds a topic. It describes only this topic, because a description counts all messages of a topic.
+// topic finds a topic. It describes only this topic, because a description has to count all messages of a topic.
 func (s topicService) topic(ctx context.Context, name, topic string) (t foundTopic, err error) {
 	if t.of, t.Admin, err = s.replicated(name); err != nil {
 		return t, err

@@ -21,9 +21,9 @@ const quorumTime = 10 * time.Second
 // different times, which is safe because no transaction spans two groups.
 //
 // header becomes the header of the backup. Backup adds the fields about this node and its cluster. Backup returns
-// fault.Unavailable or fault.Timeout if there is no quorum, fault.Unavailable if a received snapshot replaces the
-// local replica during the backup, and fault.Invalid on a node without data. It also returns the errors of w. After
-// an error, w contains an incomplete backup.
+// fault.Unavailable if there is no quorum, if a received snapshot replaces the local replica during the backup, or
+// if the node belongs to no cluster. It returns fault.Timeout if ctx ends, fault.Invalid on a node without data, and
+// the errors of w. After an error, w contains an incomplete backup.
 func (h *Host) Backup(ctx context.Context, header backup.Header, w io.Writer) (backup.Totals, error) {
 	t, err := h.backup(ctx, header, w)
 	h.metrics.saved(t, err)

@@ -17,8 +17,8 @@ func wallClock(now func() time.Time) uint64 {
 	return uint64(max(now().UnixMilli(), 0)) //nolint:gosec // not negative
 }
 
-// Offset returns how far a wall clock is ahead of the cluster time of a group that this server leads. wall is in
-// Unix milliseconds. The result is negative if the clock is behind.
+// Offset returns how far a wall clock is ahead of the cluster time of the group g, which this server leads. wall is
+// the time of the wall clock in Unix milliseconds. The result is negative if the wall clock is behind.
 func Offset(g *group.Group, wall uint64) time.Duration {
 	return time.Duration(int64(wall)-int64(g.Now())) * time.Millisecond //nolint:gosec // times in this millennium
 }
@@ -28,7 +28,7 @@ func (h *Host) Wall() uint64 { return wallClock(h.opts.Now) }
 
 // ClockOffset returns how far the wall clock of this node is ahead of the cluster time of group 0. The true value
 // differs from ahead by at most maxError. ClockOffset asks the leader. It returns fault.Unimplemented on a node
-// without data.
+// without data, and fault.Unavailable on a removed server.
 func (h *Host) ClockOffset(ctx context.Context) (ahead, maxError time.Duration, err error) {
 	s, ok := h.replica.(*server)
 	if !ok {

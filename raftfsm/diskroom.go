@@ -40,8 +40,9 @@ func (s *server) writesAllowed(gid uint32) error {
 	return nil
 }
 
-// admitValues returns nil if values of this size can be stored in a group now. It counts the size against the free
-// space of this server (see datadir.Space.Admit). The caller must call the function done after the write.
+// admitValues admits a write of values with the given size in bytes to a group. It counts the size against the free
+// space of this server, and may wait (see datadir.Space.Admit). It returns an error if the values cannot be stored.
+// Otherwise the caller must call the function done after the write.
 func (s *server) admitValues(ctx context.Context, gid uint32, size int) (done func(), err error) {
 	if err := s.writesAllowed(gid); err != nil {
 		return nil, err
@@ -82,10 +83,9 @@ func (s *server) judgeRoom() {
 	}
 }
 
-// lackOfRoom returns an error if a group must be read-only, and nil otherwise. A group is read-only if two
-// conditions are met: the disk of at least one voter is nearly full, and fewer than a majority of the voters have
-// enough free space. A failed voter counts as one without free space. Further writes would fill the disk and stop
-// the group.
+// lackOfRoom returns an error if a group must be read-only, and nil otherwise. A group is read-only if the disk of
+// at least one voter is nearly full, and no majority of the voters has enough free space. A failed voter counts as
+// one without free space. Further writes would fill the disk and stop the group.
 func (s *server) lackOfRoom(gid uint32, servers []raft.Server) *fault.Error {
 	own := s.space.Low()
 	voters, room := 0, 0

@@ -24,9 +24,9 @@ func (f *freshness) verified(sent time.Time) {
 	}
 }
 
-// age returns an upper bound of the age of a replica's state. There are two bounds: the one of f, and groupAge, which
-// the group has computed. age returns the smaller one. If known is false, there is no groupAge. The second result is
-// false if there is no bound at all.
+// age returns an upper bound of the age of a replica's state. It returns the smaller of two bounds: the time since
+// freshUntil, and groupAge, which the group has computed. If known is false, groupAge is not a bound. The second
+// result is false if there is no bound at all.
 func (f *freshness) age(groupAge time.Duration, known bool) (time.Duration, bool) {
 	if at := f.freshUntil.Load(); at != nil {
 		if own := time.Since(*at); !known || own < groupAge {

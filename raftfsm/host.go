@@ -8,8 +8,8 @@
 // The interface replica has two implementations: server, for a node with data, and sidecar, for a node without data.
 // Host creates one of the two. The router sends requests to it.
 //
-// Host.Close ends every goroutine of a Host: the goroutines of its groups, the goroutine that watches free disk space
-// and, on a sidecar, the goroutine that polls servers.
+// Host.Close ends every goroutine of a Host: the goroutines of its groups, and the goroutine that watches the free
+// disk space. On a sidecar, it ends the goroutine that polls servers.
 package raftfsm
 
 import (
@@ -142,7 +142,7 @@ type Host struct {
 	err    error
 }
 
-// Open locks the data directory, reads or creates the identity of the server, and opens its groups. ctx limits only
+// Open locks the data directory, reads or creates the identity of the node, and opens its groups. ctx limits only
 // how long Open takes. A node that forms a cluster alone leads every group when Open returns.
 func Open(ctx context.Context, o Options) (*Host, error) {
 	o = o.withDefaults()

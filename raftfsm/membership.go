@@ -147,8 +147,9 @@ func (m *membership) promise(candidate string) error {
 	})
 }
 
-// Adopt makes this server a permanent member of a cluster at the given epoch. The membership is durable when Adopt
-// returns nil. Adopt returns fault.Invalid if the server belongs to another cluster.
+// Adopt makes this node a permanent member of a cluster. A new member gets the given epoch. If the node is a member
+// already, a server keeps its epoch, and a sidecar adopts a newer one. The membership of a server is durable when
+// Adopt returns nil. Adopt returns fault.Invalid if the node belongs to another cluster.
 func (h *Host) Adopt(cluster string, epoch uint64) error {
 	if h.node.startsEpoch(epoch) {
 		h.router.forgetOwnWrites() // their positions are in the log of an earlier epoch, which may be lost

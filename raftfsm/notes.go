@@ -61,9 +61,9 @@ func (h *Host) NoteNames(ctx context.Context, prefix string) (names []string, er
 	}
 }
 
-// SetNote writes a note if the existing note has the given revision. Revision 0 means that no note with this name may
-// exist. SetNote returns the new revision, or fault.Conflict if the existing revision is another one. It also returns
-// the errors of a strong write.
+// SetNote writes a note if the existing note has the given revision. Revision 0 means that no note with this name
+// may exist. SetNote returns the new revision, or fault.Conflict if the existing revision is a different one. It
+// also returns the errors of a strong write.
 func (h *Host) SetNote(ctx context.Context, name string, value []byte, revision uint64) (uint64, error) {
 	if _, err := h.replica.waitPartitions(ctx); err != nil {
 		return 0, err

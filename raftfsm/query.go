@@ -18,8 +18,8 @@ const (
 	queryList                      // a page of keys
 )
 
-// query is a read of one group, and later its result. It is executed on the local replica, or sent to a server with
-// a replica.
+// query describes a read of one group, and holds its result. It is executed on the local replica, or sent to a
+// server with a replica.
 type query struct {
 	kind          queryKind
 	store         string
@@ -49,7 +49,7 @@ func queryOne(store, key string) *query {
 
 // look executes the query on m at the cluster time now, and stores the result in q. pending is true if the result
 // omits an item that has expired at the time now, but not yet at the cluster time of m. Another reader may still see
-// this item.
+// this item. A strong listing stores no result in this case.
 func (q *query) look(m *kv.Machine, now uint64) (pending bool, err error) {
 	switch q.kind {
 	case queryGet:

@@ -31,8 +31,8 @@ func tombstone(server string) command.Op {
 
 // MarkRemoved permanently records in the group gid that an operator has removed a server. The parameter seen is what
 // Removals returned before the caller decided. If a server has been marked since, MarkRemoved changes nothing and
-// returns fault.Conflict. So of two removals that each relied on the other server, one fails, also if leadership moved
-// between them. MarkRemoved also returns the errors of a strong write.
+// returns fault.Conflict. So if two removals each rely on the server that the other one removes, one of them fails,
+// even if the leader changes in between. MarkRemoved also returns the errors of a strong write.
 func (h *Host) MarkRemoved(ctx context.Context, gid uint32, server string, seen uint64) error {
 	next := command.Op{Kind: command.OpSet, Cond: command.CondAbsent, Store: systemStore, Key: removalsKey,
 		Value: []byte("{}")}

@@ -49,7 +49,7 @@ func (s *Survey) Alone() bool {
 //
 // Rescue returns fault.Unavailable if the server is running, and fault.Corrupt if the directory is damaged. It
 // returns fault.Invalid if the directory belongs to no cluster, if a newer version of Quorate has used it, or if an
-// operator has removed the server from the cluster. It also returns the errors of o.Agree.
+// operator has removed the server. It also returns the errors of o.Agree.
 func Rescue(o RescueOptions) (s Survey, err error) {
 	lock, err := datadir.LockDir(o.Dir)
 	if err != nil {

@@ -26,8 +26,8 @@ const (
 	// MaxRequest, because it may have an operation of that size and always has further fields.
 	maxProposal = MaxRequest + 1<<10
 
-	// itemOverhead is an upper bound, in bytes, of what the encoding of a record or of a remembered result adds to its
-	// strings and its value: kinds, lengths, times and numbers.
+	// itemOverhead is the maximum number of bytes that the encoding of a record or of a remembered result adds to
+	// its strings and its value. These bytes are kinds, lengths, times and numbers.
 	itemOverhead = 64
 )
 
@@ -48,8 +48,8 @@ type Restored struct {
 // If Restore fails later, the error says how many groups are restored. Restore can then be run again. An interrupted
 // restore blocks a new one for ten seconds. Errors:
 //
-//	invalid        the backup is from another program or version, or has another number of partitions, or this node
-//	               has no data
+//	invalid        the backup is from another program or version, or has a different number of partitions, or this
+//	               node has no data
 //	corrupt        the backup is damaged
 //	too_large      the backup has a record that does not fit into a log entry
 //	conflict       another restore is running

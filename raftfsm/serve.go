@@ -131,9 +131,9 @@ func (s *server) serveRoute(r *peercalls.Frame) ([]byte, error) {
 	return peercalls.AppendRoutes(nil, routes), nil
 }
 
-// whole returns nil if data is exactly one request that every replica can apply, and otherwise fault.Invalid,
-// fault.TooLarge, or fault.Corrupt for a step of a restore whose remembered results cannot be decoded. The caller must
-// not propose data for which whole returns an error, because such data could stop all replicas.
+// whole returns nil if data is exactly one request that every replica can apply. Otherwise it returns fault.Invalid
+// or fault.TooLarge. For a step of a restore whose remembered results cannot be decoded, it returns fault.Corrupt.
+// The caller must not propose data for which whole returns an error, because such data could stop all replicas.
 func whole(data []byte) error {
 	if len(data) > maxProposal {
 		return fault.New(fault.TooLarge, "raftfsm.Serve", "a forwarded request is larger than a log entry may be")

@@ -217,8 +217,8 @@ func checkFormats(dir string, id *datadir.Identity, logger *slog.Logger) error {
 	return nil
 }
 
-// memTable returns the size of one group's memtable in bytes: the configured size, or an equal share of
-// defaultMemTable (but at least 1 MiB) if none is configured. Pebble takes this memory from the block cache.
+// memTable returns the size of one group's memtable in bytes. This is the configured size. If none is configured, it
+// is an equal share of defaultMemTable, but at least 1 MiB. Pebble takes this memory from the block cache.
 func memTable(asked uint64, partitions uint32) uint64 {
 	if asked != 0 {
 		return asked
@@ -353,8 +353,8 @@ func (s *server) proposeHere(ctx context.Context, g *group.Group, data group.Enc
 }
 
 // outcomeKnown returns the acknowledgement to use for a request. Usually this is ack. It is Committed instead of
-// Durable if an origin of the group may expire now: an entry in flight could remove the origin of this request. Only
-// the commit then shows whether the request was applied.
+// Durable if an origin of the group may expire now. An entry in flight could then remove the origin of this request.
+// Only the commit then shows whether the request was applied.
 func outcomeKnown(g *group.Group, ack group.Ack) group.Ack {
 	if ack == group.Durable && g.Machine().OriginDue() <= g.Now() {
 		return group.Committed

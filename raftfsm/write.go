@@ -84,8 +84,8 @@ func (r *router) send(ctx context.Context, gid uint32, req *command.Request, ack
 }
 
 // storesValues reports whether a request stores values. A read-only group, whose disks are nearly full, refuses such
-// requests. Locks and the tombstones of removed servers do not count as values: they are small, and an operator must
-// be able to remove a server even if the disk is full.
+// requests. Locks and the tombstones of removed servers do not count as values, because they are small. An operator
+// must be able to remove a server even if the disk is full.
 func storesValues(r *command.Request) bool {
 	for i := range r.Ops {
 		if r.Ops[i].Stores() && r.Ops[i].Store != systemStore &&

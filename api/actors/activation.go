@@ -252,10 +252,11 @@ func (h *Host) retireLocked(a *activation, reason string) {
 	a.queue = nil
 }
 
-// settleLocked is called for a retired activation. While a turn is running, it does nothing. Otherwise it ends the wait
-// in awaitTurns. It also removes the activation if the session of the activation has ended, unless the application is
-// about to deactivate the actor. In the other cases Host.deactivate removes the activation later. Until then the actor
-// is not activated here again, so that no turn runs during its deactivation. The caller holds h.mu.
+// settleLocked continues the end of a retired activation after its last turn. While a turn is running, it does
+// nothing. Otherwise it ends the wait in awaitTurns. It also removes the activation if the session of the
+// activation has ended, unless the application is about to deactivate the actor. If settleLocked does not remove
+// the activation, Host.deactivate removes it later. Until then the actor is not activated here again, so that no
+// turn runs during its deactivation. The caller holds h.mu.
 func (h *Host) settleLocked(a *activation) {
 	if !a.running && !a.leaving && (a.session == "" || a.session != h.session) {
 		h.removeLocked(a)

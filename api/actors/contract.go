@@ -94,8 +94,9 @@ type Carrier interface {
 // Holdings records durably which applications may have actors in memory. The records survive a restart of the node.
 // Implementations are safe for concurrent use.
 type Holdings interface {
-	// Begin records that an application may hold actors. It returns true if that was already recorded: an earlier
-	// process of the node has not deactivated the actors of the application. held is valid even if err is not nil.
+	// Begin records that an application may hold actors. held is true if this was already recorded, because an
+	// earlier process of the node has not deactivated the actors of the application. held is valid even if err is
+	// not nil.
 	Begin(app string) (held bool, err error)
 	// End records that an application holds no actors.
 	End(app string) error
@@ -161,7 +162,7 @@ type Answer struct {
 type Reminder struct {
 	Actor    api.Actor
 	Name     string
-	DueTime  string // of the first tick: RFC 3339, a Go duration or one of ISO 8601; "" = now
+	DueTime  string // of the first tick: RFC 3339, or a Go or ISO 8601 duration; "" = now
 	Period   string // Go or ISO 8601 duration; R{n}/ before an ISO duration = n ticks; "" = one tick
 	TTL      string // time from the first tick to the end; "" = no end
 	Data     json.RawMessage

@@ -114,9 +114,9 @@ func (a *httpApp) Take(ctx context.Context, c *Turn) (Answer, error) {
 // maxFields is the maximum number of headers of an answer.
 const maxFields = atmostonce.DefaultMaxFields
 
-// checked removes from an answer the headers that must not be forwarded, and returns the answer. If err is not nil, it
-// returns err. It returns fault.Corrupt if the answer has an impossible status or too many headers. Every answer is
-// checked, because it may come from a stream or from another node.
+// checked returns an answer without the headers that must not be forwarded. If err is not nil, it returns err. It
+// returns fault.Corrupt if the answer has an impossible status or too many headers. Every answer is checked,
+// because it may come from a stream or from another node.
 func checked(a Answer, err error) (Answer, error) {
 	if err != nil {
 		return Answer{}, err

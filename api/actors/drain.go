@@ -11,10 +11,10 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// drain ends the activations of this host, waits until their running turns have ended, and releases the actors, so
-// that other hosts can activate them. awaitTurns bounds the wait for the turns. If the directory does not
-// answer, drain does not release the actors, and returns false. After a call that has returned true, drain does
-// nothing.
+// drain ends the activations of this host and waits until their running turns have ended. It then releases the
+// actors, so that other hosts can activate them. awaitTurns bounds the wait for the turns. If the directory does
+// not answer, drain does not release the actors, and returns false. If the host has no session, drain only ends the
+// activations, and returns true. After drain has released the actors, further calls do nothing.
 func (h *Host) drain(ctx context.Context) (answered bool) {
 	h.mu.Lock()
 	if h.drained {
@@ -86,13 +86,14 @@ func (h *Host) drainLocked(a *activation) bool {
 	return true
 }
 
-// awaitTurns waits until none of the given retired activations has a running turn. If a turn still runs after the drain
-// timeout of its type, counted from the call of awaitTurns, it cancels the turn and waits at most cancelTime for the
-// end of the turn. These waits add up, because awaitTurns handles the activations one after the other. It returns false
-// if a turn did not end in time. It also returns false if ctx ends first, and then cancels no turn.
+// awaitTurns waits until none of the given retired activations has a running turn. Each turn may take the drain
+// timeout of its type, counted from the call of awaitTurns. After this time, awaitTurns cancels the turn and waits
+// at most cancelTime for its end. These waits add up, because awaitTurns handles the activations one after the
+// other. It returns false if a turn did not end in time. It also returns false if ctx ends first, and then cancels
+// no turn.
 //
-// Only a draining host may call awaitTurns, because such a host activates no actors. The application may continue with
-// a canceled turn. If the host activated the actor again, two turns of the actor could write at the same time.
+// Only a draining host may call awaitTurns, because such a host activates no actors. The application may continue
+// with a canceled turn. If the host activated the actor again, two turns of the actor could write at the same time.
 func (h *Host) awaitTurns(ctx context.Context, all []*activation) (ended bool) {
 	ended = true
 	begun := time.Now()

@@ -5,9 +5,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// maxEarlier is the maximum number of actors in Host.earlier. If the previous process of the node did not end cleanly,
-// the host deactivates each actor in the application before its first activation. Host.earlier has the actors for
-// which this is done. Each takes about 100 bytes.
+// maxEarlier is the maximum number of actors in Host.earlier. If the previous process of the node did not end
+// cleanly, the host deactivates each actor in the application before its first activation. Host.earlier has the
+// actors that were already deactivated in this way. Each takes about 100 bytes.
 const maxEarlier = 100_000
 
 // beginHolding records durably that the application may have actors in memory from now on. It also finds out whether
@@ -36,7 +36,7 @@ func (h *Host) beginHolding() {
 }
 
 // endHolding records durably that the application has no actors in memory. It does nothing if the application may
-// still have some: because a deactivation was not confirmed, or actors of an earlier process were not deactivated.
+// still have some, because a deactivation was not confirmed or actors of an earlier process were not deactivated.
 func (h *Host) endHolding() {
 	h.mu.Lock()
 	clean := h.holding && h.earlier == nil && len(h.kept) == 0 && len(h.actors) == 0

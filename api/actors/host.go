@@ -15,8 +15,8 @@ import (
 	"github.com/quorate/quorate/internal/lifecycle"
 )
 
-// Intervals and timeouts of a host. A lease is valid for leaseTime after the host has sent the request to renew it.
-// Package raftfsm/actors has the rules for leases.
+// Intervals, timeouts and limits of a host. A lease is valid for leaseTime after the host has sent the request to
+// renew it. Package raftfsm/actors has the rules for leases.
 const (
 	renewEvery  = 200 * time.Millisecond
 	leaseTime   = 800 * time.Millisecond
@@ -137,7 +137,8 @@ func (h *Host) run() {
 }
 
 // askConfig requests the configuration of the application until the application answers. It returns false if the
-// application becomes unhealthy or hosts no actors, or if the host closes.
+// application has no configuration endpoint or becomes unhealthy. It also returns false if another connection
+// replaces a, or if the host closes.
 func (h *Host) askConfig(a App) (c Config, ok bool) {
 	said := false
 	for h.life.Err() == nil {
@@ -162,8 +163,8 @@ func (h *Host) askConfig(a App) (c Config, ok bool) {
 	return c, false
 }
 
-// claim registers the application in the directory as a host of the actor types of c. It retries until it succeeds. It
-// returns false if the application becomes unhealthy or the host closes.
+// claim registers the application in the directory as a host of the actor types of c. It retries until it succeeds.
+// It returns false if the application becomes unhealthy, if another connection replaces a, or if the host closes.
 func (h *Host) claim(a App, c Config) bool {
 	said := ""
 	for h.life.Err() == nil {
@@ -355,8 +356,10 @@ func (h *Host) leaveSession() {
 	}
 }
 
-// leased waits until the lease of the host is valid, at most Options.PlaceTime. It returns fault.ActorMoved if the
-// session of the activation a has ended, because another host may then own the actor.
+// leased waits until the lease of the host is valid. It returns fault.Unavailable if that takes longer than
+// Options.PlaceTime. It returns fault.ActorMoved if the activation a is retired or its session has ended, because
+// another host may then own the actor. A reentrant call may continue in a retired activation, because it belongs to
+// a turn that has begun.
 func (h *Host) leased(ctx context.Context, a *activation) error {
 	limit := time.NewTimer(h.parts.PlaceTime)
 	defer limit.Stop()
@@ -583,8 +586,9 @@ func (h *Host) wrote(key api.Actor, epoch uint64, token string, moved bool) {
 	}
 }
 
-// counts returns how many actors of each type are active. Types without active actors have the count 0. Such types are
-// left out if the application is unhealthy or its stream has ended, because this node then does not host them.
+// counts returns how many actors of each type this host owns or is activating. Types without such actors have the
+// count 0. These types are left out if the application is unhealthy or its stream has ended, because this node then
+// does not host them.
 func (h *Host) counts() map[string]int {
 	h.mu.Lock()
 	defer h.mu.Unlock()

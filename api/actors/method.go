@@ -43,7 +43,7 @@ func ParseMethod(escaped string) (string, error) {
 }
 
 // isCallback reports whether an application could read the decoded path of a method as the path of a reminder or a
-// timer. Such a method must be refused, because with it a caller could invent ticks.
+// timer. Such a method must be refused, because a caller could use it to forge ticks.
 func isCallback(path string) bool {
 	parts := strings.FieldsFunc(path, func(r rune) bool { return r == '/' || r == '\\' })
 	if len(parts) < 2 {

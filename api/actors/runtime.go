@@ -92,7 +92,8 @@ func NewRuntime(o Options) *Runtime {
 		pending: map[string]App{}}
 }
 
-// Open makes the Runtime request the actor types of applications, also of those that accepted calls before.
+// Open makes the Runtime request the actor types of applications, including applications that accepted calls before
+// Open.
 func (r *Runtime) Open() {
 	r.mu.Lock()
 	r.opened = true
@@ -146,7 +147,7 @@ func (r *Runtime) Close(ctx context.Context) error {
 	return nil
 }
 
-// each calls f for all hosts concurrently, and waits for the calls. It also prevents that hosts are added later.
+// each calls f for all hosts concurrently, and waits for the calls. Afterwards no hosts can be added.
 func (r *Runtime) each(f func(h *Host)) {
 	r.mu.Lock()
 	r.closed = true
@@ -229,9 +230,9 @@ func (r *Runtime) Do(ctx context.Context, c *Call) (Answer, error) {
 	return answer, nil
 }
 
-// repeat calls an actor as often as the policy of the actor type permits. Without a policy, it calls the actor once.
-// If an earlier attempt may have been executed, an error of the last attempt that denies this is replaced by
-// fault.Indeterminate.
+// repeat calls an actor as often as the policy of the actor type permits. Without a policy, it calls the actor
+// once. If an earlier attempt may have been executed, but the error of the last attempt says that the call was not
+// executed, repeat returns fault.Indeterminate.
 func (r *Runtime) repeat(ctx context.Context, c *Call) (answer Answer, err error) {
 	policy, attempts, doubt := r.options.Policy(c.Actor.Type), 0, false
 	_ = policy.Repeat(ctx, func(ctx context.Context) error {

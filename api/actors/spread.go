@@ -37,9 +37,9 @@ func (p *parting) reason() string {
 // h.mu.
 func (h *Host) givesLocked() bool { return !h.parts.KeepActors && !h.giving && !h.draining }
 
-// adopt activates actors that another host has transferred to this host. Otherwise only the next call of such an actor
-// would activate it. Until then, the host would neither count the actor nor deactivate it when it is idle. adopt does
-// not inform the application, which learns of an actor with its first turn.
+// adopt activates actors that another host has transferred to this host. Without adopt, only the next call of such
+// an actor would activate it. Until then, the host would neither count the actor nor deactivate it when it is idle.
+// adopt does not inform the application, which learns of an actor with its first turn.
 func (h *Host) adopt(all []api.Actor) {
 	slots := make(chan struct{}, parallel)
 	var adopting sync.WaitGroup
@@ -83,9 +83,10 @@ func (h *Host) give(p *Advice) {
 	h.giving = false
 }
 
-// handOver transfers the given actors to the host with the session id target, because an operator wants it. It returns
-// how many of them have moved, and how many stay because they are busy: their running turn lasts longer than partTime.
-// All other actors were not active here. If ctx ends earlier, the transfer continues.
+// handOver transfers the given actors to the host with the session id target, at the request of an operator. It
+// returns how many of them have moved, and how many stay because they are busy: their running turn lasts longer
+// than partTime. All other actors were not active here. If ctx ends earlier, handOver returns fault.Indeterminate,
+// and the transfer continues.
 func (h *Host) handOver(ctx context.Context, keys []api.Actor, target string) (moved, busy int, err error) {
 	type result struct{ moved, busy int }
 	got := make(chan result, 1)
@@ -108,8 +109,8 @@ func (h *Host) handOver(ctx context.Context, keys []api.Actor, target string) (m
 	}
 }
 
-// activeLocked returns those of the given actors that are active here: idle ones, and busy ones, which have a running
-// turn. The caller holds h.mu.
+// activeLocked returns the given actors that are active here: the idle ones, and the busy ones, which have a
+// running turn. The caller holds h.mu.
 func (h *Host) activeLocked(keys []api.Actor) (idle, busy []*activation) {
 	for _, key := range keys {
 		switch a := h.actors[key]; {
@@ -123,12 +124,12 @@ func (h *Host) activeLocked(keys []api.Actor) (idle, busy []*activation) {
 	return idle, busy
 }
 
-// partLocked begins to transfer actors to another host. The caller holds h.mu. It must then release h.mu and pass the
-// result to transfer.
+// partLocked begins to transfer actors to another host. The caller holds h.mu. It must then release h.mu and pass
+// the result to transfer.
 //
 // Idle actors are transferred at once. An actor with a running turn is transferred when the turn has ended, and its
-// waiting calls continue at the new owner. A transfer never ends a turn: if it lasts longer than partTime, the actor
-// stays.
+// waiting calls continue at the new owner. A transfer never ends a turn. If a turn lasts longer than partTime, the
+// actor stays.
 //
 // A transfer neither loses nor repeats a turn:
 //
@@ -182,8 +183,9 @@ func (h *Host) transfer(p *parting) (moved, stayed int) {
 	return moved + len(last), stayed
 }
 
-// chooseLocked returns at most p.Give actors that can be transferred. It prefers idle actors, which have no running
-// turn. If these are too few, it adds busy ones. The caller holds h.mu.
+// chooseLocked returns at most p.Give actors that can be transferred. It prefers actors without a turn in the last
+// quietTime. If these are too few, it adds other idle actors, and then busy actors, which have a running turn. The
+// caller holds h.mu.
 func (h *Host) chooseLocked(p *Advice) (idle, busy []*activation) {
 	now := time.Since(h.begun)
 	var recent []*activation
@@ -225,8 +227,8 @@ func received(c <-chan *activation) (all []*activation) {
 	}
 }
 
-// partedLocked is called when a turn has ended. If a transfer waits for this activation, it retires the activation and
-// returns true. An actor with timers stays, unless an operator moves it. The caller holds h.mu.
+// partedLocked retires the activation a and returns true if a transfer waits for the end of its turn. It is called
+// when a turn has ended. An actor with timers stays, unless an operator moves it. The caller holds h.mu.
 func (h *Host) partedLocked(a *activation) bool {
 	p := a.parts
 	if p == nil || len(a.timers) > 0 && !p.to.Keep {

@@ -123,8 +123,8 @@ const opTimer = "actors.Timer"
 // errInactive means that the actor is not active on this node.
 var errInactive = fault.New(fault.ActorMoved, opTimer, "the actor is not active on this node")
 
-// changeTimer executes a call that changes the timers of an actor of this host. It returns fault.Denied if the call is
-// not from the application of the actor. If it must set a timer and this host does not own the actor, it returns
+// changeTimer executes a call that changes the timers of an actor of this host. It returns fault.Denied if the call
+// is not from the application of the actor. If the call sets a timer and another host owns the actor, it returns
 // fault.ActorMoved.
 func (h *Host) changeTimer(ctx context.Context, target api.App, c *Call) (Answer, error) {
 	if c.Caller.App != target {

@@ -29,7 +29,7 @@ func appendHeader(b []byte, h http.Header) []byte {
 }
 
 // maxWireFields is the maximum number of headers that a node accepts in a call or an answer from another node. A
-// node never sends as many, because it has a lower limit for the headers that it receives from applications.
+// node never sends more, because it has a lower limit for the headers that it receives from applications.
 const maxWireFields = 10_000
 
 func readHeader(r *lenprefix.Reader) http.Header {

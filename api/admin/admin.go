@@ -60,10 +60,11 @@ type Node interface {
 	// Apps lists every application that the node knows of, in order of application and node.
 	Apps(ctx context.Context) ([]schema.AppInstance, error)
 	// TransferLeader transfers leadership of a group to the node with the id to. If to is empty, it chooses a voter
-	// that keeps up with the log. If this node does not lead the group, the error is fault.NotLeader. Its key is the
-	// node id of the leader, if one is known. The handler of the admin socket then asks the leader.
+	// that keeps up with the log. If this node does not lead the group, the error is fault.NotLeader. The key of
+	// this error is the node id of the leader, if one is known. The handler of the admin socket then sends the
+	// request to the leader.
 	TransferLeader(ctx context.Context, group uint64, to string) (schema.TransferResult, error)
-	// CompareReplicas compares the states of all replicas of a group now, and changes none. It takes up to 18 seconds.
+	// CompareReplicas compares the states of all replicas of a group, and changes none. It takes up to 18 seconds.
 	// If this node does not lead the group, the error is fault.NotLeader.
 	CompareReplicas(ctx context.Context, group uint64) (schema.Comparison, error)
 	Backups

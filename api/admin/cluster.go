@@ -42,13 +42,13 @@ type Request struct {
 // Cluster gives access to the status and the admin API of every node of the cluster. Implementations are safe for
 // concurrent use. All errors are *fault.Error.
 type Cluster interface {
-	// ClusterStatus returns the status of all nodes that gossip knows. It asks them concurrently and waits at most
-	// two seconds for each. A node that does not answer has an error instead of a status.
+	// ClusterStatus returns the status of all nodes that gossip knows. It requests their status concurrently and
+	// waits at most two seconds for each node. A node that does not answer has an error instead of a status.
 	ClusterStatus(ctx context.Context) (schema.ClusterStatus, error)
-	// Forward sends a request to the admin API of the node with the id node, and returns the body of the answer. The
-	// node may be this node. It carries only the requests that NewRemoteHandler serves. The errors of the other node
-	// keep their code and their hint. It returns fault.NotFound if gossip does not know the node, and
-	// fault.Unavailable if the node cannot be reached.
+	// Forward sends a request to the admin API of the node with the id node, and returns the body of the answer.
+	// The node may be this node. Forward carries only the requests that NewRemoteHandler serves. The errors of the
+	// other node keep their code and their hint. Forward returns fault.NotFound if gossip does not know the node,
+	// and fault.Unavailable if the node cannot be reached.
 	Forward(ctx context.Context, node string, r Request) ([]byte, error)
 }
 

@@ -19,8 +19,8 @@ const (
 
 	// maxItems bounds a write of configuration items, in bytes.
 	maxItems = 32 << 20
-	// itemsTime bounds a request for configuration items. It is longer than that of other requests, because one
-	// request may read or write all items of a store.
+	// itemsTime bounds a request for configuration items. It is longer than the limit of other requests, because
+	// one request may read or write all items of a store.
 	itemsTime = 30 * time.Second
 	// ItemsTime is the timeout of clients for a request for configuration items.
 	ItemsTime = itemsTime + (RequestTime - answerTime)

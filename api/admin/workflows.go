@@ -52,8 +52,8 @@ type Workflows interface {
 	RerunWorkflow(ctx context.Context, r schema.WorkflowRerun) (schema.WorkflowChanged, error)
 }
 
-// numberOf returns the number with the given name in a query, or otherwise if there is none. It returns fault.Invalid
-// unless the number is from 0 to highest.
+// numberOf returns the number with the given name in a query. If there is none, it returns the value of the
+// parameter otherwise. It returns fault.Invalid unless the number is from 0 to highest.
 func numberOf(op string, q url.Values, name string, otherwise, highest int) (int, error) {
 	text := q.Get(name)
 	if text == "" {
@@ -144,8 +144,8 @@ func (h *handler) rerunWorkflow(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// steer decodes the body of a request, which may have an input, and calls apply with it. It answers the request with
-// the result of apply.
+// steer decodes the body of a request, calls apply with the decoded body, and answers the request with the result
+// of apply. The body may have up to maxInput bytes, because it may contain the input of a workflow.
 func (h *handler) steer(w http.ResponseWriter, r *http.Request, op string, body any,
 	apply func(ctx context.Context, body any) (any, error)) {
 	if err := decodeUpTo(w, r, op, body, maxInput); err != nil {

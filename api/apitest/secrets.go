@@ -75,8 +75,8 @@ func (m memorySecrets) Bulk(context.Context, map[string]string) (map[string]map[
 
 func (m memorySecrets) Close() error { return nil }
 
-// versions is a store with versions of secrets. Version 1 answers with metadata of the request, and version 9 does not
-// exist.
+// versions is a store with versions of secrets. A read of version 1 returns metadata of the request. Version 9 does
+// not exist.
 type versions struct{ memorySecrets }
 
 func (v versions) Get(ctx context.Context, name string, metadata map[string]string) (map[string]string, error) {

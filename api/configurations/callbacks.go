@@ -35,9 +35,10 @@ const (
 	callbackTime   = time.Minute            // limit of one call
 )
 
-// SubscribeCallback starts a subscription that calls the application for each change, and returns its id. If there is
-// already a subscription to the same keys with the same metadata, the call renews or replaces it, and the earlier id
-// becomes invalid. A subscription lasts until UnsubscribeCallback is called or the node stops.
+// SubscribeCallback starts a subscription that calls the application for each change, and returns its id. There may
+// already be a subscription to the same keys with the same metadata. The call then renews or replaces that
+// subscription, and the earlier id becomes invalid. A subscription lasts until UnsubscribeCallback is called or the
+// node stops.
 func (c *Service) SubscribeCallback(ctx context.Context, r Request) (string, error) {
 	if _, failure := c.store(r.Store); failure != nil {
 		return "", failure

@@ -180,8 +180,8 @@ func errStopping(store string) *api.Error {
 		fault.New(fault.Unavailable, "configurations.Subscribe", "the node stops"))
 }
 
-// identicalTo returns the other HTTP subscriptions with the identity of one. It returns none for a gRPC subscription.
-// The caller holds s.mu.
+// identicalTo returns the other HTTP subscriptions that have the same identity as the subscription one. It returns
+// none for a gRPC subscription. The caller holds s.mu.
 func (s *subscriptions) identicalTo(one *Stream) (found []*Stream) {
 	for _, other := range s.open {
 		if other != one && one.protocol == subscribedHTTP && other.protocol == one.protocol &&
@@ -254,8 +254,8 @@ const (
 func (s *Stream) Overflow() context.Context { return s.current.Overflow() }
 
 // next waits for changes and returns them. If the component of the store was replaced, next subscribes to the new
-// component. It then returns the deletions in between, and the current items. If changes were dropped because too many
-// waited, a gRPC client gets an error, and a callback gets the current items.
+// component. It then returns the deletions in between, and the current items. If changes were dropped because too
+// many waited, a gRPC subscription gets an error, and an HTTP subscription gets the current items.
 func (s *Stream) next(ctx context.Context) ([]configuration.Item, error) {
 	for {
 		items, err := s.current.Next(ctx)
@@ -301,7 +301,7 @@ func (s *Stream) next(ctx context.Context) ([]configuration.Item, error) {
 	}
 }
 
-// expect records which keys exist. The subscription then reports their deletion, also after an overflow.
+// expect records which keys exist. The subscription then reports their deletion, even after an overflow.
 func (s *Stream) expect() {
 	s.known = map[string]bool{}
 	for _, key := range s.current.Present() {

@@ -291,9 +291,9 @@ func freePlace(places, taken []box) (free box, ok bool) {
 // other end. The best positions are closer to the caller, so that the labels of the two directions do not overlap.
 func alongCurve() []float64 { return []float64{0.35, 0.25, 0.45, 0.18, 0.55, 0.65, 0.75, 0.82} }
 
-// arrow draws one edge between two applications. The line is a curve, so that calls in both directions have separate
-// lines. Its width grows with the rate of calls. The result shown is the text of the label, and places are the
-// positions where the label may be.
+// arrow draws one edge between two applications. The line is a curve, so that calls in both directions have
+// separate lines. The width of the line grows with the rate of calls. The result shown is the text of the label,
+// and places are the positions where the label may be.
 func arrow(c *call, from, to box) (line html, shown string, places []box) {
 	class, end := html("edge"), html("arrow")
 	shown = number(c.All) + "/s"

@@ -18,7 +18,8 @@ type Blocks interface {
 	ReleaseLock(ctx context.Context, r schema.LockReleaseRequest) (schema.LockStatus, error)
 	// ConfigurationStores returns the names of the configuration stores of this node.
 	ConfigurationStores() []string
-	// ConfigurationItems returns all items of a configuration store if keys is nil.
+	// ConfigurationItems returns the items of a configuration store that have the given keys. If keys is nil, it
+	// returns all items.
 	ConfigurationItems(ctx context.Context, store string, keys []string) ([]configurations.Change, error)
 }
 
@@ -58,7 +59,8 @@ func leaseLeft(l *schema.LockStatus) string {
 	return age(time.Duration(*l.LeftMS) * time.Millisecond)
 }
 
-// releaseForm renders the form that releases a lock, if the lock still has the token on the page.
+// releaseForm renders the form that releases a lock. A submitted form fails if the lock no longer has the token on
+// the page.
 func (r *request) releaseForm(l *schema.LockStatus) html {
 	return h(`<form method="post" action="/locks/release">%%%%%<button class="danger" data-confirm="%">`+
 		`Release</button></form>`, r.csrf(), hidden("store", l.Store), hidden("prefix", l.Prefix),

@@ -45,7 +45,8 @@ func (r *request) callFilter() api.CallFilter {
 	return f
 }
 
-// followCalls follows the calls of the node that the page selects, and the state of the cluster.
+// followCalls follows the API requests of this node that match the filter of the page, and the state of the
+// cluster.
 func followCalls(r *request) (news <-chan struct{}, closed func(), err error) {
 	changed := make(chan struct{}, 1)
 	w, err := r.console.config.Calls.Watch(r.callFilter(), changed)

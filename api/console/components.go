@@ -25,7 +25,8 @@ func componentsBody(r *request) (html, error) {
 			merge(bindings))), nil
 }
 
-// componentTable has one line for each component. Identical components of several nodes share one line.
+// componentTable renders a table with one line for each component. Identical components of several nodes share one
+// line.
 func componentTable(s *Snapshot) html {
 	nodes := map[schema.NodeComponent][]html{}
 	var list []schema.NodeComponent

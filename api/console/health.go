@@ -202,8 +202,8 @@ func (s *Snapshot) leaderChanges(group uint64) (n int) {
 	return n
 }
 
-// backupAlerts returns the problems with the backups of the cluster. Without any backup it returns none, because
-// backups are optional.
+// backupAlerts returns the problems with the backups of the cluster. If no backup was ever written and none has
+// failed, it returns none, because backups are optional.
 func (s *Snapshot) backupAlerts() (out []alert) {
 	var b schema.Backups
 	for _, m := range s.Members {

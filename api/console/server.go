@@ -313,7 +313,7 @@ func (c *Console) stream(r *request, p page) {
 	}
 }
 
-// pause waits until an open page may be updated again. It returns false if the page was closed.
+// pause waits until an open page may be updated again. It returns false if the page or the console was closed.
 func (c *Console) pause(ctx context.Context) bool {
 	t := time.NewTimer(updateEach)
 	defer t.Stop()

@@ -124,8 +124,8 @@ func oldest(g *schema.TopicGroupStatus) string {
 	return age(time.Duration(g.OldestAgeMS) * time.Millisecond)
 }
 
-// topic shows one of the topics in list with its groups and, on request, its messages. err is the error if there is no
-// list.
+// topic shows one of the topics in list with its groups and, on request, its messages. err is not nil if the list
+// could not be read.
 func (r *request) topic(ctx context.Context, pubsub, topic string, list []schema.TopicStatus, err error) html {
 	title := "Topic " + topic
 	n := slices.IndexFunc(list, func(t schema.TopicStatus) bool { return t.PubSub == pubsub && t.Topic == topic })
@@ -254,8 +254,8 @@ func shownData(m *schema.TopicMessage) string {
 	return cutData(string(v), whole, maxMessage)
 }
 
-// cutData returns first, the first part of some data. If the whole data has more than limit bytes, it appends the size
-// of the whole.
+// cutData returns the text in first, which shows the beginning of some data. whole is the size of all the data in
+// bytes. If whole is more than limit, cutData appends this size.
 func cutData(first string, whole, limit int) string {
 	if whole <= limit {
 		return first

@@ -189,8 +189,8 @@ func tryForm(a *attempt, addresses []ownAPI) html {
 		hidden("kind", a.kind), choose("As application", "app", a.app, apps), joined(inputs))
 }
 
-// runForm renders the button that sends the composed request. In a read-only console, only requests of the kind get
-// have it.
+// runForm renders the button that sends the composed request. In a read-only console, it renders the button only
+// for requests of the kind get.
 func (r *request) runForm(a *attempt) html {
 	if a.kind != "get" && !r.console.config.Write {
 		return dim(readOnlyText)

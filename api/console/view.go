@@ -17,13 +17,13 @@ type Member struct {
 // Cluster describes a cluster, transfers leadership between its nodes, and compares its replicas. Implementations are
 // safe for concurrent use.
 type Cluster interface {
-	// Members returns every known node with its view, the answering node first, then by id. It asks all nodes at once
-	// and waits at most until ctx ends.
+	// Members returns every known node with its view. The node with this console comes first, and the others follow
+	// in order of their ids. Members requests the views of all nodes concurrently and waits at most until ctx ends.
 	Members(ctx context.Context) []Member
-	// TransferLeader asks a node that leads a group to transfer leadership to the node with the id to. If to is empty,
-	// the leader chooses.
+	// TransferLeader makes the leader of a group transfer leadership to the node with the id to. The parameter
+	// leader is the node id of the leader. If to is empty, the leader chooses.
 	TransferLeader(ctx context.Context, leader string, group uint64, to string) (schema.TransferResult, error)
-	// CompareReplicas asks a node that leads a group to compare the states of all replicas.
+	// CompareReplicas makes the leader of a group compare the states of all replicas.
 	CompareReplicas(ctx context.Context, leader string, group uint64) (schema.Comparison, error)
 }
 

@@ -123,8 +123,9 @@ func (w *watcher) latest() *Snapshot {
 	return w.last
 }
 
-// poll returns the newest snapshot if it is younger than maxAge. Otherwise it requests a new snapshot from all nodes
-// and returns the new one.
+// poll returns the newest snapshot if it is younger than maxAge. Otherwise it requests a new snapshot from all
+// nodes and returns the new one. If ctx is canceled or no node is known, it returns the earlier snapshot, if there
+// is one.
 func (w *watcher) poll(ctx context.Context, maxAge time.Duration) *Snapshot {
 	w.polling.Lock()
 	defer w.polling.Unlock()

@@ -28,7 +28,8 @@ type reminderMessage interface {
 	GetData() []byte
 }
 
-// reminderOf converts a request. Applications get the data, which are bytes, as a base64 string.
+// reminderOf converts a request to an actors.Reminder. It encodes the data bytes as a JSON string with base64 text,
+// which applications receive.
 func reminderOf(in reminderMessage) (actors.Reminder, error) {
 	out := actors.Reminder{Actor: api.Actor{Type: in.GetActorType(), ID: in.GetActorId()}, Name: in.GetName(),
 		DueTime: in.GetDueTime(), Period: in.GetPeriod(), TTL: in.GetTtl()}
@@ -40,8 +41,8 @@ func reminderOf(in reminderMessage) (actors.Reminder, error) {
 	return out, fault.Wrap(err, "grpc.reminderOf", "the data cannot be encoded")
 }
 
-// reminderData converts the stored data of a reminder to a BytesValue. As in Dapr, if data is a base64 string, the
-// BytesValue has the decoded bytes. For any other JSON value, it has the text of the value.
+// reminderData converts the stored data of a reminder to a BytesValue, or returns nil if there is no data. As in
+// Dapr, the BytesValue has the decoded bytes if data is a base64 string. Otherwise it has the JSON text of data.
 func reminderData(data json.RawMessage) (*anypb.Any, error) {
 	if len(data) == 0 {
 		return nil, nil
@@ -109,7 +110,8 @@ func (s *actorMethods) ListActorReminders(ctx context.Context,
 	return &runtimev1.ListActorRemindersResponse{Reminders: list}, nil
 }
 
-// reminderMemory is the number of bytes that are reserved for a listed reminder, beside its texts and its data.
+// reminderMemory is the number of bytes that are reserved for each listed reminder, in addition to its strings and
+// its data.
 const reminderMemory = 256
 
 // listReminders reads reminders page by page with the function read. It reserves memory for each page before it reads
@@ -161,8 +163,8 @@ func remindersTooLarge(a api.Actor) error {
 		Message: "the reminders need more than " + strconv.Itoa(largeList) + " bytes (" + remedy + ")"}
 }
 
-// UnregisterActorRemindersByType removes all reminders of one actor. If the request has no actor id, it removes those
-// of all actors of the type.
+// UnregisterActorRemindersByType removes all reminders of one actor. If the request has no actor id, it removes the
+// reminders of all actors of the type.
 func (s *actorMethods) UnregisterActorRemindersByType(ctx context.Context,
 	in *runtimev1.UnregisterActorRemindersByTypeRequest) (*runtimev1.UnregisterActorRemindersByTypeResponse, error) {
 	err := s.actors.RemoveReminders(ctx, api.Actor{Type: in.GetActorType(), ID: in.GetActorId()})

@@ -167,8 +167,8 @@ func (a *actorStream) ask(ctx context.Context, request func(id string) *toApp) (
 }
 
 // send sends a message to the application. It returns when ctx ends, even if the application reads nothing. If the
-// application does not take the message within the stall timeout, send ends the stream, because no other message could
-// be sent either.
+// application does not receive the message within the stall timeout, send ends the stream. Otherwise the stream
+// would stay blocked for all other messages.
 func (a *actorStream) send(ctx context.Context, m *toApp) error {
 	select {
 	case a.sending <- struct{}{}:

@@ -127,8 +127,8 @@ func (c *core) bulk(
 	return out, err
 }
 
-// hold replaces the reservation of a call. It reserves memory for an answer with at most size bytes, and releases the
-// memory that the call has reserved earlier.
+// hold replaces the reservation of a call. It first releases the memory that the call has reserved earlier, and
+// then reserves memory for an answer with at most size bytes.
 func (c *core) hold(ctx context.Context, size int64) error {
 	a := arrivalOf(ctx)
 	if c.answers == nil || a == nil {
@@ -142,8 +142,8 @@ func (c *core) hold(ctx context.Context, size int64) error {
 	return nil
 }
 
-// extend reserves memory for a further part of an answer, with size bytes. The call keeps the memory that it has
-// reserved earlier.
+// extend reserves memory for the next part of an answer, which has size bytes. The call also keeps the memory that
+// it has reserved earlier.
 func (c *core) extend(ctx context.Context, size int64) error {
 	a := arrivalOf(ctx)
 	if c.answers == nil || a == nil {
@@ -158,8 +158,9 @@ func (c *core) extend(ctx context.Context, size int64) error {
 	return nil
 }
 
-// room reserves size bytes for an answer without an earlier reservation. It waits while the budget is exhausted. If
-// other answers wait already and the total would exceed maxAnswers bytes, it returns fault.Overloaded.
+// room reserves size bytes for an answer without an earlier reservation. It waits while the budget is exhausted. It
+// returns fault.Overloaded if other answers are already waiting and the total size of all waiting answers would
+// exceed maxAnswers.
 func (c *core) room(ctx context.Context, a *answer, size int64) error {
 	if a.share.TryAdd(size) {
 		return nil
@@ -183,7 +184,7 @@ func (a *answer) end() {
 }
 
 // marshal returns the encoded message as several buffers. It does not copy the data of a frame or the value of a
-// GetStateResponse. grpc-go calls sent.Put for each buffer that was sent.
+// GetStateResponse. grpc-go calls sent.Put for each piece of the data that was sent.
 func (a *answer) marshal() (mem.BufferSlice, error) {
 	if f, ok := a.message.(*frame); ok {
 		return a.cut(nil, f.data, nil), nil
@@ -211,7 +212,8 @@ func (a *answer) marshalValue(g *runtimev1.GetStateResponse) (mem.BufferSlice, e
 	return a.cut(protowire.AppendVarint(head, uint64(len(g.GetData()))), g.GetData(), rest), nil
 }
 
-// cut returns a message as buffers: head, then data in pieces of answerPiece bytes or more, then rest.
+// cut returns a message as buffers: head, then data in pieces, then rest. A piece has at least answerPiece bytes,
+// unless data is shorter.
 func (a *answer) cut(head, data, rest []byte) mem.BufferSlice {
 	out := mem.BufferSlice{mem.SliceBuffer(head)}
 	a.pieces.Store(int64(max(len(data)/answerPiece, 1)))

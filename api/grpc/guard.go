@@ -19,7 +19,7 @@ import (
 // keyToken is the metadata key of the API token.
 const keyToken = "dapr-api-token"
 
-// reflectionServices is the beginning of the full names of the methods of all versions of the reflection service.
+// reflectionServices is the prefix of the full method names in all versions of the reflection service.
 const reflectionServices = "/grpc.reflection."
 
 // isOpen reports whether calls of a method need no token. This is true only for the health service. The full method

@@ -25,8 +25,8 @@ type daprMethods struct {
 	unimplemented
 }
 
-// unimplemented has all methods of Dapr's service, and refuses each call. Only methods that no building block has are
-// called: Go prefers the methods of the blocks, because they are embedded one level less deeply.
+// unimplemented has all methods of Dapr's service, and refuses each call. A method of a building block takes
+// precedence over the method of unimplemented, because building blocks are embedded one level less deeply.
 type unimplemented struct {
 	runtimev1.UnimplementedDaprServer
 }

@@ -285,8 +285,8 @@ func (r *receiver) end() error {
 		"cardinality violation: received multiple request messages for non-client-streaming RPC")
 }
 
-// unpack decompresses a message if it is compressed. It returns data itself if the message is not compressed, and
-// together with each error.
+// unpack decompresses a message if it is compressed. It returns data itself if the message is not compressed, or if
+// there is an error.
 func (r *receiver) unpack(flag byte, data *[]byte) (*[]byte, error) {
 	if flag == 0 {
 		return data, nil
@@ -383,8 +383,8 @@ func (r *receiver) decode(data []byte, m any) error {
 	return nil
 }
 
-// writes has the methods that write the items of their messages to a state store. For these, the memory budget
-// measures how fast the node executes them, as described at admission.Share.Work.
+// writes is the set of methods that write the items of their messages to a state store. The memory budget measures
+// how fast the node executes these methods (see admission.Share.Work).
 var writes = map[string]bool{
 	runtimev1.Dapr_SaveState_FullMethodName:                    true,
 	runtimev1.Dapr_DeleteBulkState_FullMethodName:              true,
@@ -455,8 +455,8 @@ func dropped(method string, err error) error {
 	return api.Overloaded(err) // a read, which the client can repeat
 }
 
-// received returns the gRPC error for a call whose message could not be received, and counts the call as refused. It
-// does not count calls that the client cancelled, nor late messages, which tooLate has already counted.
+// received returns the gRPC error for a call whose message could not be received, and counts the call as refused.
+// It does not count calls that the client cancelled, or late messages, which tooLate has already counted.
 func (s *Server) received(ctx context.Context, method string, err error) error {
 	if err == nil {
 		return nil
@@ -478,7 +478,7 @@ type guardedStream struct {
 }
 
 // RecvMsg implements grpc.ServerStream. If the server closes while the call waits for its first message, RecvMsg
-// returns an error with which clients repeat the call at another node.
+// returns an error that makes clients retry the call on another node.
 func (s *guardedStream) RecvMsg(m any) error {
 	err := s.from.receive(m)
 	if s.keep == nil || err == nil && s.reflection {

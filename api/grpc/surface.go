@@ -14,11 +14,11 @@ import (
 	"github.com/quorate/quorate/api"
 )
 
-// ownServices is the beginning of the full names of the methods that Quorate has and Dapr does not have.
+// ownServices is the prefix of the full names of the methods that only Quorate has.
 const ownServices = "/quorate.runtime.v1."
 
-// served returns an Unimplemented error if the Configuration resource disables a method of the services of Quorate or
-// Dapr. It returns nil for all other methods: those of applications, of health checks and of reflection.
+// served returns an Unimplemented error if the Configuration resource disables a method of the services of Quorate
+// or Dapr. It returns nil for enabled methods, and for all methods of applications, health checks and reflection.
 func (s *Server) served(method string) error {
 	name, ours := strings.CutPrefix(method, "/"+runtimev1.Dapr_ServiceDesc.ServiceName+"/")
 	if own, ok := strings.CutPrefix(method, ownServices); ok {

@@ -82,8 +82,8 @@ func errClosing() error {
 	return status.Error(codes.Unavailable, "the node is stopping")
 }
 
-// ended converts the error of a call that waited. If the wait ended because the server closes, ended returns an error
-// with which clients repeat the call at another node, unless the call has stored a change.
+// ended converts the error of a call that waited. If the wait ended because the server closes, ended returns an
+// error that makes clients retry the call on another node, unless the call may have stored a change.
 func (s *hubServer) ended(ctx context.Context, err error) error {
 	if err != nil && s.life.Err() != nil && ctx.Err() == nil && api.AsError(err).Kind != api.Indeterminate {
 		return errClosing()
@@ -91,8 +91,9 @@ func (s *hubServer) ended(ctx context.Context, err error) error {
 	return refusal(err, codes.Unknown, codes.Unknown)
 }
 
-// created converts the error of a call that creates an instance. It works like ended, except that it does not make
-// clients repeat the call if the instance may exist. Otherwise a client could create a second instance.
+// created converts the error of a call that creates an instance. err must not be nil. Like ended, created does not
+// make clients retry a call that may have created the instance, because they could create a second one. missing and
+// invalid are the codes for refusal.
 func (s *hubServer) created(ctx context.Context, err error, missing, invalid codes.Code) error {
 	if s.life.Err() != nil && ctx.Err() == nil && api.AsError(err).Kind != api.Indeterminate {
 		return errClosing()
@@ -252,8 +253,8 @@ func (s *hubServer) CompleteOrchestratorTask(ctx context.Context,
 	return s.CompleteWorkflowTask(ctx, in)
 }
 
-// maxLost bounds how much of an answer that exceeds a limit is read, as a multiple of the limit. If the payload is
-// even larger, the fields after it, such as the completion token, stay unknown.
+// maxLost limits how much is read of an answer that is too large, as a multiple of the size limit. If the payload
+// is even larger, the fields after it, such as the completion token, stay unknown.
 const maxLost = 8
 
 // lost returns a function that handles an answer of a worker that exceeds a limit. It returns nil if method takes no

@@ -59,9 +59,9 @@ func sameOrigin(origin string, r *http.Request) bool {
 	return ok && scheme == want && strings.EqualFold(host, r.Host)
 }
 
-// allowOrigin sets the response headers that let a web page of the given origin read the answer. If the request is a
-// CORS preflight, allowOrigin answers it and returns true. This happens before the token is checked, because browsers
-// send preflights without a token.
+// allowOrigin sets the response headers that let a web page of the given origin read the answer. If the request is
+// a CORS preflight, allowOrigin answers it and returns true. A preflight needs no token, because browsers send
+// preflights without one.
 func allowOrigin(p *reply, r *http.Request, origin string) (answered bool) {
 	h := p.Header()
 	h["Access-Control-Allow-Origin"] = []string{origin}

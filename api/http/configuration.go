@@ -44,7 +44,8 @@ func configurationPath(u *url.URL) (store, second string, err error) {
 	return store, second, err
 }
 
-// configurationRequest decodes everything of a request except its body. The query parameter key may be repeated.
+// configurationRequest decodes the path, the query and the headers of a request. The query parameter key may be
+// repeated.
 func configurationRequest(r *http.Request) (c configurations.Request, err error) {
 	if c.Store, _, err = configurationPath(r.URL); err != nil {
 		return c, err

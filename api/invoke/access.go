@@ -81,7 +81,7 @@ func newAccessOperation(o component.AccessOperation) accessOperation {
 	return out
 }
 
-// patternParts splits the path of a rule into parts in lower case. It drops empty parts and ".".
+// patternParts splits the path of a rule into parts in lower case. It drops parts that are empty or ".".
 func patternParts(name string) []string {
 	void := func(part string) bool { return part == "" || part == "." }
 	return slices.DeleteFunc(strings.Split(strings.ToLower(name), "/"), void)

@@ -190,8 +190,9 @@ func (x *External) proxied(u *url.URL) bool {
 	return err == nil && proxy != nil && strings.HasPrefix(proxy.Scheme, "http")
 }
 
-// call sends a request to the server. It returns fault.Unavailable if the server cannot be reached, and fault.Timeout
-// if the call ended before that.
+// call sends a request to the server. It returns fault.Unavailable if the server cannot be reached, and
+// fault.Timeout if the call ended before the server was reached. It returns fault.Corrupt for an invalid answer,
+// and fault.Indeterminate if the answer is missing.
 func (x *External) call(in *Inbound) (Answer, error) {
 	r := in.Request
 	r.URL = x.url(in)

@@ -286,8 +286,9 @@ func (a *attempts) measure() bool {
 	return true
 }
 
-// choose returns the instance for the next attempt. If attempts.again has already chosen an instance, choose returns
-// that one. Otherwise it picks an instance that this call has not tried yet, or any instance if all were tried.
+// choose returns the instance for the next attempt. If attempts.again has already chosen an instance, choose
+// returns this instance. Otherwise it picks an instance that this call has not tried yet, or any instance if all
+// were tried.
 func (a *attempts) choose(ctx context.Context) (*discovery.Lease, error) {
 	if a.external != nil {
 		return a.external.lease(), nil
@@ -414,7 +415,7 @@ const (
 	drainTime = time.Second
 )
 
-// discard closes the body of an answer. It first reads a short body, so that the connection can be kept.
+// discard closes the body of an answer. It first reads a short body, so that the connection can be reused.
 func discard(r *http.Response) {
 	if r.ContentLength >= 0 && r.ContentLength <= drainSize {
 		t := time.AfterFunc(drainTime, func() { _ = r.Body.Close() }) // ends CopyN

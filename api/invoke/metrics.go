@@ -78,8 +78,8 @@ const (
 // invokeLabels are the labels of the calls of one application to another.
 type invokeLabels struct{ hop, source, target string }
 
-// invokeSeries are the time series of the calls with the same labels. They are kept, because finding a time series
-// takes longer than counting a call.
+// invokeSeries are the time series of the calls with the same labels. They are cached, because finding a time
+// series takes longer than counting a call.
 type invokeSeries struct {
 	inFlight prometheus.Gauge
 	duration prometheus.Observer

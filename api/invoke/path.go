@@ -68,11 +68,11 @@ func Escape(text string) string {
 	return b.String()
 }
 
-// ParseMethod parses the escaped path of a method and removes dot segments (RFC 3986, 5.2.4). It rejects paths that an
-// application may interpret differently from the access rules. Such paths contain a raw '?', '#' or space, a control
-// character (escaped or not), or an unusual dot segment. A dot segment is unusual if it is escaped, has parameters or
-// is next to a backslash. ParseMethod also rejects a path that does not begin with a slash, that has an invalid escape
-// sequence, or that becomes "/" when its dot segments are removed.
+// ParseMethod parses the escaped path of a method and removes dot segments (RFC 3986, 5.2.4). It rejects paths that
+// an application may interpret differently from the access rules. Such paths contain a raw '?', '#' or space, a
+// control character (escaped or not), or an unusual dot segment. A dot segment is unusual if it is escaped, has
+// parameters or is next to a backslash. ParseMethod also rejects a path that does not begin with a slash or has an
+// invalid escape sequence. Finally, it rejects a path that becomes "/" when its dot segments are removed.
 func ParseMethod(escaped string) (MethodPath, error) {
 	switch {
 	case !strings.HasPrefix(escaped, "/"):
@@ -134,10 +134,10 @@ func removeDotSegments(path string) string {
 	return "/" + strings.Join(out, "/")
 }
 
-// MethodURL returns a URL for the path m. net/http sends m.Path unchanged, with one exception: it would take the first
-// segment of a path that begins with two slashes for a host. MethodURL puts such a path into URL.RawPath, where it
-// must escape the bytes that net/url does not accept. If mark is true, the URL has a question mark even if query is
-// empty.
+// MethodURL returns a URL for the path m. net/http sends m.Path unchanged, with one exception. If a path begins
+// with two slashes, net/http would interpret its first segment as a host. MethodURL puts such a path into
+// URL.RawPath, where it must escape the bytes that net/url does not accept. If mark is true, the URL has a question
+// mark even if query is empty.
 func MethodURL(m MethodPath, query string, mark bool) *url.URL {
 	u := &url.URL{Path: m.Decoded, RawQuery: query, ForceQuery: mark}
 	if strings.HasPrefix(m.Path, "//") {

@@ -62,7 +62,8 @@ func everyReading(path string, allowed func(parts []string) bool) bool {
 	return true
 }
 
-// ambiguities counts what servers read differently in a decoded path: separators, parameters and empty segments.
+// ambiguities counts the elements of a decoded path that servers interpret differently: separators, parameters and
+// empty segments.
 func ambiguities(parts []string) (n int) {
 	for i, part := range parts {
 		if part == "" && i < len(parts)-1 {

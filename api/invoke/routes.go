@@ -21,9 +21,9 @@ type Places interface {
 	Settling(app api.App) bool
 }
 
-// Carrier sends a call to the Callee of another node. Carry returns fault.Unavailable if that node cannot be reached,
-// and fault.Timeout if the call ended before that. All other errors are those of Callee.Take, or the codes corrupt and
-// indeterminate for a missing or invalid answer.
+// Carrier sends a call to the Callee of another node. Carry returns fault.Unavailable if that node cannot be
+// reached, and fault.Timeout if the call ended before that node was reached. If the answer is missing or invalid,
+// it returns fault.Indeterminate or fault.Corrupt. All other errors are those of Callee.Take.
 type Carrier interface {
 	Carry(at *discovery.Instance, in *Inbound) (Answer, error)
 }

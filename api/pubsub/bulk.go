@@ -48,8 +48,8 @@ func (p *Partial) Error() string {
 // MaxEntries is the largest number of entries of a bulk.
 const MaxEntries = 10_000
 
-// maxFilled limits the entries of a bulk request, multiplied by the metadata pairs of the request. Each entry gets a
-// copy of these pairs. Without the limit, a small request could take much memory.
+// maxFilled is the maximum product of the entries and the metadata pairs of a bulk request. Each entry gets a copy
+// of these pairs. Without the limit, a small request could take much memory.
 const maxFilled = 100_000
 
 // PublishBulk publishes several messages. It first checks the component and the topic, and then calls the function

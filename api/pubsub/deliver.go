@@ -281,8 +281,8 @@ func (r *reader) decide(ctx context.Context, d *pubsub.Delivery, begin func()) (
 	return path, verdict, err
 }
 
-// attempts calls deliver, and repeats the call according to the policy of the component. If the policy has no timeout,
-// each call may take handlerTime.
+// attempts calls deliver, and repeats the call according to the policy of the component. If the policy has no
+// timeout, each call may take at most handlerTime.
 func (r *reader) attempts(ctx context.Context, deliver func(context.Context) error) (err error) {
 	p := r.policy(r.instance.Name)
 	final := error(nil) // the error of a delivery that is not repeated
@@ -406,7 +406,8 @@ func (r *reader) runBulk(receiving, working context.Context) error {
 	return nil
 }
 
-// gather receives further messages until the batch is full or the time r.sub.await is over, and appends them to list.
+// gather receives further messages and appends them to list. It returns when the batch is full, the messages have
+// at least maxBytesInFlight bytes, the time r.sub.await is over, or the broker fails.
 func (r *reader) gather(ctx context.Context, list []pubsub.Delivery) []pubsub.Delivery {
 	ctx, cancel := context.WithTimeout(ctx, r.sub.await)
 	defer cancel()

@@ -107,7 +107,7 @@ func (s *Subscription) route(ctx context.Context, e *Event) (path string, found 
 	return "", false, nil
 }
 
-// value returns what rules see: the CloudEvent as values of Go. As in Dapr, rules of a raw bulk subscription see the
+// value returns what rules see: the CloudEvent as Go values. As in Dapr, rules of a raw bulk subscription see the
 // payload as a string.
 func (s *Subscription) value(e *Event) (any, error) {
 	if s.raw && s.bulk > 0 {
@@ -120,15 +120,15 @@ func (s *Subscription) value(e *Event) (any, error) {
 	return out, nil
 }
 
-// Sent must be called when the event is on its way to the client of a stream. The next event of the stream is
-// delivered only after that call.
+// Sent lets the next event of a stream be delivered. The target must call it when it has sent this event to the
+// client of the stream.
 func (e *Event) Sent() { e.sent() }
 
 // noParent is the traceparent of an event without one.
 const noParent = "00-00000000000000000000000000000000-0000000000000000-00"
 
-// Trace returns the traceparent and the tracestate of the event. If the event has no valid traceparent, Trace returns
-// one with only zeros, and no tracestate. Publishers may set any text.
+// Trace returns the traceparent and the tracestate of the event. Publishers may set any text. If the event has no
+// valid traceparent, Trace returns one with only zeros, and no tracestate.
 func (e *Event) Trace() (parent, state string) {
 	for _, name := range []string{"traceparent", "traceid"} {
 		if parent = e.fields.text(name); isTraceparent(parent) {

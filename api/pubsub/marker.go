@@ -59,7 +59,8 @@ func committedMarker(key string, event []byte) string {
 const (
 	// doubtTime is the time after the publish to the internal topic at which an event without a marker is given up.
 	doubtTime = 10 * time.Second
-	// minDoubt is how long a relay waits at least. The clock of the node that published the event may be slow.
+	// minDoubt is the minimum time that a relay waits for a marker. Without it, the relay would give events up too
+	// early if the clock of the node that published the event is slow.
 	minDoubt = time.Second
 	// firstLook and lastLook are the shortest and the longest pause of a relay that waits for a marker.
 	firstLook = 2 * time.Millisecond
@@ -96,8 +97,8 @@ func mark(store *state.Instance, metadata map[string]string, messages []pubsub.M
 	return nil
 }
 
-// errForeign is why a message of an internal topic is not an event of an outbox. Any program with access to the broker
-// can send such a message.
+// errForeign is the error for a message of an internal topic that is not an event of an outbox. Any program with
+// access to the broker can send such a message.
 type errForeign struct{ reason string }
 
 // Error returns the reason.
@@ -156,8 +157,8 @@ func (m *markers) discard(ctx context.Context, events []pubsub.Message) {
 	_ = m.create(context.WithoutCancel(ctx), ids...)
 }
 
-// create gives events up: it creates their markers with the value markerDiscarded. It returns fault.Conflict if one of
-// them has a marker already.
+// create gives events up by creating their markers with the value markerDiscarded. It returns fault.Conflict if one
+// of the events has a marker already.
 func (m *markers) create(ctx context.Context, ids ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, markerTime)
 	defer cancel()
@@ -207,8 +208,8 @@ func (m *markers) committed(ctx context.Context, e *marked) (bool, error) {
 	}
 }
 
-// read returns whether an event has a marker, and whether the marker is of its transaction. It returns errForeign if
-// the marker is of another event with the same id.
+// read reports whether an event has a marker, and whether the marker belongs to the transaction of the event. It
+// returns errForeign if the marker belongs to another event with the same id.
 func (m *markers) read(ctx context.Context, e *marked) (found, committed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, markerTime)
 	defer cancel()

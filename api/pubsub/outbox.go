@@ -15,7 +15,8 @@ import (
 
 var _ api.Topics = (*Service)(nil)
 
-// Outbox implements api.Topics. There are three ways to publish the events:
+// Outbox prepares the events of a transaction for publishing. It implements api.Topics. There are three ways to
+// publish the events:
 //
 //   - If the store and the broker can take part in one transaction, the transaction publishes them itself, atomically.
 //   - If only the store can, the transaction writes them to the internal topic of the outbox. A relay of the
@@ -143,7 +144,7 @@ func (s *Service) outboxMessages(i *pubsub.Instance, o *state.Outbox, changes []
 }
 
 // wrapChange returns a CloudEvent with a value that a transaction sets, and the id of the event. As in Dapr, the
-// metadata of the operation become attributes of the event, except data, id, topic and pubsubname.
+// metadata of the operation become attributes of the event, except data, data_base64, id, topic and pubsubname.
 func (e *envelope) wrapChange(c *api.Change) (data []byte, id string, err error) {
 	id = outboxPrefix + newID()
 	kind := c.ContentType

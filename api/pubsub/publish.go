@@ -192,8 +192,8 @@ func (s *Service) message(i *pubsub.Instance, topic string, p *Payload, t *trace
 	return m, nil
 }
 
-// send publishes messages with the retries and the timeout of the component's policy. It calls failed for each message
-// that the broker refused. If failed is nil, one refused message is the failure of the whole request.
+// send publishes messages with the retries and the timeout of the component's policy. It calls failed for each
+// message that the broker refused. If failed is nil, one refused message makes the whole request fail.
 func (s *Service) send(ctx context.Context, i *pubsub.Instance, topic string, messages []pubsub.Message,
 	metadata map[string]string, failed func(pubsub.Failure)) *api.Error {
 	start := time.Now()

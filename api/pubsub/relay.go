@@ -258,11 +258,11 @@ func (s *Subscriber) settle(ctx context.Context, from pubsub.Subscription, d *pu
 	}
 }
 
-// forwardSome publishes the received events, and settles them. If ctx ends, it continues for up to settleTime, unless
-// the Subscriber cancels its deliveries.
+// forwardSome publishes the received events, and settles them. If ctx ends, it continues for up to settleTime,
+// unless the Subscriber cancels its deliveries.
 //
-// A broker may publish an event although it has refused an earlier one of the request. So each request has at most one
-// event of a sequence. The next event of the sequence is published by a later request.
+// A broker may publish an event although it has refused an earlier event of the same request. So each request has
+// at most one event of a sequence. The next event of the sequence is published by a later request.
 func (s *Subscriber) forwardSome(ctx context.Context, r *relay, from pubsub.Subscription, list []pubsub.Delivery,
 	warn func(what string, err error)) {
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))

@@ -84,8 +84,8 @@ func NewSubscriber(o SubscriberOptions) *Subscriber {
 	return s
 }
 
-// Open starts the declared subscriptions. It also starts a goroutine that asks the application for its subscriptions
-// and starts them.
+// Open starts the declared subscriptions. It also starts a goroutine that requests the subscriptions of the
+// application and starts them.
 func (s *Subscriber) Open(declared []Definition) {
 	s.mu.Lock()
 	s.declared = declared
@@ -150,7 +150,8 @@ func (s *Subscriber) Close(ctx context.Context) error {
 	return err
 }
 
-// run starts and ends subscriptions and relays, so that those run that are wanted. It returns after Close is called.
+// run starts and ends subscriptions and relays, so that exactly the wanted ones run. It returns after Close is
+// called.
 func (s *Subscriber) run() {
 	defer s.reconcile(nil)
 	defer s.reconcileRelays(nil)
@@ -249,8 +250,9 @@ func (s *Subscriber) similar(name string) string {
 	return "correct pubsubname, or declare the component; quorate stores lists components"
 }
 
-// discover asks the application once each time that it becomes ready, if there is a component. If the application
-// does not answer, the subscriptions of its previous list remain.
+// discover requests the list of subscriptions from the application, once each time that the application becomes
+// ready. It does nothing if there is no pub/sub component. If the application does not answer, the subscriptions of
+// its previous list remain.
 func (s *Subscriber) discover() {
 	ready := s.ready()
 	s.mu.Lock()
@@ -357,8 +359,9 @@ func (s *Subscriber) reconcile(goal []*Subscription) {
 // a delivery forever, and other changes, or the next attempt to join the group, wait for the end.
 const drainTime = 30 * time.Second
 
-// start runs a subscription until its function end is called. If the subscription fails, start tries again after a
-// pause, without limit. It logs a reason once, until the subscription has received or fails for another reason.
+// start runs a subscription until the function end of the result is called. If the subscription fails, start tries
+// again after a pause, without limit. It logs a reason once, until the subscription has received or fails for
+// another reason.
 func (s *Subscriber) start(sub *Subscription, i *pubsub.Instance) *running {
 	receiving, end := context.WithCancel(s.life)
 	working, cut := context.WithCancel(s.work)
@@ -492,8 +495,9 @@ func (s *Subscriber) streamed(sub *Subscription) (*pubsub.Instance, error) {
 	return i, nil
 }
 
-// permitted returns an error if the scopes of the component forbid the application to use the topic of a subscription,
-// or to publish to its dead-letter topic. An application publishes there when it drops messages.
+// permitted returns an error if the scopes of the component forbid the application to use the topics of a
+// subscription. The application must be allowed to subscribe to the topic, and to publish to the dead-letter topic.
+// An application publishes there when it drops messages.
 func (s *Subscriber) permitted(i *pubsub.Instance, sub *Subscription) error {
 	switch app := s.o.App.ID; {
 	case !i.Topics.MaySubscribe(app, sub.Topic):

@@ -41,7 +41,7 @@ func (p *Policy) Repeat(ctx context.Context, attempt func(context.Context) error
 }
 
 // RepeatWrite is Repeat for an operation that changes something. If the outcome of any attempt is unknown and no
-// attempt succeeds, it returns fault.Indeterminate, because the error of the last attempt covers only this attempt.
+// attempt succeeds, it returns fault.Indeterminate. The error of the last attempt covers only this attempt.
 func (p *Policy) RepeatWrite(ctx context.Context, attempt func(context.Context) error) error {
 	unknown := false
 	err := p.Repeat(ctx, func(ctx context.Context) error {

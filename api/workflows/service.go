@@ -142,7 +142,8 @@ func (s *Service) Start(ctx context.Context, r *StartRequest) (string, error) {
 
 func startFailed(name string) string { return "error starting workflow '" + api.Shorten(name) + "': " }
 
-// ValidPublicID reports whether a start over Dapr's API may use id: at most MaxPublicID letters, digits, - and _.
+// ValidPublicID reports whether a start over Dapr's API may use id. A valid id has at most MaxPublicID characters,
+// which are letters, digits, - or _.
 func ValidPublicID(id string) bool {
 	return len(id) <= MaxPublicID && strings.IndexFunc(id, func(c rune) bool {
 		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '_' && c != '-'

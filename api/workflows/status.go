@@ -14,7 +14,8 @@ func StatusText(s protos.OrchestrationStatus) string {
 	return strings.TrimPrefix(s.String(), "ORCHESTRATION_STATUS_")
 }
 
-// Properties returns what Dapr's API shows of an instance beside its status. A property that is not set is absent.
+// Properties returns the properties that Dapr's API shows of an instance in addition to its status. A property that
+// is not set is absent.
 func Properties(s *protos.WorkflowState) map[string]string {
 	const prefix = "dapr.workflow."
 	out := map[string]string{}

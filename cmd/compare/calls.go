@@ -120,7 +120,8 @@ func startApplication() (*application, error) {
 
 func (a *application) end() { _ = a.server.Close() }
 
-// callQuorate returns an opener that starts a node and calls the application beside it. For title, see findQuorate.
+// callQuorate returns an opener that starts a node and calls the application beside it. See findQuorate for the
+// parameter title.
 func callQuorate(title string) opener {
 	return func(ctx context.Context, s *settings, dir string) (store, error) {
 		f, c, err := forwardingNode(ctx, title, s, dir)
@@ -150,7 +151,7 @@ func forwardingNode(ctx context.Context, title string, s *settings, dir string) 
 }
 
 // callQuorateElsewhere starts two nodes and calls the application of one node through the other node. So each call
-// passes through both nodes. For title, see findQuorate.
+// passes through both nodes. See findQuorate for the parameter title.
 func callQuorateElsewhere(title string) opener {
 	return func(ctx context.Context, s *settings, dir string) (store, error) {
 		f, c, err := forwardingNode(ctx, title, s, dir)
@@ -173,8 +174,8 @@ func callQuorateElsewhere(title string) opener {
 	}
 }
 
-// nginxConfig makes nginx listen on the first port and forward all requests to the second one. It keeps the
-// connections on both sides open.
+// nginxConfig makes nginx listen on the port in its first format argument, and forward all requests to the port in
+// its second format argument. nginx keeps the connections on both sides open.
 const nginxConfig = `daemon off;
 worker_processes 2;
 pid nginx.pid;

@@ -19,8 +19,8 @@ type daprd struct {
 	conns   []client
 }
 
-// redisComponent is a component file that makes a Redis server the state store of daprd. The values are the port of
-// Redis and further metadata.
+// redisComponent is a component file that makes a Redis server the state store of daprd. Its format arguments are
+// the port of Redis and further metadata.
 const redisComponent = `apiVersion: dapr.io/v1alpha1
 kind: Component
 metadata: {name: statestore}
@@ -41,7 +41,8 @@ func actorStore(dir, port string) (resources string, err error) {
 		`, {name: actorStateStore, value: "true"}`), 0o600)
 }
 
-// startDaprd starts a sidecar without a control plane. The parameter component is the text of a component; "" = none.
+// startDaprd starts a sidecar without a control plane. The parameter component is the text of a component, or ""
+// for none.
 func startDaprd(s *settings, dir, component string, args ...string) (*daprd, error) {
 	program, p, err := find("daprd", s.daprd, dir)
 	if err != nil {

@@ -261,7 +261,8 @@ func (a *dueApp) expect(run, n int) {
 	a.run, a.at, a.left, a.done = strconv.Itoa(run), make([]time.Time, n), n, make(chan struct{})
 }
 
-// arrive records the first delivery of the job or reminder with a name. Names are the run and a number: RUN-NUMBER.
+// arrive records the first delivery of the job or reminder with a name. A name consists of the run and a number:
+// RUN-NUMBER.
 func (a *dueApp) arrive(name string, at time.Time) {
 	run, number, _ := strings.Cut(name, "-")
 	i, err := strconv.Atoi(number)
@@ -293,15 +294,15 @@ func (a *dueApp) wait(ctx context.Context, limit time.Duration) error {
 	}
 }
 
-// arrivals returns the arrival time of each job or reminder of the turn. All of them must have arrived.
+// arrivals returns the arrival time of each job or reminder of the current run. All of them must have arrived.
 func (a *dueApp) arrivals() []time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.at
 }
 
-// dueQuorate returns an opener that starts n nodes, each with an instance of the application. For title, see
-// findQuorate.
+// dueQuorate returns an opener that starts n nodes, each with an instance of the application. See findQuorate for
+// the parameter title.
 func dueQuorate(title string, n int) opener {
 	return func(ctx context.Context, s *settings, dir string) (store, error) {
 		program, p, err := findQuorate(title, s, dir)

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// etcdTool is an etcd cluster that etcd's own load program "benchmark" measures. Of all clients, this program gives
-// etcd the highest rates.
+// etcdTool is an etcd cluster that etcd's own load program "benchmark" measures. etcd reaches its highest rates
+// with this program.
 type etcdTool struct {
 	*etcd
 	program string

@@ -113,7 +113,7 @@ func (p *processes) kill(process int) error {
 	return nil
 }
 
-// restart starts a killed process with the same arguments. Its output is added to its log file.
+// restart starts a killed process with the same arguments. The output is appended to the log file of the process.
 func (p *processes) restart(process int) error { return p.all[process].Start() }
 
 // leader implements failing. It queries the first node for the leader of the first group. It returns an error until
@@ -129,8 +129,8 @@ func (q *quorate) leader(ctx context.Context) (int, error) {
 	return quorateLeader(status)
 }
 
-// quorateLeader returns the number of the node that leads the first group, from 0. It returns an error if no leader is
-// known or a server lags.
+// quorateLeader returns the number of the node that leads the first group, counted from 0. It returns an error if
+// no leader is known or a server lags.
 func quorateLeader(s schema.NodeStatus) (int, error) {
 	if len(s.Groups) == 0 || s.Groups[0].Leader == "" || !s.Groups[0].Writes {
 		return 0, errors.New("quorate: no leader is known")

@@ -77,8 +77,8 @@ func openJetStream(title string, n int, always bool) opener {
 	}
 }
 
-// writeNATSConfigs writes a configuration file for each server into dir. clients and peers have the ports of each
-// server for clients and for the other servers.
+// writeNATSConfigs writes a configuration file for each server into dir. The parameter clients has the port of each
+// server for clients, and peers has its port for the other servers.
 func writeNATSConfigs(dir string, clients, peers []string, always bool) (files []string, err error) {
 	sync := ""
 	if always {

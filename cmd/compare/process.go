@@ -36,7 +36,7 @@ func (p *processes) start(name, program string, args ...string) error {
 	return p.add(name, c, c.Start)
 }
 
-// startNode starts a node of Quorate, which runs until end is called. more are additional arguments.
+// startNode starts a node of Quorate, which runs until end is called. The parameter more has additional arguments.
 func (p *processes) startNode(n *launcher.Node, more ...string) error {
 	return p.add(n.ID, &n.Process, func() error { return n.Start(more...) })
 }
@@ -131,8 +131,8 @@ func freePorts(n int) ([]string, error) {
 	return out, err
 }
 
-// find returns the absolute path of a program. It also returns the processes of the system name, whose new directory
-// is below dir. It returns a *missingError if the program is not found.
+// find returns the absolute path of a program. It also returns an empty *processes for the system with the given
+// name, and creates the directory of the system below dir. It returns a *missingError if the program is not found.
 func find(name, program, dir string) (path string, p *processes, err error) {
 	path, err = exec.LookPath(program)
 	if err != nil {

@@ -192,8 +192,8 @@ func (p *sidecarPublisher) publish(ctx context.Context, topic string, message []
 	return err
 }
 
-// newSidecars returns the broker of sidecars whose application is the inbox. nodes are the addresses of their HTTP
-// APIs.
+// newSidecars returns a broker that consists of sidecars. The application of each sidecar is the inbox. The
+// parameter nodes has the addresses of the HTTP APIs of the sidecars.
 func newSidecars(p *processes, title, text string, box *inbox, app *http.Server, nodes []string) *broker {
 	var conns []publisher
 	return &broker{processes: p, title: title, text: text, inbox: box,
@@ -206,8 +206,8 @@ func newSidecars(p *processes, title, text string, box *inbox, app *http.Server,
 		}}
 }
 
-// topicsQuorate returns an opener that starts n nodes, each with an instance of the application. For title, see
-// findQuorate.
+// topicsQuorate returns an opener that starts n nodes, each with an instance of the application. See findQuorate
+// for the parameter title.
 func topicsQuorate(title string, n int) opener {
 	return func(ctx context.Context, s *settings, dir string) (store, error) {
 		program, p, err := findQuorate(title, s, dir)
@@ -230,7 +230,8 @@ func topicsQuorate(title string, n int) opener {
 	}
 }
 
-// redisTopics is a component file that makes a Redis server the broker of daprd. The value is the port of Redis.
+// redisTopics is a component file that makes a Redis server the broker of daprd. Its format argument is the port of
+// Redis.
 const redisTopics = `apiVersion: dapr.io/v1alpha1
 kind: Component
 metadata: {name: ` + brokerName + `}

@@ -39,8 +39,8 @@ func findQuorate(title string, s *settings, dir string) (program string, p *proc
 	return find(title, name, dir)
 }
 
-// openQuorate returns an opener that starts a cluster of n nodes and waits until all nodes vote. For title, see
-// findQuorate.
+// openQuorate returns an opener that starts a cluster of n nodes and waits until all nodes vote. See findQuorate
+// for the parameter title.
 func openQuorate(title string, n int) opener {
 	return func(ctx context.Context, s *settings, dir string) (store, error) {
 		program, p, err := findQuorate(title, s, dir)

@@ -196,7 +196,7 @@ func (silent) Warnf(string, ...any)  {}
 func (silent) Error(...any)          {}
 func (silent) Errorf(string, ...any) {}
 
-// workflowsQuorate returns an opener that starts one node and a worker. For title, see findQuorate.
+// workflowsQuorate returns an opener that starts one node and a worker. See findQuorate for the parameter title.
 func workflowsQuorate(title string) opener {
 	return func(ctx context.Context, s *settings, dir string) (store, error) {
 		program, p, err := findQuorate(title, s, dir)
@@ -217,8 +217,8 @@ func workflowsQuorate(title string) opener {
 	}
 }
 
-// workflowsDaprd starts Dapr and a worker. Dapr is a sidecar, a placement server, a scheduler and a Redis server that
-// does not sync its writes.
+// workflowsDaprd starts Dapr and a worker. Dapr consists of a sidecar, a placement server, a scheduler and a Redis
+// server that does not sync its writes.
 func workflowsDaprd(ctx context.Context, s *settings, dir string) (store, error) {
 	d, err := startDapr(s, dir, 1)
 	if err != nil {

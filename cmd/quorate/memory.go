@@ -9,9 +9,9 @@ import (
 	"github.com/KimMachineGun/automemlimit/memlimit"
 )
 
-// The default memory limit of the process is the lower of two values: the memory of the machine times shareOfMachine,
-// and the memory limit of the cgroup times shareOfCgroup. The rest of the machine's memory is for the application and
-// other programs.
+// The default memory limit of the process is the lower of two values. One is the memory of the machine times
+// shareOfMachine, and the other is the memory limit of the cgroup times shareOfCgroup. The rest of the machine's
+// memory is for the application and other programs.
 const (
 	shareOfCgroup  = 0.9
 	shareOfMachine = 0.5

@@ -21,8 +21,8 @@ type Direction struct{ Input, Output bool }
 // Given reports whether the component sets a direction.
 func (d Direction) Given() bool { return d.Input || d.Output }
 
-// ParseDirection parses "input", "output", or both words separated by a comma. It ignores case. An empty text gives
-// the zero value. Any other text is fault.Invalid.
+// ParseDirection parses "input", "output", or both words separated by a comma. It ignores case. It returns the zero
+// value for an empty text, and fault.Invalid for any other text.
 func ParseDirection(text string) (Direction, error) {
 	var d Direction
 	if text == "" {

@@ -9,8 +9,8 @@ import (
 // maxFlawed is the maximum number of keys that a Flaws logs.
 const maxFlawed = 100
 
-// Flaws logs items that a store cannot deliver as they are. It logs no key twice, because a subscription reads its
-// items again and again. NewFlaws creates a Flaws. It is safe for concurrent use.
+// Flaws logs items that a store cannot deliver as they are. It logs each key at most once, because a subscription
+// reads its items repeatedly. NewFlaws creates a Flaws. It is safe for concurrent use.
 type Flaws struct {
 	log  *slog.Logger
 	mu   sync.Mutex

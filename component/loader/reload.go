@@ -101,9 +101,9 @@ func content(s *component.Spec) component.Spec {
 	return c
 }
 
-// carry adds the component of the previous set to the new set if the configuration of u is unchanged. If it has
-// changed and the component would lose what it holds, carry keeps the component and records a failure. Otherwise it
-// returns false, and the caller opens the component.
+// carry adds the component of the previous set to the new set and returns true if the configuration of u is
+// unchanged. If the configuration has changed and the component would lose its data, carry also keeps the
+// component, records a failure and returns true. Otherwise it returns false, and the caller opens the component.
 func (p *opening) carry(u *unit) bool {
 	if !p.old.has(u) {
 		return false
@@ -140,9 +140,10 @@ func (p *opening) takeOver(u *unit) {
 	e.list(p.set, u)
 }
 
-// movesActors returns an error if the document of u moves the actor state: another store gets it, or the store that
-// has it loses it or changes its type or version. Each version of a type may have tables of its own. Without this
-// check, the actors would lose their state.
+// movesActors returns an error if the document of u would move the actor state. One case is that u claims the actor
+// state of another store. The other case is that u is the store with the actor state, and gives up the claim or
+// changes its type or version. Each version of a type may have tables of its own. Without this check, the actors
+// would lose their state.
 func (p *opening) movesActors(u *unit) error {
 	now := p.options.actors
 	switch {

@@ -133,8 +133,9 @@ func (s *Set) Statuses() []component.Status {
 	return out
 }
 
-// Documents returns the documents of a kind that apply to this node, in the order of the files. The loader has checked
-// component documents completely, and only the header of documents of other kinds.
+// Documents returns the documents of a kind that apply to this node, in the order of the files. The loader has
+// checked documents of the kinds Component, HTTPEndpoint and Subscription completely. Of other documents, it has
+// checked only the header, and the secret scopes of a Configuration.
 func (s *Set) Documents(kind component.Kind) []component.Document {
 	return slices.Clone(s.documents[kind])
 }

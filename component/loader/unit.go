@@ -83,8 +83,8 @@ func (u *unit) logger(l *slog.Logger) *slog.Logger {
 // typ returns the type in lower case.
 func (u *unit) typ() string { return strings.ToLower(u.spec.Type) }
 
-// late adds a hint how to raise initTimeout if err was caused by this timeout. The context bounded has the timeout;
-// ctx is its parent.
+// late returns fault.Timeout, with a hint to raise initTimeout, if the timeout of the context bounded has caused
+// err. Otherwise it returns err. ctx is the parent of bounded.
 func (u *unit) late(ctx, bounded context.Context, err error) error {
 	if err == nil || ctx.Err() != nil || !errors.Is(bounded.Err(), context.DeadlineExceeded) {
 		return err

@@ -137,7 +137,7 @@ func (in *input) deliver(s *eventStream, event *components.ReadResponse) {
 	_ = s.acknowledge(ack.GetMessageId(), ack) // if it fails, the process delivers the event again
 }
 
-// close stops the input. Until ctx ends, it waits for the events in progress and their acknowledgements. Then it
+// close stops the input, and waits for the events in progress and their acknowledgements. If ctx ends first, close
 // cancels them.
 func (in *input) close(ctx context.Context) error {
 	in.mu.Lock()

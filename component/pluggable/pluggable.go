@@ -8,8 +8,9 @@
 //
 // To add a building block, add a file with its service, its Init and its calls; see secrets.go, the smallest one.
 //
-// Goroutines: those of a gRPC connection for each open component, and one while it connects. A started input has one
-// for its stream, and one for each event in progress. A subscription has one for its stream. Close ends them.
+// Each open component has the goroutines of a gRPC connection, and another goroutine while it connects. A started
+// input has one goroutine for its stream, and one for each event in progress. A subscription has one for its
+// stream. Close ends these goroutines.
 package pluggable
 
 import (

@@ -74,8 +74,8 @@ func (b *broker) greet(ctx context.Context, c *session) error {
 func (b *broker) Abilities() pubsub.Abilities { return pubsub.Abilities{TTL: b.ttl} }
 
 // merge merges metadata of a client, and omits the names that only the node may use. A client must not forge the id
-// or the key of a message. Of several pairs with the same name, the last one counts. The map has room for the names
-// of the node.
+// or the key of a message. Of several pairs with the same name, the last one counts. The returned map has room for
+// the names that the node adds.
 func merge(parts ...map[string]string) map[string]string {
 	size := 3
 	for _, part := range parts {

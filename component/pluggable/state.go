@@ -411,9 +411,9 @@ func (s transactional) Transact(ctx context.Context, r state.TransactRequest) (s
 	return s.transact(ctx, op, ops, r.Consistency, r.Metadata)
 }
 
-// operations checks the operations of a request, and returns the operations to send. It replaces a write whose expiry
-// time has passed by a removal. It does not replace a write that must create its key, because a removal cannot have
-// this condition.
+// operations checks the operations of a request, and returns the operations to send. It replaces a write with a
+// removal if the expiry time of the write has passed. It does not replace a write that must create its key, because
+// a removal cannot have this condition.
 func (s *store) operations(ctx context.Context, op, requestID string, ops []state.Operation) ([]state.Operation,
 	error) {
 	if err := s.gate.Enter(ctx, op); err != nil {
@@ -568,8 +568,8 @@ func etag(text string) *components.Etag {
 }
 
 // options returns the options of a write. A conditional write has first-write concurrency, because many components
-// otherwise ignore the ETag. An unconditional one has not, because some components then refuse to delete without an
-// ETag.
+// otherwise ignore the ETag. An unconditional write does not have it, because some components would then refuse a
+// removal without an ETag.
 func options(o *state.Operation, c state.Consistency) *components.StateOptions {
 	out := &components.StateOptions{Consistency: level(c)}
 	if outside.Conditional(o) {

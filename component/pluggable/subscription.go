@@ -164,8 +164,8 @@ func (m *member) accept(s *pullStream, in *components.PullMessagesResponse) erro
 	return nil
 }
 
-// name identifies the message over several deliveries, as far as the process tells. It is empty if the id of the
-// message is too long to be kept.
+// name returns an id that identifies the message in several deliveries. This is the id of the CloudEvent, or
+// otherwise the id that the process has given the message. name returns "" if the id is longer than maxMessageID.
 func (d *delivery) name() string {
 	name := cmp.Or(d.ID, d.id)
 	if len(name) > maxMessageID {
@@ -174,9 +174,9 @@ func (d *delivery) name() string {
 	return name
 }
 
-// messageOf returns the message of a delivery, without the metadata that metadataOf has added. If the other metadata
-// exceeds a limit, the message has none, and notice says why. ttlInSeconds does not count, because metadataOf may
-// have added it to the largest metadata of a publisher.
+// messageOf returns the message of a delivery, without the metadata that metadataOf has added. If the other
+// metadata exceeds a limit, the message has none, and notice says why. ttlInSeconds does not count, because
+// metadataOf may have added it to metadata that already had the maximum size.
 func messageOf(in *components.PullMessagesResponse) (out pubsub.Message, notice string) {
 	meta := in.GetMetadata()
 	out = pubsub.Message{Data: in.GetData(), ContentType: in.GetContentType(), ID: meta[metaID], Key: meta[metaKey]}
@@ -305,7 +305,8 @@ func (m *member) DeadLetter(ctx context.Context, d *pubsub.Delivery, topic strin
 }
 
 // Close implements pubsub.Subscription. It ends the sending side of the stream first, so that the process reads all
-// acknowledgements. When the process ends the stream, it releases the deliveries that are not settled.
+// acknowledgements. If the process does not end the stream within leaveTime, Close cancels the stream. The end of
+// the stream releases the deliveries that are not settled.
 func (m *member) Close() {
 	m.mu.Lock()
 	m.closed = true

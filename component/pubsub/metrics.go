@@ -10,8 +10,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Metrics are the metrics of all brokers of a process. They are safe for concurrent use. Label values are from bounded
-// sets: component names, outcomes and fault codes. Topics are no labels, because applications invent them.
+// Metrics are the metrics of all brokers of a process. They are safe for concurrent use. Label values are from
+// bounded sets: component names, outcomes and fault codes. Topics are not labels, because applications can use any
+// number of topics.
 type Metrics struct {
 	published  *prometheus.CounterVec
 	duration   *prometheus.HistogramVec

@@ -56,8 +56,8 @@ type Failure struct {
 	Err   error
 }
 
-// AllFailed returns the error of a request of which all messages have failed. failures must not be empty. The error is
-// that of a message that may have been published, if there is one, and otherwise that of the first message.
+// AllFailed returns the error for a request whose messages have all failed. failures must not be empty. AllFailed
+// returns the error of a message that may have been published, if there is one, and otherwise the first error.
 func AllFailed(failures []Failure) error {
 	for _, f := range failures {
 		if fault.Is(f.Err, fault.Indeterminate) {
@@ -67,7 +67,8 @@ func AllFailed(failures []Failure) error {
 	return failures[0].Err
 }
 
-// SubscribeRequest joins a consumer group of a topic. Each message goes to one member of every group.
+// SubscribeRequest is a request to join a consumer group of a topic. Each message goes to one member of every
+// group.
 type SubscribeRequest struct {
 	Topic    string
 	Group    string            // name of the consumer group (consumerID); never empty

@@ -10,8 +10,8 @@ type Scope struct {
 	fold    func(string) string
 }
 
-// NewScope returns a scope for the secrets of store. If allowed is not empty, denied and denyByDefault have no effect
-// on reads. Otherwise denyByDefault applies to the names that are not in denied. Names that mean the same secret in
+// NewScope returns a scope for the secrets of store. If allowed is not empty, denied and denyByDefault have no
+// effect. Otherwise denyByDefault applies to the names that are not in denied. Names that mean the same secret in
 // this store (see Folder) count as equal.
 func NewScope(store Store, denyByDefault bool, allowed, denied []string) *Scope {
 	s := &Scope{deny: denyByDefault, fold: func(name string) string { return name }}

@@ -108,8 +108,8 @@ func newValueKey(raw []byte) *valueKey {
 	return k
 }
 
-// mac returns the HMAC-SHA-256 of parts. Each part is preceded by its length, so different lists never have the same
-// input of the hash.
+// mac returns the HMAC-SHA-256 of parts. Each part is preceded by its length, so different lists never have the
+// same hash input.
 func mac(key []byte, parts ...string) []byte {
 	h := hmac.New(sha256.New, key)
 	var size [8]byte

@@ -1,8 +1,8 @@
 // Package state defines the contract of a state store. The API service uses it, and every implementation fulfils it.
 //
-// It owns the request and answer types, the key prefix strategies and the wrappers for settings, metrics, encryption
-// and monitoring. Implementations are in the folders below and pass the suite in statetest. A Store is safe for
-// concurrent use. The only goroutine of this package is that of a Monitor, until its Close.
+// It owns the request and answer types, the key prefix strategies and the wrappers for settings, metrics,
+// encryption and monitoring. Implementations are in the folders below and pass the suite in statetest. A Store is
+// safe for concurrent use. Only a Monitor starts a goroutine, which ends when the Monitor is closed.
 package state
 
 import (
@@ -128,9 +128,9 @@ type ActorEpoch struct {
 	Revision uint64 // revision of the session
 }
 
-// SetRequest is a request to write one or several items. A store with transactions writes all items atomically. It
-// first checks all conditions against the state before the request. Then it writes the items in order, so the last
-// write to a key wins.
+// SetRequest is a request to write one or several items. A store with transactions writes all items atomically (see
+// Transactor for the exceptions). It first checks all conditions against the state before the request. Then it
+// writes the items in order, so the last write to a key wins.
 type SetRequest struct {
 	Items       []Write
 	Consistency Consistency
@@ -220,7 +220,8 @@ type Store interface {
 }
 
 // Transactor is implemented by stores that can execute several operations atomically. In such a store, a Set of
-// several items is also atomic.
+// several items is also atomic. There are three exceptions: items in several slots of a Redis Cluster, items in
+// several partitions of Cosmos DB, and a standalone MongoDB server.
 type Transactor interface {
 	Transact(ctx context.Context, r TransactRequest) (Written, error)
 }
@@ -251,7 +252,7 @@ func (e valuesTooLarge) Error() string { return e.err.Error() }
 func (e valuesTooLarge) Unwrap() error { return e.err }
 
 // IsValuesTooLarge reports whether a bulk read failed only because its values exceed BulkGetRequest.MaxBytes. It
-// returns false for all other errors with the code fault.TooLarge, such as that of a long key.
+// returns false for all other errors with the code fault.TooLarge, such as the error for a long key.
 func IsValuesTooLarge(err error) bool { return errors.As(err, new(valuesTooLarge)) }
 
 // BulkGetter is implemented by stores that can read many keys in one call. The returned items are in request order;
@@ -263,8 +264,8 @@ type BulkGetter interface {
 // ListRequest pages through the stored keys that start with Prefix, in the order of the store (see Lister).
 type ListRequest struct {
 	Prefix string // stored key prefix, never empty for an application's own listing
-	// After is the stored key to continue after; empty = from the start. If it is a prefix that is not empty, followed
-	// by the byte 0xff, the page continues after all keys with this prefix.
+	// After is the stored key to continue after; empty = from the start. If After is a non-empty prefix followed by
+	// the byte 0xff, the page continues after all keys with this prefix.
 	After string
 	Limit int // maximum number of keys; the store may return fewer
 	ReadOptions

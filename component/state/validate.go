@@ -56,8 +56,8 @@ func ValidateActorKey(key string) error {
 	return nil
 }
 
-// ValidateAppID returns fault.Invalid unless id is a valid application id: at most MaxAppIDSize ASCII letters,
-// digits, '-' and '_'. A dot is not allowed, because it separates an id from its namespace.
+// ValidateAppID returns fault.Invalid unless id is a valid application id: 1 to MaxAppIDSize ASCII letters, digits,
+// '-' and '_'. A dot is not allowed, because it separates an id from its namespace.
 func ValidateAppID(id string) error {
 	switch {
 	case id == "":
@@ -79,9 +79,9 @@ func isAppIDByte(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '-' || c == '_'
 }
 
-// ValidateActor returns fault.Invalid unless an actor type and an actor id are valid. Each must have 1 to
-// MaxActorNameSize bytes, without / \ # ? and control characters, and must not be a dot segment (see IsDotSegment). A
-// type must not contain |.
+// ValidateActor returns fault.Invalid unless an actor type and an actor id are valid. Each must be valid UTF-8 with
+// 1 to MaxActorNameSize bytes, without / \ # ? and control characters. It must not be a dot segment (see
+// IsDotSegment). A type must not contain |.
 func ValidateActor(actorType, actorID string) error {
 	if err := validateActorName("actor type", actorType); err != nil {
 		return err

@@ -306,8 +306,8 @@ const tidyInterval = time.Second
 // TickInterval is how often Tick must be called. While Quiet returns true, it may be called once a second.
 const TickInterval = 100 * time.Millisecond
 
-// Quiet reports whether no work is waiting: nothing is left to announce or to pull, and the last Hash that another
-// node sent was equal to this node's Hash.
+// Quiet reports whether no work is waiting. It returns true if nothing is left to announce or to pull, and the last
+// Hash that another node sent was equal to this node's Hash.
 func (m *Machine) Quiet() bool {
 	return m.own.version == m.own.announcedVersion() && len(m.pulls.wants) == 0 && m.pulls.digest == Incarnation{} &&
 		m.compare.differs.IsZero()

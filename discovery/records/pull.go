@@ -145,7 +145,7 @@ func (m *Machine) sources(now time.Time) []Incarnation {
 
 func (w *want) ready(now time.Time) bool { return !w.busy && !now.Before(w.due) }
 
-// source makes the owner of a record the node to pull from, if the present one is gone or cannot be dialled.
+// source makes w pull from the owner of the record, l, if the node in w.from is not alive or cannot be dialled.
 func (m *Machine) source(l Incarnation, w *want) {
 	if !m.alive(w.from) || m.Peer(w.from) == "" {
 		w.from = l
@@ -169,8 +169,8 @@ func (m *Machine) pull(now time.Time, from Incarnation) Pull {
 	return p
 }
 
-// Pulled processes the answer to the question p. If the question failed, err is its error, and Pulled returns err. It
-// also returns an error if the answer cannot be read.
+// Pulled processes the answer to the pull p. If the pull failed, err is its error, and Pulled returns err. It also
+// returns an error if the answer cannot be read.
 func (m *Machine) Pulled(now time.Time, p Pull, answer []byte, err error) error {
 	m.pulls.flying--
 	if err == nil && len(p.incarnations) == 0 {
@@ -227,7 +227,8 @@ func (m *Machine) takeAll(now time.Time, answer []byte) (took int, err error) {
 	return took, nil
 }
 
-// Answer answers a pull of another node. It returns fault.Unimplemented if the request cannot be read.
+// Answer returns the answer to a pull of another node. If not all requested records fit into one answer, the other
+// node requests the rest again. Answer returns fault.Unimplemented if the request cannot be read.
 func (m *Machine) Answer(request []byte) ([]byte, error) {
 	k, r := open(request)
 	list := r.announcements(maxAsked)

@@ -6,7 +6,7 @@ import "time"
 const (
 	// HoldTarget is the mean duration of writes above which a Budget admits fewer concurrent writes.
 	HoldTarget = 300 * time.Millisecond
-	// paceFloor divides the size of the lane: the bound is at least size/paceFloor and at least SmallRequest.
+	// paceFloor determines the minimum of the limit: size/paceFloor, but at least SmallRequest.
 	paceFloor = 8
 	// paceStep divides the size of the lane: the bound grows in steps of size/paceStep.
 	paceStep = 16

@@ -41,9 +41,9 @@ func (c *Channel) Takes(ctx context.Context, binding, path string) (bool, error)
 }
 
 // Take delivers an event and waits for the answer. If err is nil, the application has handled the event. The result
-// is the data of the answer, which may be nil. An HTTP application gets the metadata of the event as headers. If the
-// name of a metadata item is also a header that the channel or the runtime sets, this item is left out. Take returns
-// the errors of RoundTrip, and:
+// is the data of the answer. It is nil if the answer has no data or is too long. An HTTP application gets the
+// metadata of the event as headers. If the name of a metadata item is also a header that the channel or the runtime
+// sets, this item is left out. Take returns the errors of RoundTrip, and:
 //
 //	invalid   a name of metadata cannot be sent
 //	internal  the application answered that it failed
@@ -140,8 +140,8 @@ func (e event) headers(h http.Header) error {
 	return nil
 }
 
-// framing reports whether the metadata of an event must not set a header, because the runtime sets it. An example is
-// Content-Length.
+// framing reports whether the runtime itself sets the header, for example Content-Length. The metadata of an event
+// must not set such a header.
 func framing(name string) bool {
 	switch name {
 	case "Content-Length", "Host", tokenHeader:

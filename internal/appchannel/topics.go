@@ -112,7 +112,8 @@ func excerpt(answer []byte) string {
 	return ":" + b.String()
 }
 
-// topicAnswer returns the answer for the status word. It returns byDefault for an empty word.
+// topicAnswer returns the answer for the status word. It returns byDefault for an empty word, and TopicRetry for an
+// unknown word.
 func topicAnswer(word string, byDefault TopicAnswer) TopicAnswer {
 	switch word {
 	case "":

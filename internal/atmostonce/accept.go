@@ -56,8 +56,8 @@ func check(r *http.Request, a *http.Response) error {
 	return checkLength(a)
 }
 
-// checkLength returns an error for a Content-Length that servers and clients read differently. net/http checks it only
-// for HTTP/1.
+// checkLength returns an error if the header Content-Length is repeated or is no number, because implementations
+// interpret such a header differently. net/http checks the header only for HTTP/1.
 func checkLength(a *http.Response) error {
 	switch values := a.Header["Content-Length"]; len(values) {
 	case 0:

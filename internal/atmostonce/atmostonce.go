@@ -241,7 +241,7 @@ func (s *sending) explain(ctx context.Context, err error) error {
 
 // isViolation reports whether net/http ended an HTTP/2 connection because of what the server sent. An example is a
 // head that is twice as long as the limit. net/http does not export the type of this error. isViolation recognizes
-// the error because its type is a number of 32 bits. No other error of a connection has such a type.
+// the error by the kind of its type, uint32. No other error of a connection has a type of this kind.
 func isViolation(err error) bool {
 	for ; err != nil; err = errors.Unwrap(err) {
 		if reflect.TypeOf(err).Kind() == reflect.Uint32 {

@@ -34,8 +34,8 @@ func tunnels(proxy *url.URL, err error) bool {
 	return err == nil && proxy != nil && ports[proxy.Scheme] != ""
 }
 
-// untunneled returns the proxy that net/http uses for r itself. It returns nil if dialTLS opens a tunnel through the
-// proxy.
+// untunneled returns the proxy that net/http must use for r. It returns nil if dialTLS opens a tunnel through the
+// proxy instead.
 func (f proxyFunc) untunneled(r *http.Request) (*url.URL, error) {
 	u, err := f(r)
 	if r.URL.Scheme == "https" && tunnels(u, err) {

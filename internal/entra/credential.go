@@ -56,5 +56,5 @@ type refusedToken struct {
 	meaning *fault.Error
 }
 
-// Unwrap returns the error of the library. By this error, other parts of the library see that they must not retry.
+// Unwrap returns the error of the library. Other parts of the library recognize this error and do not retry.
 func (e *refusedToken) Unwrap() error { return e.error }

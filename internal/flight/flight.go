@@ -1,7 +1,7 @@
 // Package flight shares the result of a slow fetch among all requests that wait for it. Examples are fetches of
 // signing keys and access tokens.
 //
-// It owns the rule that one fetch of a value runs at a time, and the memory of failed fetches. It caches no values.
+// It owns the rule that one fetch of a value runs at a time, and the record of failed fetches. It caches no values.
 // It has one goroutine for each running fetch. Close ends these goroutines.
 package flight
 
@@ -21,9 +21,9 @@ const maxFailures = 64
 // ErrClosed is the error of Do after Close.
 var ErrClosed = errors.New("flight: closed")
 
-// Group fetches values. For each key, one fetch runs at a time, and all callers share its result. A caller waits no
-// longer than its own context. A failed fetch is remembered for a while. During that time, Do fails without a fetch. A
-// Group is safe for concurrent use.
+// Group fetches values. For each key, one fetch runs at a time, and all callers share its result. A caller stops
+// waiting when its own context ends. A failed fetch is remembered for a while. During that time, Do fails without a
+// fetch. A Group is safe for concurrent use.
 type Group[T any] struct {
 	timeout time.Duration
 	rest    time.Duration
@@ -51,10 +51,10 @@ func New[T any](timeout, rest time.Duration) *Group[T] {
 	return g
 }
 
-// Do returns the result of fetch. If a fetch for key is running, Do waits for its result instead. If ctx ends first,
-// Do returns the cause of its end, and the fetch continues for the other callers. If the last fetch for key failed a
-// short time ago, Do returns the error of that fetch. The context of fetch ends with the timeout of the Group or with
-// Close, but not with ctx.
+// Do returns the result of fetch. If a fetch for key is running, Do waits for its result instead. If ctx ends
+// first, Do returns the cause of its end, and the fetch continues for the other callers. If the last fetch for key
+// failed a short time ago, Do returns the error of that fetch. After Close, Do returns ErrClosed. The context of
+// fetch ends with the timeout of the Group or with Close, but not with ctx.
 func (g *Group[T]) Do(ctx context.Context, key string, fetch func(context.Context) (T, error)) (T, error) {
 	var none T
 	if err := g.refusal(key); err != nil {

@@ -1,4 +1,4 @@
-// Package frames bounds what an outside server can make a client library allocate.
+// Package frames limits how much memory a server can make a client library allocate.
 //
 // Client libraries of databases allocate the length that a message announces, before its bytes arrive. A Conn checks
 // the messages of a server first. The package owns the framing of protocols, and the rule that a large message reaches

@@ -90,8 +90,8 @@ func (r *RESP) begin(kind byte) error {
 	return nil
 }
 
-// piece checks the next part of a string or line: its rest, or as much of it as p contains. It returns the number of
-// bytes of this part, and whether the string or line has ended.
+// piece checks the part of the current string or line that is at the start of p. It returns the number of bytes of
+// this part, and whether the string or line has ended.
 func (r *RESP) piece(p []byte) (n int, ended bool, err error) {
 	if r.left > 0 {
 		n = int(min(r.left, int64(len(p))))
@@ -125,8 +125,8 @@ func (r *RESP) bound() int64 {
 	return r.longest + overhead
 }
 
-// end handles the end of a string or line, which is also the end of unseen. The last part of the string or line has n
-// bytes.
+// end handles the end of a string or line. The parameter unseen also ends there, and the last part of the string or
+// line has n bytes.
 func (r *RESP) end(unseen []byte, n int) error {
 	complete, err := r.value(n)
 	if err != nil || !complete {

@@ -139,8 +139,8 @@ func (h *Actors) Acknowledged() (n int) {
 //  2. Writes of an earlier epoch come before writes of a later epoch. A write is not applied if it was sent after the
 //     beginning of a turn of a later epoch.
 //  3. Turns of an actor do not overlap if they have the same epoch or are in the same process of a node. An earlier
-//     owner begins no turn more than two seconds after a later owner has begun one. Owners whose node was paused are
-//     exempt from this second rule.
+//     owner begins no turn more than two seconds after a later owner has begun one. The latter rule does not apply
+//     to owners whose node was paused.
 //  4. A call is delivered at most once. If the node reported that a call was not delivered, there is no turn for it.
 //     An acknowledged call has a turn with the acknowledged result.
 func (h *Actors) Check() []string {

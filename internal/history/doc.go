@@ -1,8 +1,8 @@
 // Package history records what concurrent clients request and which answers they get, and checks whether a system
-// that never fails could have answered so. Keys and Locks use the linearizability checker Porcupine to search for an
-// order of the calls that explains the answers. Actors and Due check rules about the times of turns and ticks. Topics
-// compares the final messages of topics with what was published and delivered. Workflows compares the results of
-// workflows with the results of their activities.
+// that never fails could have given these answers. Keys and Locks use the linearizability checker Porcupine to
+// search for an order of the calls that explains the answers. Actors and Due check rules about the times of turns
+// and ticks. Topics compares the final messages of topics with what was published and delivered. Workflows compares
+// the results of workflows with the results of their activities.
 //
 // The package is for tests and for the campaign of faults. It owns the models of keys, locks, actors, due work,
 // topics and workflows. It must never know how a client reaches the system, so it imports no package of the product.

@@ -59,8 +59,9 @@ type lockState struct {
 	until int64  // earliest time of its expiry
 }
 
-// lockModel returns the model of a lock of a service that never fails. The service may free the lock at any time after
-// its expiry, but never before. The expiry is counted from the start of the call that acquired or renewed the lock.
+// lockModel returns the model of one lock in a lock service that never fails. The service may free the lock at any
+// time after its expiry, but never before. The expiry is counted from the start of the call that acquired or
+// renewed the lock.
 func lockModel() porcupine.Model {
 	m := porcupine.NondeterministicModel{
 		Init: func() []any { return []any{lockState{}} },
@@ -205,8 +206,8 @@ func (h *Locks) Size() int {
 }
 
 // Check returns a *NotLinearizable if the answers about a lock cannot come from a correct lock service. It also
-// returns this error if the search for an explanation exceeds the time limit, which each lock has for itself. It
-// writes a visualization of a violation to a file in dir.
+// returns this error if the search for an explanation exceeds the time limit. The limit applies to each lock
+// separately. Check writes a visualization of a violation to a file in dir.
 func (h *Locks) Check(limit time.Duration, dir string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -123,7 +123,8 @@ func (p *Presence) Close() error {
 }
 
 // List returns the notes of all live nodes, sorted by node id. It removes the notes of nodes that ended without
-// Close. If dir does not exist, the list is empty.
+// Close. It reads at most 1024 directory entries. If dir does not exist, the list is empty. List returns
+// fault.Denied if other users can access dir.
 func List(dir string) ([]Note, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -9,8 +9,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// quietPeriod is how long repeated lines of the Raft log get the level debug. A line is repeated if it has the same
-// message and peer as an earlier line.
+// quietPeriod is how long repeated log lines of hashicorp/raft get the level debug. A line is repeated if it has
+// the same message and peer as an earlier line.
 const quietPeriod = 10 * time.Minute
 
 // maxQuiet is how many combinations of message and peer a limiter remembers.

@@ -16,8 +16,8 @@ type Sparse struct {
 // warningInterval is the shortest time between two similar warnings.
 const warningInterval = 5 * time.Second
 
-// Log calls the function log, unless the previous call of that function was less than five seconds ago. The parameter
-// more is how many calls of Log were skipped in between.
+// Log calls the function log, unless it has called such a function less than five seconds ago. The parameter more
+// is the number of calls of Log since then that called no function.
 func (s *Sparse) Log(log func(more int)) {
 	s.mu.Lock()
 	if !s.last.IsZero() && time.Since(s.last) < warningInterval {

@@ -6,9 +6,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Renew replaces the connections for calls and for Raft groups, in both directions. Call it after the certificate of
-// this node has changed. Tunnels and connections that carry a snapshot stay open. No request is lost: an old
-// connection for calls first finishes its calls, and Raft repeats its requests.
+// Renew replaces the connections for calls and for Raft groups, in both directions. Call it after the certificate
+// of this node has changed. Without TLS, Renew does nothing. Tunnels and connections that carry a snapshot stay
+// open. No request is lost: an old connection for calls first finishes its calls, and Raft repeats its requests.
 func (p *Port) Renew() {
 	if p.opts.TLS == nil {
 		return

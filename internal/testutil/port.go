@@ -17,7 +17,8 @@ const (
 	endPort   = 32768
 )
 
-// SparePort returns a port of 127.0.0.1 that is free for TCP and UDP. No other test gets it until this test ends.
+// SparePort returns a port of 127.0.0.1 that is free for TCP and UDP. On Linux, no other test gets this port until
+// this test ends.
 func SparePort(t testing.TB) int {
 	t.Helper()
 	port, release, err := ReservePort()

@@ -17,11 +17,11 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// maxZipkinAnswer bounds the bytes that are read of a collector's answer, which has no content.
+// maxZipkinAnswer limits how many bytes of a collector's answer are read. The answer has no content.
 const maxZipkinAnswer = 64 << 10
 
-// zipkin sends spans to a Zipkin collector (https://zipkin.io/zipkin-api). The exporter of OpenTelemetry is deprecated,
-// and makes the program 15 MiB larger.
+// zipkin sends spans to a Zipkin collector (https://zipkin.io/zipkin-api). It replaces the exporter of
+// OpenTelemetry, which is deprecated and would make the program 15 MiB larger.
 type zipkin struct {
 	client *http.Client
 	url    string

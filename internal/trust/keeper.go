@@ -100,9 +100,9 @@ func (m Material) credentials() (*credentials, error) {
 }
 
 // Identify sets the identity of this node, or changes it, for example when its applications change. It issues a
-// certificate for the identity. If there is an external certificate, it checks that one instead. changed is false if
-// this node already has this identity. Identify returns fault.Invalid if id is invalid, and fault.Denied if other
-// nodes would refuse the external certificate. After an error, nothing has changed.
+// certificate for the identity. If there is an external certificate, it checks the external certificate instead.
+// changed is false if this node already has this identity. Identify returns fault.Invalid if id is invalid, and
+// fault.Denied if other nodes would refuse the external certificate. After an error, nothing has changed.
 func (k *Keeper) Identify(id Identity) (changed bool, err error) {
 	if err := id.check(); err != nil {
 		return false, err
@@ -117,18 +117,18 @@ func (k *Keeper) Identify(id Identity) (changed bool, err error) {
 }
 
 // Replace makes this node use the tokens, the authorities and the external certificate in m. From then on, the node
-// accepts only certificates of an authority that is in m or derived from a token in m. Replace returns fault.Invalid
-// if m is invalid, and fault.Denied if other nodes would refuse the external certificate. After an error, nothing has
-// changed.
+// accepts only certificates of the authorities in m. If m contains an external certificate, these are the external
+// authorities. Otherwise they are derived from the tokens in m. Replace returns fault.Invalid if m is invalid, and
+// fault.Denied if other nodes would refuse the external certificate. After an error, nothing has changed.
 func (k *Keeper) Replace(m Material) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.install(m, k.id)
 }
 
-// Renew issues a new certificate if the current certificate is due for renewal. It also issues one if the clock was
-// set back to a time before the current certificate was issued. changed is true if a new certificate was issued.
-// Renew does not change an external certificate. Use Replace for that.
+// Renew issues a new certificate if the current certificate is due for renewal. It also issues one if the clock
+// shows a time before the issue of the current certificate, by more than half of Timing.Backdate. changed is true
+// if a new certificate was issued. Renew does not change an external certificate. Use Replace for that.
 func (k *Keeper) Renew() (changed bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

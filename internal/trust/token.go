@@ -88,8 +88,8 @@ func ParseToken(text string) (Token, error) {
 	return t, nil
 }
 
-// noToken returns the error for a text that does not begin with tokenPrefix. The error tells another version of the
-// format from a text that is no token.
+// noToken returns the error for a text that does not begin with tokenPrefix. The error distinguishes a token of an
+// unknown version of the format from a text that is not a token.
 func noToken(text string) error {
 	if rest, ok := strings.CutPrefix(text, tokenFamily); ok {
 		if version, _, found := strings.Cut(rest, "_"); found && version != "" && len(version) <= 3 &&

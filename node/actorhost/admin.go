@@ -25,8 +25,8 @@ const (
 	// handed is how many actors one such call moves at most.
 	handed = 500
 
-	// rebalances is how often one rebalance request of an operator looks for hosts with too many actors. The pause
-	// between two looks is longer than the time between two renewals of a host.
+	// rebalances is how many times one rebalance request of an operator looks for hosts with too many actors. The
+	// pause between two looks is longer than the time between two renewals of a host.
 	rebalances     = 5
 	rebalancePause = 300 * time.Millisecond
 
@@ -83,8 +83,9 @@ func (a Admin) MoveActor(ctx context.Context, r schema.ActorMove) error {
 	return nil
 }
 
-// RebalanceActors implements admin.Actors. It looks for hosts with too many actors several times. A host learns of
-// actors that were transferred to it only with the next renewal of its session, and cannot give them away before.
+// RebalanceActors implements admin.Actors. It looks up to rebalances times for hosts with too many actors. A host
+// learns of actors that were transferred to it only with the next renewal of its session, and cannot give them away
+// before.
 func (a Admin) RebalanceActors(ctx context.Context, kind string) (all schema.ActorsMoved, err error) {
 	d, err := a.Host.directoryOf(ctx, kind)
 	if err != nil {

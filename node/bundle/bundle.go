@@ -154,8 +154,8 @@ func (o Options) metrics(_ context.Context, w io.Writer) error {
 	return nil
 }
 
-// cpu writes a processor profile of the duration d. It returns an error if this process already records such a
-// profile.
+// cpu writes a CPU profile of the duration d, or a shorter one if ctx ends earlier. It returns an error if this
+// process already records a CPU profile.
 func cpu(ctx context.Context, w io.Writer, d time.Duration) error {
 	if err := pprof.StartCPUProfile(w); err != nil {
 		return err

@@ -38,9 +38,9 @@ type Documents interface {
 }
 
 // ReadRules reads all Configuration and Resiliency documents. It returns an error if a document is invalid. With
-// reading.Dapr, an invalid Resiliency document is no error, and is in Rules.Rejected instead. ReadRules also returns
-// an error if access control has policies for callers that this node cannot identify, according to the settings in
-// reading.
+// reading.Dapr, an invalid Resiliency document is not an error, and is in Rules.Rejected instead. ReadRules also
+// returns an error if access control has policies for callers that this node cannot identify, according to the
+// settings in reading.
 func ReadRules(set Documents, reading Reading) (r Rules, err error) {
 	var defaults component.Configuration
 	if reading.Dapr {

@@ -133,9 +133,9 @@ func (r *reconciler) dismiss() {
 	}
 }
 
-// look collects the input for placement decisions about a group, such as its voters, the known nodes and the limits.
-// If this node leads the group, look also requests lag and clock from the other servers of the group. prev is the log
-// index of the configuration that in describes.
+// look collects the input for placement decisions about a group, such as its voters, the known nodes and the
+// limits. If this node leads the group, look also requests lag and clock from the other servers of the group. The
+// result prev is the log index of the group's configuration in the input.
 func (r *reconciler) look(ctx context.Context, id uint32, g *group.Group) (in placement.Input, prev uint64) {
 	servers, prev := g.Servers()
 	now := r.now()
@@ -178,7 +178,9 @@ func (r *reconciler) look(ctx context.Context, id uint32, g *group.Group) (in pl
 	return in, prev
 }
 
-// lags asks all servers of a group, concurrently, how many entries they are behind and what their clocks show.
+// lags returns, by server id, how many entries the servers of a group are behind, and how far their clocks are
+// ahead of the cluster time. It queries all servers concurrently. A server that does not answer is missing in the
+// results.
 func (r *reconciler) lags(ctx context.Context, id uint32, g *group.Group, servers []raft.Server) (
 	lags map[string]uint64, offsets map[string]time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, progressWait)

@@ -39,8 +39,8 @@ type removeAnswer struct {
 
 // Remove permanently removes a server, given by its server id or node id, from every group. It returns the progress
 // without waiting for the end. Call it again to continue. While a group has no leader, Remove retries. If ctx ends
-// first, it returns fault.NotLeader or fault.Unavailable. The target may have been removed already, also if gossip has
-// forgotten it. Other errors:
+// first, it returns fault.NotLeader or fault.Unavailable. Remove also accepts a server that was removed earlier,
+// even if gossip has forgotten it. Other errors:
 //
 //	not_found  the target is unknown
 //	invalid    the target is a sidecar

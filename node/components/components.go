@@ -130,7 +130,8 @@ func NewMetrics(r prometheus.Registerer) (m *Metrics, err error) {
 	return m, err
 }
 
-// Open opens the components that s declares. The caller must close the set, even after an error.
+// Open opens the components that s declares. The caller must close the set, even after an error, unless the set is
+// nil.
 func Open(ctx context.Context, s Sources, o Options) (*loader.Set, error) {
 	l, err := s.running(o)
 	if err != nil {

@@ -82,9 +82,9 @@ func (f Files) Try(node string) (k *trust.Keeper, warnings []string, err error) 
 	return k, warnings, err
 }
 
-// readCredential reads a file of at most userfile.MaxSize bytes. If secret is true, it returns an error if users
-// other than the owner have access. If the group may read the file, but not write it, readCredential only returns a
-// warning. Some platforms provide secrets with this mode.
+// readCredential reads a file of at most userfile.MaxSize bytes. If secret is true, it returns an error if the
+// group may write the file, or if other users have any access. If the group may only read the file, readCredential
+// returns a warning instead, because some platforms provide secrets with this mode.
 func readCredential(flag, path string, secret bool) (data []byte, warning string, err error) {
 	bad := func(msg, hint string, err error) error {
 		return &fault.Error{Code: fault.Invalid, Op: "node.credentials", Key: path, Msg: flag + " " + path + " " +

@@ -245,7 +245,8 @@ func turn(t *due.Tick) uint64 {
 	return t.Revision*golden>>32 + t.Number + t.Attempt + t.Lost
 }
 
-// pick chooses the instance for a tick, and counts the tick in underWay. The caller must call leave with the result.
+// pick chooses the instance for a tick, and counts the tick in underWay. The caller must call leave with the
+// returned identity of the instance.
 func (j *Jobs) pick(p *parts, app api.App, turn uint64) (*discovery.Lease, discovery.Instance, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

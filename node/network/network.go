@@ -236,8 +236,8 @@ func (n *Network) LiveServers() []string {
 	return out
 }
 
-// NewestFormat returns the newest log format that a server can read, according to gossip. known is false if the server
-// is not alive: its version may have changed when it comes back.
+// NewestFormat returns the newest log format that a server can read, according to gossip. known is false if the
+// server is not alive, because its version may have changed when it comes back.
 func (n *Network) NewestFormat(server string) (version uint8, known bool) {
 	r := n.Roster()
 	if r == nil {

@@ -17,7 +17,7 @@ type rule struct {
 	alert, metric, text string
 	label               string   // label that names the subject of the alert, such as group
 	only                string   // label that selects samples by its values; empty = all samples
-	values              []string // values of the label only that select a sample; nil = all except ok
+	values              []string // values of that label that select a sample; nil = all except ok
 	fails               bool     // something does not work; false = something may stop working
 	// holds reports whether the gauge value v fires the alert; nil = the metric is a counter, and the alert fires
 	// while the counter grows

@@ -82,8 +82,8 @@ func (r *Reporter) missingServers() string {
 	return fmt.Sprintf("%d of %d servers unreachable: %s", len(names), servers, strings.Join(names, ", "))
 }
 
-// missingVoters returns a message that names the unreachable voters among servers. If the reachable voters are no
-// majority, hint says how to fix that.
+// missingVoters returns a message that names the unreachable voters among servers, or says that all voters are
+// reachable. The hint says what the operator can do. It may be empty if a majority of the voters is reachable.
 func (r *Reporter) missingVoters(servers []raft.Server) (why, hint string) {
 	p := r.parts.Load()
 	var names []string

@@ -12,9 +12,8 @@ import (
 )
 
 // Starting returns what the node still waits for before its start is complete. After the start, it returns the
-// applications that have not opened their port yet, or whose actor types are not registered yet. If the node is
-// outside of the cluster after the start, for example because of a removal or a rescue, Starting also returns the
-// reason for that.
+// applications that have not opened their port yet, or whose actor types are not registered yet. It also returns
+// the reason why a started node is outside of the cluster, for example a removal or a rescue.
 func (r *Reporter) Starting() []api.Reason {
 	switch {
 	case r.ready.Load():

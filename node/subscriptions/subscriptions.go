@@ -1,7 +1,7 @@
 // Package subscriptions delivers the messages of topics to the applications of a node.
 //
-// It owns the way from the subscribers of api/pubsub to the channels of applications, and the Subscription documents
-// that apply to each application. It starts no goroutines of its own; the subscribers do.
+// It owns the delivery from the subscribers of api/pubsub to the channels of applications, and the Subscription
+// documents that apply to each application. It starts no goroutines of its own; the subscribers do.
 package subscriptions
 
 import (

@@ -67,8 +67,8 @@ func (a *Admin) owners(ctx context.Context, id, namespace string) (fit, known []
 	return fit, known, err
 }
 
-// one returns the application with the given id that has workflows. It returns fault.NotFound if there is none, and
-// fault.Conflict if there is one in several namespaces.
+// one returns the application with the given id that has workflows. It returns fault.Invalid if id is empty,
+// fault.NotFound if there is none, and fault.Conflict if there is one in several namespaces.
 func (a *Admin) one(ctx context.Context, op, id, namespace string) (owned, error) {
 	fit, all, err := a.owners(ctx, id, namespace)
 	switch {

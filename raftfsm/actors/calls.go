@@ -25,8 +25,8 @@ const (
 	callTransfer = 8 // makes a host the owner of actors that their owner gives up
 )
 
-// Serve executes the call in r, which is about the actor directory of this group, and returns the encoded answer. Any
-// node may send such a call. Serve returns fault.NotLeader if this server does not lead the group.
+// Serve executes the encoded call in r and returns the encoded answer. The call is about the actor directory of this
+// group. Any node may send it. Serve returns fault.NotLeader if this server does not lead the group.
 func (k *Keeper) Serve(ctx context.Context, r *lenprefix.Reader) ([]byte, error) {
 	switch what := r.Byte(); what {
 	case callRegister:

@@ -94,7 +94,7 @@ type Activated struct {
 
 // Activate makes host the owner of an actor that has no owner. host is a session id. Activate returns the owner,
 // which may be another host. It returns fault.NotFound if the session of host has ended, and fault.Unavailable if
-// host accepts no more actors until ctx ends.
+// host still accepts no more actors when ctx ends.
 func (d *Directory) Activate(ctx context.Context, host, kind, id string) (Activated, error) {
 	a := d.actor(kind, id)
 	f, gid, err := d.ask(ctx, callActivate, func(b []byte) []byte { return appendActor(lenprefix.Append(b, host), &a) })

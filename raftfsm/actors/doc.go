@@ -18,12 +18,13 @@
 //     activations of an actor can never both write.
 //  3. Activate returns a position in the log at or after the entry of the activation. A replica that has applied
 //     that position has applied every write of earlier activations, because later writes of them are refused.
-//  4. A host starts turns and relays answers only while it has a lease. It has no lease after the end of its session,
-//     provided that clocks differ in speed by at most 10 %. An answered renewal gives the host a lease for the time
-//     Lease, counted from when the host sent the renewal. The leader answers only after a majority has confirmed its
-//     term. It ends a session after Patience without a renewal. A new leader ends a session after Takeover without a
-//     first renewal. Both times are longer than Lease. A leader that has proposed the end of a session refuses
-//     renewals of that session for the rest of its term, because the proposal may be applied late.
+//  4. A host starts turns and relays answers only while it has a lease. It has no lease after the end of its
+//     session, provided that clocks differ in speed by at most 10 %. An answered renewal gives the host a lease for
+//     the time Lease, counted from when the host sent the renewal. The leader answers only after a majority has
+//     confirmed its term. It ends a session after Patience without a renewal. A new leader ends a session after
+//     Takeover without a first renewal. Both times are longer than Lease. A leader that has proposed the end of a
+//     session refuses renewals of that session for the rest of its term. The reason is that the proposal may be
+//     applied late.
 //  5. A host starts no activation of an actor while an earlier turn of the actor still runs in its application.
 //     Package api/actors ensures this.
 //  6. A host that has requested the release of an activation activates the actor again only after the release was

@@ -112,8 +112,9 @@ func (k *Keeper) forgetLocked() {
 	k.machine = nil
 }
 
-// enterLocked returns the state machine if this server leads, and otherwise fault.NotLeader. It first reads the
-// sessions if they were not read yet in this term. op names the operation in errors. The caller holds mu.
+// enterLocked returns the state machine. It returns fault.NotLeader if this server does not lead, and
+// fault.Unavailable before Attach and after Close. It reads the sessions at the first call in a term, after a
+// restore, and after a proposal with an unknown outcome. op names the operation in errors. The caller holds mu.
 func (k *Keeper) enterLocked(op string) (*kv.Machine, error) {
 	if k.closed || k.group == nil {
 		return nil, fault.New(fault.Unavailable, op, "this node is starting or shutting down")
@@ -193,9 +194,9 @@ func (k *Keeper) beginLocked(h Host, wait time.Duration) {
 	k.sessions[h.ID] = s
 }
 
-// doubt handles err, the error of a proposal. If err leaves the outcome unknown, the proposal may still be applied in
-// this term. doubt then makes the next call read the sessions again. It also starts decide, after which they are read
-// once more.
+// doubt handles the error of a proposal. If the error leaves the outcome unknown, the proposal may still be applied
+// in this term. doubt then makes the next call read the sessions again, and starts decide. When decide ends, the
+// next call reads the sessions once more.
 func (k *Keeper) doubt(err error) {
 	if !fault.Is(err, fault.Indeterminate) && !fault.Is(err, fault.Timeout) {
 		return
@@ -256,9 +257,10 @@ func errEnded(op string) error {
 		Hint: "it registers again by itself"}
 }
 
-// Register begins the session of h and returns the revision of the session. If h already has a revision, Register
-// only replaces the description of that session. It returns fault.NotFound if that session has ended. It does not
-// begin a new session with the same id, because the host may not know of the end, and would keep its actors.
+// Register begins the session of h and returns the revision of the session. If a session with the id of h exists,
+// Register only replaces its description. It returns fault.NotFound if h has a revision and that session has ended.
+// It does not begin a new session with the same id, because the host may not know of the end, and would keep its
+// actors.
 func (k *Keeper) Register(ctx context.Context, h Host) (revision uint64, err error) {
 	k.mu.Lock()
 	m, err := k.enterLocked(opRegister)
@@ -516,8 +518,8 @@ func (k *Keeper) Transfer(ctx context.Context, owned []Owned, host string, keep 
 	return nil
 }
 
-// each commits the request for all actors at once. If that is refused because an actor has another epoch, each
-// commits one request per actor instead.
+// each commits one request for all actors. If the state machine refuses the request because an actor has another
+// epoch, each commits one request per actor instead.
 func (k *Keeper) each(ctx context.Context, owned []Owned, request func([]Owned) *command.Request) error {
 	res, _, err := k.commit(ctx, request(owned))
 	if err != nil || res.Outcome == kv.Applied || len(owned) == 1 {

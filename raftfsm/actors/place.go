@@ -76,9 +76,9 @@ func (k *Keeper) owner(m *kv.Machine, a Actor) (Activation, Host, error) {
 }
 
 // Locate returns the owner of an actor. For an actor without an owner, it returns the host that should activate the
-// actor: the host with the fewest actors and, if several have equally few, a host on the node prefer. Only hosts of
-// the actor's type count; without any, Locate returns fault.NotFound. The answer may be out of date: only a host
-// knows whether it still owns an actor.
+// actor. This is the host with the fewest actors. If several hosts have equally few, Locate selects one on the node
+// prefer. Only hosts that have the actor's type and accept more actors count. If there are none, Locate returns
+// fault.NotFound. The answer may be out of date: only a host knows whether it still owns an actor.
 func (k *Keeper) Locate(_ context.Context, a Actor, prefer string) (Host, error) {
 	k.mu.Lock()
 	m, err := k.enterLocked(opLocate)

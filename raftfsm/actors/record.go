@@ -19,10 +19,10 @@ const (
 	Lease = 800 * time.Millisecond
 	// Patience is how long the leader waits for a renewal before it ends the session.
 	Patience = 1200 * time.Millisecond
-	// Takeover is how long a new leader waits for the first renewal of a session. It is longer than any lease that an
-	// earlier leader has granted. An earlier leader answers a renewal only after a majority has confirmed its term,
-	// so before the new leader is elected. The lease then ends at most 880 ms after the election, if clocks differ in
-	// speed by at most 10 %.
+	// Takeover is how long a new leader waits for the first renewal of a session. It is longer than any lease that
+	// an earlier leader has granted. An earlier leader answers a renewal only after a majority has confirmed its
+	// term. This happens before the new leader is elected. So the lease ends at most 880 ms after the election, if
+	// clocks differ in speed by at most 10 %.
 	Takeover = time.Second
 )
 
@@ -219,8 +219,9 @@ func describe(h *Host) *command.Request {
 	}}
 }
 
-// end returns the request that ends the session of h. The request also writes a record that the host has ended, which
-// the removal of its activations needs. A later request (see swept) removes that record.
+// end returns the request that ends the session of h. The request also writes the host's record with the prefix
+// endedRecord, so that the leader removes the activations of the host. A later request (see swept) removes that
+// record.
 func end(h *Host) *command.Request {
 	return &command.Request{Kind: command.KindWrite, Ops: []command.Op{
 		remove(SessionKey(h.ID), command.CondRevision, h.Revision),

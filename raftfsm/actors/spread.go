@@ -4,12 +4,12 @@ import "time"
 
 // The leader spreads the actors of a scope over its hosts. When a host renews its session, the leader may advise it
 // to transfer some of its actors to the host with the fewest. It gives no advice if the numbers of the two hosts
-// differ by at most 10 %, or by one. The host selects the actors, because only the host knows which of them are idle.
-// A lost advice does no harm.
+// differ by at most 10 %, or by one. The host selects the actors, because only the host knows which of them are
+// idle. Lost advice does no harm.
 //
 // The leader's numbers of actors are up to RenewEvery old, and a host needs a moment to activate transferred actors.
-// So after an advice, the two hosts take part in no other advice for giveEvery. The same applies to a host after each
-// transfer to it. This also limits the rate of transfers.
+// So after the leader has given advice, the two hosts take no part in other advice for giveEvery. The same applies
+// to a host after each transfer to it. This also limits the rate of transfers.
 const (
 	giveMost  = 100 // actors in one advice
 	giveEvery = time.Second

@@ -1,9 +1,9 @@
 // Package backup reads and writes backup files. A file contains all data of a cluster, group by group, in a form that
 // depends neither on the database engine nor on the log.
 //
-// It owns the file format, its checksums, and the errors for files that are damaged, truncated, of another program or
-// of a newer version. It never uses groups, state machines or the network. It has no goroutines. Only one goroutine
-// may use a Writer or a Reader.
+// It owns the file format, its checksums, and the errors for files that are damaged, truncated, or written by
+// another program or a newer version. It never uses groups, state machines or the network. It has no goroutines.
+// Only one goroutine at a time may use a Writer or a Reader.
 //
 // A file consists of a magic number, a version and frames:
 //
@@ -40,7 +40,7 @@ const (
 	maxFrame = 80 << 20
 
 	// PartSize is the approximate size in bytes of a frame of records. A restore writes each frame to the log as one
-	// entry, or as several if it is larger than an entry.
+	// entry, or as several entries if the frame exceeds the maximum size of an entry.
 	PartSize = 512 << 10
 )
 
@@ -91,8 +91,8 @@ type Record struct {
 	ExpireAt    uint64 // cluster time, Unix milliseconds; 0 = never
 }
 
-// Remembered is the stored result of a request that carried a ClientID, the id that its client has given it. A retry
-// with the same ClientID gets this result.
+// Remembered is the stored result of a request with a ClientID, which the client has chosen. A retry with the same
+// ClientID gets this result.
 type Remembered struct {
 	Key         string
 	ExpireAt    uint64

@@ -41,8 +41,8 @@ func ReadKeyFile(setting, path string) ([]Key, error) {
 	return keys, nil
 }
 
-// withoutPath returns the cause inside of an fs.PathError, because the message already contains the path. It returns
-// any other error unchanged.
+// withoutPath returns the error that an fs.PathError wraps, because the message already contains the path. It
+// returns any other error unchanged.
 func withoutPath(err error) error {
 	var p *fs.PathError
 	if errors.As(err, &p) {

@@ -52,8 +52,8 @@ func (b *Writer) Begin(group uint32) error {
 	return b.json(frameBegin, begin{ID: group})
 }
 
-// Records writes records of the current group as one frame. All records of a group must be in ascending byte order of
-// store and key. Records returns fault.TooLarge if the frame has more than maxFrame bytes.
+// Records writes records of the current group as one frame. All records of a group must be in ascending byte order
+// of store and key. Records returns fault.TooLarge if the payload of the frame has more than maxFrame bytes.
 func (b *Writer) Records(records []Record) error {
 	if len(records) == 0 {
 		return nil

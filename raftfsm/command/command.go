@@ -33,9 +33,9 @@ const (
 	OpSet    OpKind = 1
 	OpDelete OpKind = 2
 	OpCheck  OpKind = 3 // changes nothing; the write fails unless the condition holds
-	// OpAppend stores a new key: Key followed by the revision of the operation, 8 bytes, big-endian. So appended keys
-	// with the same Key are in the order in which they were applied. The stored value is the cluster time of the
-	// entry, 8 bytes, big-endian, followed by Value.
+	// OpAppend stores a new key. The stored key is Key, followed by the revision of the operation (8 bytes,
+	// big-endian). So appended keys with the same Key are in the order in which they were applied. The stored value
+	// is the cluster time of the entry (8 bytes, big-endian), followed by Value.
 	OpAppend OpKind = 4
 )
 

@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// The minimum sizes in bytes of one request and of one operation. Decode uses them to check a count in the input
-// before it allocates memory: the rest of the input must be long enough for so many requests or operations.
+// The minimum sizes in bytes of one request and of one operation. Before Decode allocates memory, it uses them to
+// check a count in the input. The rest of the input must be long enough for that many requests or operations.
 const (
 	minRequest = 1 + 2     // length, kind, flags
 	minOp      = 1 + 1 + 1 // tag, length of the key, one byte of key
@@ -85,7 +85,8 @@ func (c *cursor) fail(what string) error {
 	return c.err
 }
 
-// header reads the header of a batch, whose version is at most newest, into b and returns the number of requests.
+// header reads the header of a batch into b and returns the number of requests. It fails if the version of the batch
+// is above newest.
 func (c *cursor) header(b *Batch, newest uint8) int {
 	if len(c.data) < 2 || c.data[0] != magic || c.data[1] == 0 {
 		c.fail("no command header")
@@ -244,8 +245,8 @@ func (c *cursor) uvarint() uint64 {
 	return v
 }
 
-// fits returns n as an int if the rest of the input has room for n items of at least size bytes. Otherwise it fails
-// with the message what and returns 0.
+// fits returns n as an int if the rest of the input has room for n items of at least size bytes. Otherwise it
+// records an error with the text what, and returns 0.
 func (c *cursor) fits(n uint64, size int, what string) int {
 	if c.err == nil && n > uint64((len(c.data)-c.at)/size) { //nolint:gosec // at never exceeds len
 		c.fail(what)

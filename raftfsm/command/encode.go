@@ -8,7 +8,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// A batch in binary:
+// The binary form of a batch:
 //
 //	batch    magic(1) version(1) stamp(8, big-endian) count(4, big-endian) request*count
 //	request  length(uvarint) body

@@ -14,8 +14,9 @@ const (
 	StepAbort  Step = 4 // drop the staged data
 )
 
-// Restore is one step of replacing all data of a group with a backup. A repeated step changes no data. It has the same
-// result as the first time, except that a repeated StepAbort is stale.
+// Restore is one step of replacing all data of a group with a backup. A repeated step changes no data. It has the
+// same outcome as the first time while the restore is running. After the commit, only a repeated StepCommit has this
+// outcome, and the other steps have the outcome Stale. A repeated StepAbort is Stale too (see kv.Stale).
 type Restore struct {
 	Step     Step
 	ID       uint64 // of the whole restore, random, not 0

@@ -8,8 +8,8 @@
 //   - groups/N, one folder for each Raft group
 //
 // This package reads and writes only LOCK and node.json, with one exception. It deletes the folder groups if the
-// server has not joined a cluster yet and the cluster has another number of partitions. The groups have no data then.
-// The package does not depend on Raft.
+// server has not joined a cluster yet and the cluster has a different number of partitions. The groups have no data
+// then. The package does not depend on Raft.
 package datadir
 
 import (
@@ -23,9 +23,9 @@ import (
 	"github.com/quorate/quorate/internal/durable"
 )
 
-// Create creates a data directory if it does not exist. Only the current user may read the new directory. Create
-// syncs the parent directories before it returns nil. Otherwise a power loss could remove the whole directory, even
-// if its files were synced.
+// Create creates a data directory if it does not exist. Only the current user has access to the new directory.
+// Create syncs the parent directories before it returns nil. Otherwise a power loss could remove the whole
+// directory, even if its files were synced.
 func Create(dir string) error {
 	made := missing(dir)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -39,9 +39,9 @@ func Create(dir string) error {
 	if len(made) > 0 {
 		return nil
 	}
-	// The directory exists already. An earlier start may have created it, and was then killed before the sync. So sync
-	// it now. If this user cannot open the directory above, or if its file system has no such sync, another program
-	// has created dir. The sync is then not needed.
+	// The directory exists already. An earlier start may have created it, and may have been killed before the sync.
+	// So sync it now. If this user cannot open the directory above, or if its file system has no such sync, another
+	// program has created dir. The sync is then not needed.
 	err := durable.SyncDir(filepath.Dir(dir))
 	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EINVAL) || errors.Is(err, errors.ErrUnsupported) {
 		return nil

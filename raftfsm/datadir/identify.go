@@ -80,7 +80,7 @@ func IdentifySidecar(s Settings) (Identity, error) {
 }
 
 // clusterPartitions returns the number of partitions of the cluster that this server is about to join. It returns 0
-// if the number is unknown, or if the settings already contain one.
+// if the number is unknown, or if the settings already contain a number.
 func (id *Identity) clusterPartitions(ctx context.Context, s Settings) uint32 {
 	if s.Partitions != 0 || s.Cluster == nil {
 		return 0

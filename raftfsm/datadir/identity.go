@@ -59,8 +59,8 @@ type Identity struct {
 // old epoch. The server must not be rescued, because that would create a second cluster.
 func (id *Identity) LeftBehind() bool { return id.Superseded > id.Epoch }
 
-// Tag returns a hash of cluster and epoch, which session tokens contain. A rescue changes the epoch and so the tag,
-// because the log positions in older tokens may be lost.
+// Tag returns a hash of cluster and epoch. Session tokens contain the tag. A rescue changes the epoch and therefore
+// the tag, because the entries at the log positions in older tokens may be lost.
 func (id *Identity) Tag() uint64 {
 	if id.Epoch == 0 {
 		return xxhash.Sum64String(id.Cluster)

@@ -15,8 +15,8 @@ import (
 
 const lockName = "LOCK"
 
-// Lock is the lock of a process on a data directory in use. The kernel releases the lock when the process ends, even
-// after a crash.
+// Lock is the lock that a process has on its data directory. The kernel releases the lock when the process ends,
+// even after a crash.
 type Lock struct{ f *os.File }
 
 // Holder reports whether a process has the lock of a data directory. It also returns the id of that process, or "" if
@@ -38,7 +38,7 @@ func Holder(dir string) (pid string, held bool) {
 }
 
 // lock locks f exclusively. It returns an error at once if another process has an exclusive lock. It tries again for
-// up to lockPatience while others only have shared locks, because Holder has one for a moment.
+// up to lockPatience while other processes only have shared locks, because Holder has a shared lock for a moment.
 func lock(f *os.File) error {
 	for end := time.Now().Add(lockPatience); ; time.Sleep(lockPause) {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)

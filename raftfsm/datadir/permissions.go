@@ -17,8 +17,8 @@ import (
 // If they can write a directory above it, CheckPrivate only logs a warning, although they could replace the whole
 // data directory.
 //
-// CheckPrivate accepts a data directory that its group can write if another user owns the directory. Orchestrators
-// provide such volumes, which this process writes as a member of the group.
+// If another user owns the data directory, CheckPrivate allows the group of the directory to write it. Orchestrators
+// provide such volumes, and this process writes them as a member of the group.
 func CheckPrivate(dir string, logger *slog.Logger) error {
 	info, err := os.Stat(dir)
 	if err != nil {

@@ -143,14 +143,14 @@ func (s *Space) Low() *fault.Error { return s.full.Load() }
 // Free returns the free bytes according to the last successful measurement; 0 = there was none.
 func (s *Space) Free() uint64 { return s.left.Load() }
 
-// Measured returns the free bytes according to the last measurement, and the reserve. With fewer free bytes than the
-// reserve, the disk is low. The result known is false if there was no measurement yet.
+// Measured returns the free bytes according to the last successful measurement, and the reserve. With fewer free
+// bytes than the reserve, the disk is low. The result known is false if there was no successful measurement yet.
 func (s *Space) Measured() (free, reserve uint64, known bool) {
 	return s.left.Load(), s.min, s.known.Load()
 }
 
 // Watch measures the free space once per period, and when Admit or Wrote needs it. After each measurement, it calls
-// its callback, the parameter then. It returns when stop is closed, and may be called only once.
+// its callback, the function then. It returns when stop is closed, and may be called only once.
 func (s *Space) Watch(period time.Duration, then func(), stop <-chan struct{}) {
 	defer close(s.ended)
 	t := time.NewTicker(period)

@@ -16,7 +16,7 @@ const (
 	outcomeExpired  = "expired"
 )
 
-// unknownError is the error in the state of work that the target did not know at the last tick.
+// unknownError is the State.Error of work that its target did not know at the last tick.
 const unknownError = "the application does not know it (404)"
 
 const (
@@ -76,8 +76,9 @@ func errorText(err error) string {
 // it, a tick that is due exactly at the end of the ttl would always be too late.
 const ttlSlack = time.Second
 
-// expiry returns the cluster time at which the ttl of w is over, or 0 if w has no ttl. From then on, no tick and no
-// further attempt is handed out.
+// expiry returns the cluster time from which no tick and no further attempt of w is handed out, or 0 if w has no
+// ttl. This time is the end of the ttl. If the next attempt is due within the ttl, the time is ttlSlack plus 1 ms
+// later.
 func (w *Work) expiry() uint64 {
 	end := w.Spec.Until
 	if end != 0 && w.State.At <= end {

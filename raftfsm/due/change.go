@@ -157,9 +157,9 @@ func (k *Keeper) Remove(ctx context.Context, h Home, name string) (removed bool,
 	}
 }
 
-// RemoveAs works like Remove, but returns one of the constants RemovedNone to RemovedUnknown. If id is set, the state
-// machine applies repeated calls with this id only once. So the repeated call does not remove work that was put after
-// the first call.
+// RemoveAs works like Remove, but returns one of the constants RemovedNone to RemovedUnknown. If id is set, the
+// state machine applies repeated calls with this id only once. So a repeated call does not remove work that was put
+// after the first call.
 func (k *Keeper) RemoveAs(ctx context.Context, id command.RequestID, h Home, name string) (n uint64, err error) {
 	g, err := k.leader(opRemove)
 	if err != nil {
@@ -241,8 +241,9 @@ func (k *Keeper) RemovePrefix(ctx context.Context, h Home, prefix string) (remov
 	return removed, corrupt
 }
 
-// removeListed removes work with one request. If some of the work has changed in the meantime, it uses one request
-// for each piece of work. Work that cannot be decoded stays, and the error is then fault.Corrupt.
+// removeListed removes the work with the listed states in one request. If some of the work has changed in the
+// meantime, it uses one request for each piece of work. Work that cannot be decoded stays, and the error is then
+// fault.Corrupt.
 func (k *Keeper) removeListed(ctx context.Context, g records.Group, h Home, states []kv.Listed) (removed int,
 	err error) {
 	keys := make([]string, len(states))

@@ -31,8 +31,8 @@ func (d Client) Deliver(kind byte, to Deliverer) {
 }
 
 // Put stores work and returns its revision. It returns fault.Conflict if work with this name exists and p.Overwrite
-// is false, fault.Invalid if a time or the schedule of p is not valid, and fault.Overloaded if the Home has reached
-// the limit of stored work. It also returns the errors of a strong write.
+// is false. It returns fault.Invalid if a time or the schedule of p is not valid, and fault.Overloaded if the Home
+// has reached the limit of stored work. It also returns the errors of a strong write.
 func (d Client) Put(ctx context.Context, p Put) (revision uint64, err error) {
 	gid, err := d.group(ctx, p.Home)
 	if err != nil {
@@ -64,9 +64,9 @@ func (d Client) RemovePrefix(ctx context.Context, h Home, prefix string) error {
 	return err
 }
 
-// Remove removes the work with this name. The result removed is false if there was no such work. If an earlier attempt
-// of the call got no answer and the work is then absent, Remove assumes that this attempt has removed the work. Remove
-// returns fault.Indeterminate if the group no longer keeps the result of that attempt.
+// Remove removes the work with this name. The result removed is false if there was no such work. If an earlier
+// attempt of the call got no answer and the work is then absent, Remove assumes that the earlier attempt has removed
+// the work. Remove returns fault.Indeterminate if the group no longer keeps the result of the earlier attempt.
 func (d Client) Remove(ctx context.Context, h Home, name string) (removed bool, err error) {
 	gid, err := d.group(ctx, h)
 	if err != nil {
@@ -103,9 +103,9 @@ func (d Client) Get(ctx context.Context, h Home, name string) (w Work, found boo
 }
 
 // List returns up to limit items of the due work of h, in byte order of their names. It returns only items whose
-// names begin with prefix and are greater than after. The result hasMore is true if further items exist. limit is at
-// most records.MaxPage. List returns fewer items if their payloads have listBytes bytes or more. The list of names is
-// linearizable; the items are read afterwards.
+// names begin with prefix and are greater than after. The result hasMore is true if further items exist. If limit is
+// above records.MaxPage, List uses records.MaxPage. List returns fewer items if their payloads have listBytes bytes
+// or more. The list of names is linearizable; the items are read afterwards.
 func (d Client) List(ctx context.Context, h Home, prefix, after string, limit int) (list []Work, hasMore bool,
 	err error) {
 	gid, err := d.group(ctx, h)
@@ -158,8 +158,8 @@ func (d Client) Homes(ctx context.Context, kind byte) (homes []Home, err error) 
 	return homes, nil
 }
 
-// read reads work. It leaves out what does not exist. It stops after a chunk if the payloads have listBytes bytes or
-// more. The result whole is false if it has not read all names.
+// read reads the work with the given names, and leaves out work that does not exist. It stops after a chunk if the
+// payloads have listBytes bytes or more. The result whole is false if read has not read all names.
 func (d Client) read(ctx context.Context, h Home, names []string) (list []Work, whole bool, err error) {
 	gid, err := d.group(ctx, h)
 	if err != nil {
@@ -197,8 +197,8 @@ func (d Client) group(ctx context.Context, h Home) (uint32, error) {
 	return d.access.Locate(ctx, h.Store, h.Prefix+state.Separator)
 }
 
-// ask sends a call to the leader, and retries until the leader answers or ctx ends. The result n is the number in the
-// leader's answer, whose meaning depends on the kind of call. The result repeated is true if the leader may have
+// ask sends a call to the leader, and retries until the leader answers or ctx ends. The result n is the number in
+// the leader's answer. Its meaning depends on the kind of call. The result repeated is true if the leader may have
 // executed an earlier attempt.
 func (d Client) ask(ctx context.Context, c *Call) (n uint64, repeated bool, err error) {
 	gid, err := d.group(ctx, c.put.Home)

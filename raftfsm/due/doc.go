@@ -1,6 +1,6 @@
 // Package due hands out work at the time when it is due, for example jobs and reminders. A tick is one occurrence of
 // such work. The package hands out every tick at least once and never early. It owns the records of due work in one
-// Raft group, their index by due time, the syntax of schedules, and the Keeper, which runs at the leader.
+// Raft group, their index by due time, and the syntax of schedules. Its Keeper runs at the leader.
 //
 // Work has a name and a Home. The Home is the kind of target (KindJob, KindReminder), a store and a key prefix. The
 // name is unique within the Home. Due work is in the same Raft group as the keys of that store with that prefix. So
@@ -31,7 +31,7 @@
 // work; they must be called at the leader of the group that stores the work. PutOps and RemoveOps return the
 // operations for callers that change due work as part of their own request. Read and Parse read work.
 //
-// A Keeper on the leader has one timer for all work, at most maxBuffer index records in memory for each Home, and one
-// goroutine for each tick that is being delivered. The number of such ticks is bounded. A Keeper without due work has
-// no timer and no goroutine.
+// A Keeper on the leader has one timer for all work, and at most maxBuffer index records in memory for each Home. It
+// has one goroutine for each tick that is being delivered, and the number of such ticks is bounded. A Keeper without
+// due work has no timer and no goroutine.
 package due

@@ -10,8 +10,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// handOut starts deliveries of due ticks, one tick of each Home in turn. It stops when no tick is due, or when the
-// limits of running deliveries are reached. It then sets the timer for the next due time.
+// handOut starts deliveries of due ticks, one tick of each Home in turn. When no further tick is due or may be
+// delivered, it sets the timer for its next run. When maxUnderWay ticks are under way, it stops without a timer,
+// because the end of a tick starts the next update.
 func (k *Keeper) handOut() error {
 	now := k.group.Now()
 	defer k.observeWaiting(now)
@@ -245,9 +246,9 @@ func (k *Keeper) deliver(ctx context.Context, key flightKey, f *flight, l *load,
 	return k.end(&w, outcome, stateOps(next, &w))
 }
 
-// report logs that the first attempt of a tick has failed, that all attempts have failed, or that the target does not
-// know the work. It logs first attempts with a rate limit. For repeating work that the target does not know, it logs
-// only the first such tick and the last tick of the work.
+// report logs that the first attempt of a tick has failed, that all attempts have failed, or that the target does
+// not know the work. A rate limit applies to the messages about first attempts. For repeating work that the target
+// does not know, it logs only the first such tick and the last tick of the work.
 func (k *Keeper) report(w, next *Work, outcome string, failure error) {
 	first := outcome == outcomeRetried && w.State.Attempt == 0
 	if !first && outcome != outcomeFailed && outcome != outcomeUnknown {
@@ -296,8 +297,8 @@ func (k *Keeper) lost(key flightKey, revision uint64) uint64 {
 	return 0
 }
 
-// strike counts a delivery without an answer, and returns the pause before the next one. revision identifies the work,
-// so that work which replaces other work with its name begins with the shortest pause.
+// strike counts a delivery without an answer, and returns the pause before the next one. revision identifies the
+// work. Work that has replaced other work with the same name begins with the shortest pause.
 func (k *Keeper) strike(key flightKey, revision uint64) time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -164,7 +164,7 @@ func (k *Keeper) Attach(g records.Group) {
 	k.updates.Start(k.running.Go, k.update)
 }
 
-// Deliver makes d the Deliverer of the ticks of a kind. Work of a kind without Deliverer waits.
+// Deliver makes d the Deliverer of the ticks of a kind. Work of a kind without a Deliverer waits.
 func (k *Keeper) Deliver(kind byte, d Deliverer) {
 	k.mu.Lock()
 	k.deliverers[kind] = d
@@ -204,8 +204,8 @@ func (k *Keeper) setTimer(wait time.Duration) {
 	}
 }
 
-// refresh reads the records that have changed and hands out what is due. If this server does not lead, it drops all
-// work from memory instead.
+// refresh reads the records that have changed and hands out the ticks that are due. If this server does not lead, it
+// drops all work from memory instead.
 func (k *Keeper) refresh() error {
 	term := k.group.Term()
 	if !k.group.Leading() {

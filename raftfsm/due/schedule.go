@@ -31,10 +31,10 @@ type Schedule struct {
 
 func invalid(msg string) error { return fault.New(fault.Invalid, "due.Parse", msg) }
 
-// ParseSchedule parses a schedule. It has one of three forms: six cron fields (second, minute, hour, day of month,
-// month, day of week), a word such as @daily, or "@every" with a Go duration. The first two may have a prefix TZ= or
-// CRON_TZ= with a time zone. The default time zone is UTC.
-// ParseSchedule returns fault.Invalid for another text, and for a schedule without a tick in the next five years.
+// ParseSchedule parses a schedule. A schedule has one of three forms: six cron fields (second, minute, hour, day of
+// month, month, day of week), a word such as @daily, or "@every" with a Go duration. The first two forms may have a
+// prefix TZ= or CRON_TZ= with a time zone. The default time zone is UTC. ParseSchedule returns fault.Invalid for any
+// other text, and for a schedule without a tick in the next five years.
 func ParseSchedule(text string) (Schedule, error) {
 	if len(text) > MaxSchedule {
 		return Schedule{}, invalid("the schedule is longer than " + strconv.Itoa(MaxSchedule) + " bytes")
@@ -108,9 +108,9 @@ func ParsePeriod(text string) (Schedule, error) {
 // repeats reports whether there are ticks after the first one.
 func (s *Schedule) repeats() bool { return s.every > 0 || s.period.Months > 0 || s.cron != nil }
 
-// next returns the time of the first tick later than the time after. last is the time when the previous tick was due.
-// In a schedule with a period, ticks follow last at multiples of the period. The result ok is false if there is no
-// further tick. All times are in Unix milliseconds.
+// next returns the time of the first tick that is later than the parameter after. last is the time when the previous
+// tick was due. In a schedule with a period, ticks follow last at multiples of the period. The result ok is false if
+// there is no further tick. All times are in Unix milliseconds.
 func (s *Schedule) next(last, after uint64) (at uint64, ok bool) {
 	switch {
 	case s.every > 0:

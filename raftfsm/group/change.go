@@ -44,7 +44,7 @@ func (g *Group) Form(ctx context.Context) error {
 //	not_leader      this server does not lead, or it is transferring leadership
 //	timeout         ctx has ended before the change began
 //	indeterminate   the change may take effect: ctx has ended, or this server has lost leadership
-//	unavailable     the group is closing
+//	unavailable     the group is closing, and the change may take effect
 func (g *Group) AddNonvoter(ctx context.Context, id raft.ServerID, prev uint64) error {
 	release, err := g.lockLevel(ctx)
 	if err != nil {

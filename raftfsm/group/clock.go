@@ -34,7 +34,7 @@ func newClock(now func() time.Time) *clock {
 }
 
 // observe records the timestamp of an applied entry, in Unix milliseconds. It ignores a timestamp that is not later
-// than the current cluster time.
+// than the time that extrapolated returns.
 func (c *clock) observe(ms uint64) {
 	at := c.now() // the comparison and the new stamp use one time, so that extrapolated does not decrease between them
 	for {

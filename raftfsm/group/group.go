@@ -476,8 +476,9 @@ func (g *Group) settle() {
 	_ = g.WaitApplied(ctx, g.raft.CommitIndex())
 }
 
-// Close stops the group and closes its files. It waits for proposals in flight, up to three times for drainLimit. Then
-// it waits without a time limit for all goroutines. It does not transfer leadership. It is idempotent.
+// Close stops the group and closes its files. It waits for proposals in flight: up to three times, and each time for
+// at most drainLimit. Then it waits without a time limit for all goroutines. It does not transfer leadership. It is
+// idempotent.
 func (g *Group) Close() error {
 	g.closed.Do(func() {
 		close(g.stop)

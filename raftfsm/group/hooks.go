@@ -94,8 +94,8 @@ type floorSources struct {
 // Owner returns the cluster to which the group belongs.
 func (s floorSources) Owner() raftlog.Owner { return s.o.Server.Owner() }
 
-// SnapshotExtent returns what the manifest names: the index of the snapshot, and the index of the newest command that
-// the database has on disk.
+// SnapshotExtent returns two indexes from the manifest: the index of the snapshot, and the index of the newest
+// command that the database has on disk. Both are 0 if there is no snapshot, or if the snapshots are not open yet.
 func (s floorSources) SnapshotExtent() (index, applied uint64) {
 	if s.disk.snaps == nil {
 		return 0, 0
@@ -239,7 +239,7 @@ func (f follower) FollowerIsAhead() {
 }
 
 // Judge decides whether this server passes a leader's snapshot to raft. Judge does not pass the snapshot if the log
-// already has the last entry of the snapshot, or if this server has a newer snapshot.
+// already has the last entry of the snapshot, or if this server's own snapshot is at least as new.
 //
 // Raft itself would install every snapshot and keep the last index of its old log. If that index is at or above the
 // end of the snapshot, raft would fail, or need the snapshot again and again.

@@ -67,9 +67,9 @@ func (g *Group) assert() {
 	g.opts.Logger.Info("leadership acquired", "group", g.opts.ID, "term", term, "commit_index", g.raft.CommitIndex())
 }
 
-// barrier commits a Raft barrier and waits until the machine has applied every earlier entry. It returns the error of
-// raft, for example after a loss of leadership, or an error when the group closes. During a shutdown, raft may never
-// answer a barrier.
+// barrier commits a Raft barrier and waits until the machine has applied every earlier entry. It returns the error
+// of raft, for example after a loss of leadership. It also returns an error when the group closes, because raft may
+// never answer a barrier during a shutdown.
 func (g *Group) barrier() error {
 	done := make(chan error, 1)
 	go func() { done <- g.raft.Barrier(0).Error() }()
@@ -184,10 +184,10 @@ func (g *Group) Leaders() []LeaderSeen {
 //	not_leader     this server does not lead, or it is already transferring leadership
 //	timeout        ctx has ended before the transfer began
 //	indeterminate  leadership may be transferred: ctx has ended, or this server has lost leadership
-//	unavailable    the group is closing
+//	unavailable    the group is closing, and leadership may be transferred
 //
-// The raft library can also wait for the entries. That wait can block forever if the voter does not answer. Two
-// unanswered transfers fill an internal channel, and raft then refuses all writes.
+// Transfer does not rely on the wait of the raft library for these entries, because that wait can block forever if
+// the voter does not answer. Two unanswered transfers fill an internal channel, and raft then refuses all writes.
 func (g *Group) Transfer(ctx context.Context, voter raft.ServerID) error {
 	if g.raft.State() == raft.Leader {
 		defer g.proposer.pause()()

@@ -132,10 +132,10 @@ func (d *disk) openLogs(o Options, obs *groupMetrics, man *snapshot.Manifest) er
 	return d.whole(o, hadStable, hadLog)
 }
 
-// whole returns an error if one of two files is missing although the other has data: the log, and the file of terms
-// and votes. Without the missing file, the server could vote twice in a term, or forget entries that it acknowledged.
-// If only the creation of the group was interrupted, whole returns nil. hadLog and hadStable tell which of the two
-// files had contents before they were opened.
+// whole returns an error if the log or the file of terms and votes is missing although the other one has data.
+// Without the missing file, the server could vote twice in a term, or forget entries that it acknowledged. If only
+// the creation of the group was interrupted, whole returns nil. hadLog and hadStable tell which of the two files had
+// contents before they were opened.
 func (d *disk) whole(o Options, hadStable, hadLog bool) error {
 	_, last, err := d.logs.Ends()
 	if err != nil {

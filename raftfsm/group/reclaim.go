@@ -26,7 +26,8 @@ const (
 	reclaimRoom = 16 << 20
 	// pause between two flushes of deletions while the disk has room
 	reclaimFlush = time.Minute
-	// the longest pause because compactions have failed or freed little. A slow compaction can cause a longer pause
+	// the longest pause after compactions that failed or freed little. After a slow compaction, the pause can be
+	// longer
 	reclaimPause = time.Hour
 )
 

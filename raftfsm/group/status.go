@@ -116,9 +116,9 @@ func (g *Group) AnswerCompare(index uint64) integrity.Report { return g.integrit
 // copy at a time, and one further request can wait. The errors are those of integrity.Watch.AnswerState.
 func (g *Group) AnswerState(ask integrity.StateRequest) error { return g.integrity.AnswerState(ask) }
 
-// Recall answers the call transport.Witnesses.Recall of the given server. It returns what this server has recorded
-// about that server, and then records now, the data that the given server has reported about itself. Because the given
-// server can be reached, Recall also makes this server query it (see Meet).
+// Recall answers the call transport.Witnesses.Recall of the given server. It returns what this server had recorded
+// about the given server before the call. It then records the parameter now, which is what the given server has
+// reported about itself. Because the given server can be reached, Recall also makes this server query it (see Meet).
 func (g *Group) Recall(server raft.ServerID, now raftlog.Seen) raftlog.Seen {
 	g.witness.Meet(server)
 	return g.witness.Note(server, now)

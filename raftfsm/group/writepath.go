@@ -27,7 +27,7 @@ import (
 //  7. Finish: raft has committed and applied the entry, and finish answers all other requests.
 //
 // A placeholder has no data. Its Extensions contain the number of its batch. An entry of another leader never looks
-// like a placeholder, because transport.Guard refuses Extensions that are no checksum.
+// like a placeholder, because transport.Guard refuses Extensions that are not a checksum.
 type writePath struct {
 	*raftlog.Store
 	proposer *proposer

@@ -5,8 +5,8 @@
 // The state machines and their databases are real. Raft is simulated. The test decides which server leads, which
 // other servers still believe that they lead, and how far replicas are behind. It also decides the outcome of each
 // proposal: applied, lost, applied without an answer, applied after the caller has given up, or applied by the next
-// leader. As with Raft, an entry in the log is never removed, and a server appends only what it proposed as leader of
-// the current term, in the order of its proposals.
+// leader. As with Raft, a committed entry is never removed. A server appends only what it proposed as leader of the
+// current term, in the order of its proposals.
 //
 // Use the package within synctest.Test. The test answers one call at a time, and then waits until all goroutines of
 // the tested program wait for an answer again. So the random numbers of a test determine everything that happens.

@@ -224,9 +224,9 @@ func (m *Machine) Scan(store, prefix string) (*Scan, error) {
 // Close releases the snapshot that the scan reads. It is idempotent.
 func (s *Scan) Close() { s.export.Close() }
 
-// Next returns about maxBytes bytes of records, in the order of their keys. It leaves out expired records. The result
-// hasMore is true if further records follow. Next returns the same errors as Get. It also returns fault.Unavailable
-// if the scan, or the machine after Machine.Scan, was closed.
+// Next returns about maxBytes bytes of records, in the order of their keys. It leaves out expired records, so items
+// may be empty although hasMore is true. The result hasMore is true if further records follow. Next returns the same
+// errors as Get, and fault.Unavailable if the scan was closed.
 func (s *Scan) Next(maxBytes int) (items []Change, hasMore bool, err error) {
 	e := s.export
 	if err := e.m.use("kv.Scan"); err != nil {

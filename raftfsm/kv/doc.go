@@ -27,8 +27,8 @@
 // Tables 02, 03, 06 and 07 exist a second time, as 12, 13, 16 and 17. The meta record says which of the two sets is
 // live, that is, in use. A restore fills the other set (stage.go).
 //
-// A store name contains no NUL byte. So the keys of two stores do not mix if one name is a prefix of the other, and
-// the keys of one store are in byte order.
+// A store name contains no NUL byte. So the keys of two stores do not mix, even if one name is a prefix of the
+// other. The keys of one store are in byte order.
 //
 // # Invariants
 //

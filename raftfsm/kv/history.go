@@ -85,7 +85,8 @@ func (w *writer) historyOf(k rowKey) *history {
 	return w.histories.all[rowKey{k.store, contract.PrefixOf(k.key)}]
 }
 
-// noteSet adds a set with the newest revision to the pending changes, if its key belongs to a history.
+// noteSet adds the set operation o to the pending changes, if its key belongs to a history. The change gets the
+// newest revision.
 func (w *writer) noteSet(k rowKey, expireAt uint64, o *command.Op) {
 	if h := w.historyOf(k); h != nil {
 		w.histories.pending = append(w.histories.pending,
@@ -185,9 +186,9 @@ func (w *writer) touchHistory(h *history) {
 	}
 }
 
-// settleHistories trims the histories to which the current log entry has added changes, and no others. Trimming
-// histories that earlier entries of the same Apply have changed would be wrong: the state would then depend on how a
-// replica groups entries into calls of Apply.
+// settleHistories trims the histories to which the current log entry has added changes, and no others. It must not
+// trim the other histories that the same Apply has changed. Otherwise the state would depend on how a replica groups
+// entries into calls of Apply.
 func (w *writer) settleHistories() {
 	for _, h := range w.histories.grown {
 		h.grown = false
@@ -199,7 +200,7 @@ func (w *writer) settleHistories() {
 }
 
 // trim drops the oldest segments of h while h exceeds its size limit, but keeps the newest segment. So a request
-// larger than the limit can still be read. It then drops all segments that are too old, also the newest.
+// larger than the limit can still be read. It then drops all segments that are too old, including the newest.
 func (w *writer) trim(h *history) {
 	for len(h.closed) > 0 && h.size > h.bytes && (len(h.closed) > 1 || h.open.first != 0) {
 		w.dropSegment(h)

@@ -121,8 +121,9 @@ func Create(o Options) (*Machine, error) {
 	return m.opened(m.start(meta{level: command.First}))
 }
 
-// opened ends Create or Open. The parameter err is the result of the last step. If opening has failed, opened closes
-// the machine and returns the error. Otherwise all later failures are reported to Options.Fatal.
+// opened is the last step of Create and Open. The parameter err is the result of the earlier steps. If opening has
+// failed, opened closes the machine and returns the error. Otherwise all later failures are reported to
+// Options.Fatal.
 func (m *Machine) opened(err error) (*Machine, error) {
 	m.health.opening.Store(false)
 	if err := keep(err, m.health.readable()); err != nil {

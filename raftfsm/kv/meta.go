@@ -60,8 +60,8 @@ func appendNumbers(dst []byte, fields []*uint64) []byte {
 	return dst
 }
 
-// parseMeta reads the meta record. It returns fault.Invalid for a record of another program or of a newer version,
-// and fault.Corrupt for a damaged one.
+// parseMeta reads the meta record. It returns fault.Invalid for a record of another program or of another format
+// version, and fault.Corrupt for a damaged record.
 func parseMeta(b []byte) (meta, error) {
 	rest, ok := bytes.CutPrefix(b, []byte(metaMagic))
 	if !ok || len(rest) < 2 {

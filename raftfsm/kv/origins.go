@@ -85,7 +85,8 @@ func (o *origin) due() uint64 { return later(o.lastSeen, originLife) }
 // ways:
 //
 //   - to the stored result
-//   - to the outcome Stale, if the origin is unknown, or if the id is at or below the origin's low-water mark
+//   - to the outcome Stale, if the origin is unknown, or if the sequence number of the id is at or below the
+//     origin's low-water mark
 //
 // If known is false, the caller must apply the request. If o is not nil, the caller must also store the result in o.
 func (w *writer) recall(index uint64, id command.RequestID, res *Result) (o *origin, known bool, err error) {
@@ -218,7 +219,7 @@ func (w *writer) putOrigin(o *origin) {
 }
 
 // register adds a new origin and returns its number. It replaces an origin with the same name. If the machine has as
-// many origins as it may have, register drops the one that was unseen for the longest time.
+// many origins as it may have, register drops the origin that has been idle for the longest time.
 func (w *writer) register(name string) uint64 {
 	if old := w.origins.byName[name]; old != nil {
 		w.drop(old)

@@ -33,8 +33,8 @@ type Listed struct {
 
 // Get reads one key and sees all applied entries. The parameter now is the caller's cluster time in milliseconds. A
 // key counts as absent if it has expired at the time now, or at the machine's own cluster time. Get returns
-// fault.Invalid for a store name with a NUL byte, fault.Corrupt for damaged data, fault.Unavailable if the machine is
-// closed, and fault.Internal or fault.Unavailable if the storage has failed.
+// fault.Invalid for a store name with a NUL byte, and fault.Corrupt for damaged data. It returns fault.Unavailable
+// if the machine is closed, and fault.Internal or fault.Unavailable if the storage has failed.
 func (m *Machine) Get(store, key string, now uint64) (Value, error) {
 	return m.GetWithin(store, key, now, 0)
 }

@@ -12,8 +12,8 @@ import (
 //
 // Invariant: while no batch is being written, a cached record equals the record in the database. Before a batch is
 // written, the writer removes the keys that it changes. From then on, no record is added until the batch is in the
-// database. A record that was read before the batch was in the database is never added after it. So after one reader
-// has seen a change, no reader that starts later gets the earlier record.
+// database. A record that was read before the batch was in the database is never added afterwards. So after one
+// reader has seen a change, no reader that starts later gets the earlier record.
 type readCache struct {
 	batches atomic.Uint64 // counts the begins and the ends of batches; odd while a batch is being written
 	seed    maphash.Seed
@@ -33,8 +33,8 @@ const (
 	readShards = 16
 	// largestCached is the maximum size in bytes of a cached record.
 	largestCached = 4<<10 + 256
-	// missesPerRecord is how many reads of keys that are not in the cache add one record to the cache. So a key that
-	// is read often is added soon, but reads of many different keys add few records.
+	// missesPerRecord is the number of cache misses per record that is added. So a key that is read often is added
+	// soon, but reads of many different keys add few records.
 	missesPerRecord = 4
 )
 
@@ -97,8 +97,8 @@ func (s *readShard) add(key string, raw []byte) {
 	s.young[key] = raw
 }
 
-// begin makes put add no records until end is called. The writer calls, in this order: begin, then remove for the
-// keys that the batch changes or clear for all keys, then the write of the batch, then end.
+// begin makes put add no records until end is called. The writer first calls begin. It then calls remove for each
+// key that the batch changes, or clear. Finally it writes the batch and calls end.
 func (c *readCache) begin() { c.batches.Add(1) }
 
 // end is called when the batch is in the database. It is not called if the write has failed.

@@ -17,8 +17,9 @@ type Verified struct {
 const verifyStep = 1 << 20
 
 // Verify reads all records in one consistent view and compares their hash with the hash that was computed when the
-// records were applied. If the database cannot be read because it is damaged, Verify marks the machine as broken.
-// Until Verify returns, Pebble cannot free the disk space of overwritten records.
+// records were applied. It does the same for the changes in histories. If the database cannot be read because it is
+// damaged, Verify marks the machine as broken. Until Verify returns, Pebble cannot free the disk space of
+// overwritten records.
 //
 // Verify calls pace about once per MiB with the number of bytes read. If pace returns an error, Verify stops and
 // returns that error.

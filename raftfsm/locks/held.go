@@ -95,10 +95,11 @@ func Left(ctx context.Context, a records.Access, l *Held) (time.Duration, error)
 	return time.Duration(ms) * time.Millisecond, err //nolint:gosec // bounded
 }
 
-// End ends a lock on behalf of an operator, whoever owns it. released is false if there was nothing to end: since List
-// returned the lock, its owner has released it, it has expired, or it was granted again. End returns
-// fault.Indeterminate if the lock may have ended but the answer of the leader was lost, and fault.Invalid for a lock
-// that List did not return.
+// End ends a lock on behalf of an operator, whoever owns it. released is false if there was nothing to end: the lock
+// was released, has expired, or was granted again since List returned it. If End had to repeat its call to the
+// leader, released is true, because an earlier attempt may have ended the lock. End returns fault.Indeterminate if
+// the lock may have ended but the answer of the leader was lost. It returns fault.Invalid for a lock that List did
+// not return.
 func End(ctx context.Context, a records.Access, l *Held) (released bool, err error) {
 	if l.name == "" {
 		return false, fault.New(fault.Invalid, "locks.End", "the lock does not come from a list of locks")

@@ -78,7 +78,8 @@ func (k *Keeper) Attach(g records.Group) {
 	k.updates.Start(func(f func()) { k.running.Go(f) }, k.update)
 }
 
-// Close stops all timers and waits for the goroutines of the Keeper. Callers of Wait get fault.Unavailable.
+// Close stops the timers of all locks, and waits for the goroutines of the Keeper. Callers of Wait get
+// fault.Unavailable.
 func (k *Keeper) Close() {
 	k.updates.Stop()
 	k.mu.Lock()
@@ -165,8 +166,8 @@ func (k *Keeper) forgetLocked(why error) {
 	clear(k.unclaimed)
 }
 
-// begin starts to collect changes at a new leader, and forgets all locks. So the expiry of every lock is measured from
-// the next read on.
+// begin starts to collect changes on a new leader or from a new machine, and forgets all locks. So the expiry of
+// every lock is measured from the next read on.
 func (k *Keeper) begin(m *kv.Machine, term uint64) {
 	m.CollectLockChanges(true)
 	k.mu.Lock()
@@ -181,8 +182,8 @@ func (k *Keeper) begin(m *kv.Machine, term uint64) {
 	clear(k.locks)
 }
 
-// readAll reads all locks, and sets the timers of those that have changed. It also reads the names of all locks that
-// this server knows or that callers wait for. Such a lock may have ended, and the change may not have been collected.
+// readAll reads all locks, and sets the timers of those that have changed. It also reads every lock that this server
+// knows or that callers wait for. Such a lock may have ended, and the change may not have been collected.
 func (k *Keeper) readAll(m *kv.Machine) error {
 	k.mu.Lock()
 	known := slices.AppendSeq(slices.Collect(maps.Keys(k.locks)), maps.Keys(k.queues))

@@ -12,8 +12,8 @@ import (
 const MaxLocks = 100_000
 
 // Admit returns fault.Overloaded if the encoded request acquires a new lock and the group has the maximum number of
-// locks. It returns nil for every other request, also for a lock that already has an owner. That request fails when
-// it is applied, and the caller may then renew the lock or wait for it.
+// locks. It returns nil for every other request. If the lock already has an owner, the request fails when it is
+// applied. The caller may then renew the lock or wait for it.
 //
 // The leader counts the locks that it has applied and read. So requests in flight may exceed the limit by their
 // number, and a new leader counts no locks until it has read them. Servers that do not lead never refuse.
@@ -42,8 +42,8 @@ func (k *Keeper) hasOwner(name string) bool {
 	return k.locks[name] != nil
 }
 
-// acquires returns the name of the lock that an encoded request acquires. The result ok is false if the request is not
-// one of Acquire.
+// acquires returns the name of the lock that an encoded request acquires. The result ok is false if the request was
+// not made by Acquire.
 func acquires(encoded []byte) (name string, ok bool) {
 	b, err := command.Decode(append(command.AppendHeader(nil, command.Needs(encoded), 0, 1), encoded...))
 	if err != nil || len(b.Requests) != 1 || len(b.Requests[0].Ops) == 0 {

@@ -196,7 +196,7 @@ func (l *Store) Unlock(ctx context.Context, r lock.Release) (lock.Status, error)
 	return p.readAndUnlock(ctx, &r)
 }
 
-// unlock ends a lock without reading it first. If the outcome is kv.Conflict, nothing was changed: at some moment
+// unlock ends a lock without reading it first. If the outcome is kv.Conflict, nothing was changed. At some moment
 // during the call, the lock did not have the owner and the token of r.
 func (p *place) unlock(ctx context.Context, r *lock.Release) (outcome kv.Outcome, err error) {
 	err = p.WithID(ctx, p.gid, func(id command.RequestID) (known bool, err error) {
@@ -214,8 +214,8 @@ func (p *place) unlock(ctx context.Context, r *lock.Release) (outcome kv.Outcome
 	return outcome, err
 }
 
-// readAndUnlock ends a lock. It first reads the lock. If the lock does not exist, or does not have the owner and the
-// token of r, it returns that status.
+// readAndUnlock ends a lock. It first reads the lock. If the lock does not exist, it returns lock.DoesNotExist. If
+// the lock does not have the owner and the token of r, it returns lock.BelongsToOthers.
 func (p *place) readAndUnlock(ctx context.Context, r *lock.Release) (lock.Status, error) {
 	ended := uint64(0) // token of the lock that an attempt may have ended
 	for {

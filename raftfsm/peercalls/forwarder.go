@@ -158,7 +158,8 @@ func (f *forwarder) run(key laneKey, l *lane) {
 	}
 }
 
-// take ends the call of the proposals in done, and returns those of the next call. If it returns nil, run must end.
+// take ends the call of the proposals in done, and returns the proposals of the next call. If it returns nil, run
+// must end.
 func (f *forwarder) take(key laneKey, l *lane, done []*forwarded) []*forwarded {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -200,7 +201,7 @@ func (l *lane) take() []*forwarded {
 	return batch
 }
 
-// latest returns the latest deadline of a batch. It returns the zero time if a proposal has none.
+// latest returns the latest deadline of a batch. It returns the zero time if a proposal has no deadline.
 func latest(batch []*forwarded) (t time.Time) {
 	for _, one := range batch {
 		if one.deadline.IsZero() {

@@ -14,11 +14,12 @@ import (
 // leaderCalls tracks the calls to leaders that are in flight. Calls to a previous leader may hang. So leaderCalls
 // cancels them when this node learns of a new leader, and the callers then try the new one.
 //
-// Three kinds of calls are retried. This is safe for the following reasons:
+// The callers retry these calls. This is safe for the following reasons:
 //
 //   - A read index changes nothing.
 //   - A proposal has a request id, so it is applied only once.
 //   - A second registration of an origin does no harm.
+//   - For a call of Ask, records.Access.Ask reports to its caller that an earlier attempt may have been executed.
 type leaderCalls struct {
 	leaders Leaders
 
@@ -83,7 +84,7 @@ func (c *leaderCall) moved(leader raft.ServerID) {
 	}
 }
 
-// waiting returns the groups with a call that has been in flight for at least the time least.
+// waiting returns the groups that have had a call in flight for at least the duration least.
 func (l *leaderCalls) waiting(least time.Duration) map[uint32]bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

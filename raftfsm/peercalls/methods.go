@@ -56,8 +56,9 @@ const (
 const concurrency = 256
 
 // Concurrency returns how many calls of a method a server handles at a time for each connection. Further calls wait.
-// For a method whose calls wait for a lock, a message or work, the result is as high as the number of such calls that
-// a node makes to one server (peer.Limits.InFlight). So each of them gets its place in the queue at once.
+// Some methods have calls that wait for a lock, a message or work. For these methods, the result equals the maximum
+// number of such calls from one node to one server (peer.Limits.InFlight). So each call gets its place in the queue
+// at once.
 func Concurrency(method string) int {
 	if waits(method) {
 		return 1024

@@ -31,7 +31,8 @@ func thousands(n uint64) string {
 // span formats a duration in whole seconds, never below zero.
 func span(d time.Duration) string { return max(d, 0).Round(time.Second).String() }
 
-// wanted returns as text how many voters are wanted, and why fewer count if the number is even.
+// wanted returns a text that says how many voters are wanted. If this number is even and above two, the text also
+// says why one of them does not count.
 func (v *view) wanted() string {
 	if v.limit() != v.Voters {
 		return fmt.Sprintf("%d are wanted, of which %d count because an even number survives no more failures",

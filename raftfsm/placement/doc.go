@@ -8,8 +8,11 @@
 // parameter, including the time, so the same input gives the same result on every node. It has no goroutines and no
 // state. All functions are safe for concurrent use. The tests of Plan have a table with a case for each rule.
 //
-// A voter is lost in three cases: an operator has removed its server; its disk was replaced, so its node runs under
-// a newer server id; or its server failed, left or became a sidecar, and the settling time has passed since.
+// A voter is lost in three cases:
+//
+//   - An operator has removed its server.
+//   - Its disk was replaced, so its node runs under a newer server id.
+//   - Its server failed, left or became a sidecar, and the settling time has passed since.
 //
 // Plan tries the following rules in this order. It returns the change of the first rule that applies:
 //

@@ -64,8 +64,8 @@ func (l Limits) WithDefaults() Limits {
 	return l
 }
 
-// Input is all information about one group for a decision, as the leader of the group sees it. No function of this
-// package changes an Input. The order of its lists does not matter.
+// Input contains all information about one group that a decision needs, as the leader of the group sees it. No
+// function of this package changes an Input. The order of its lists does not matter.
 type Input struct {
 	Group       uint32
 	Voters      int       // wanted number of voters; below 1 counts as 1

@@ -104,8 +104,9 @@ func (b *balance) idlest(v *view) *seat {
 	return best
 }
 
-// movable reports whether the leader of a group may be moved. It returns false if the leader has changed recently, if
-// an operator has chosen it, if Plan returns a change, or if the group has no leader or no majority.
+// movable reports whether the leader of a group may be moved. It returns false if the leader has changed recently,
+// or if an operator has chosen it. It also returns false if Plan returns a change, or if the group has no leader or
+// no majority.
 func (v *view) movable() bool {
 	rested := v.LeaderSince.IsZero() || v.Now.Sub(v.LeaderSince) >= v.Limits.Settle
 	return rested && !v.Held && v.led() != nil && v.majority(nil) && len(Plan(v.Input)) == 0

@@ -218,8 +218,9 @@ func (v *view) admit() (Change, bool) {
 	return Change{}, false
 }
 
-// shrink turns one voter beyond the wanted number into a non-voter. It does nothing while the leader is removed,
-// because such a leader needs the other voters as possible successors.
+// shrink turns a voter into a non-voter if there are more voters than wanted, or if an even number of voters
+// survives no more failures than one voter fewer. It does nothing if an operator has removed the leader, because
+// such a leader needs the other voters as possible successors.
 func (v *view) shrink() (Change, bool) {
 	voters := v.pick(isVoter)
 	over := len(voters) > v.limit()

@@ -7,7 +7,8 @@ import (
 
 // Removable returns the reason why an operator should not remove a server from the group now. It returns "" if the
 // operator may remove it. More than half of the remaining voters must be alive, and for at least one of them no
-// removal may have begun. A non-voter that can take the place of the removed server counts as a remaining voter.
+// removal may have begun. A non-voter that can take the place of the removed server counts as a remaining voter. If
+// the server leads, another voter or such a non-voter must be able to lead.
 func Removable(in Input, server string) string {
 	v := look(in)
 	var s *seat

@@ -166,8 +166,8 @@ func isVoter(s *seat) bool { return s.Voter }
 // voters count.
 func (v *view) majority(excluded *seat) bool { return v.most(excluded, (*seat).up) }
 
-// most reports whether the function is returns true for more than half of the voters. The voter excluded does not
-// count.
+// most reports whether more than half of the voters satisfy the given condition. The voter excluded does not count;
+// nil = all voters count.
 func (v *view) most(excluded *seat, is func(*seat) bool) bool {
 	all, count := 0, 0
 	for _, s := range v.pick(isVoter) {

@@ -5,8 +5,8 @@ import "fmt"
 // maxVoters bounds the number of voters of a group.
 const maxVoters = 99
 
-// CheckVoters returns the reason why a cluster should not have this number of voters, and a hint what to do. Both are
-// empty if the number is allowed.
+// CheckVoters returns the reason why a cluster should not have this number of voters, and a hint about what to do.
+// Both are empty if the number is allowed.
 func CheckVoters(number int) (reason, hint string) {
 	switch {
 	case number < 1 || number > maxVoters:

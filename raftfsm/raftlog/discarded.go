@@ -59,8 +59,8 @@ func (v *Discarded) covers(index uint64) bool {
 //   - Raft has no previous entry below the end of the snapshot.
 //   - After a snapshot that contradicts the log, raft may compare the previous entry with its old last entry (see
 //     Discarded).
-//   - If a local snapshot ends at the same time, raft may set the end of its newest snapshot back. The leader would
-//     then continue from an entry that the log no longer has.
+//   - If a local snapshot completes at the same time, raft may set its record of the newest snapshot back to an
+//     earlier one. The leader would then continue from an entry that the log no longer has.
 //
 // Rebase does not change an append that names the end of the snapshot with another term.
 //

@@ -188,8 +188,8 @@ type Identity struct {
 }
 
 // Check compares the floor with id, and with h, which describes what the stores hold (see ReadStores). It returns
-// fault.Corrupt if the floor belongs to another group, server, log engine or cluster than id. It also returns
-// fault.Corrupt if the stores lack something that the floor records.
+// fault.Corrupt if the floor belongs to another group, server, log engine or cluster than id, or to a newer epoch.
+// It also returns fault.Corrupt if the stores lack something that the floor records.
 func (f *Floor) Check(id Identity, h found) error {
 	file := func(name string) string { return filepath.Join(id.Dir, name) }
 	switch {

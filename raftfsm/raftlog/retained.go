@@ -25,7 +25,8 @@ type Retained struct {
 	needs map[raft.ServerID]need
 }
 
-// need describes which entries a follower needs: all after the entry at index, and that entry for the comparison.
+// need describes which entries a follower needs: all entries from index on. The first append after the snapshot
+// names the entry at index as its previous entry.
 type need struct {
 	index   uint64
 	sending bool      // a snapshot is being sent

@@ -237,10 +237,10 @@ func (s *Store) StoreLogs(entries []*raft.Log) error {
 // log. Tests use AllowGaps to show why Rebase and the check are needed. Call it before Raft runs.
 func (s *Store) AllowGaps() { s.gaps = true }
 
-// checkFollows returns fault.Conflict unless an entry with the given index directly follows the log or, if the log is
-// empty, the snapshot. An append that arrives late may leave a gap. For example, a new server gets the entries from 1
-// on after it has installed a snapshot. Raft does not detect the gap, because raft compares only the previous entry,
-// and such an append has none.
+// checkFollows returns fault.Conflict unless an entry with the given index directly follows the log or, if the log
+// is empty, the snapshot. If there is neither a log nor a snapshot, it accepts every index. An append that arrives
+// late may leave a gap. For example, a new server gets the entries from 1 on after it has installed a snapshot. Raft
+// does not detect the gap, because raft compares only the previous entry, and such an append has none.
 func (s *Store) checkFollows(index uint64) error {
 	last := s.last.Load()
 	if last == 0 {
@@ -363,8 +363,8 @@ func (s *Store) find(index uint64, l *raft.Log) error {
 	return s.engine.GetLog(index, l)
 }
 
-// TermAt returns the term of the entry at the given index. The result known is false if the log does not contain the
-// entry.
+// TermAt returns the term of the entry at the given index. The result known is false if the term is not known. The
+// term of a compacted entry may still be known.
 func (s *Store) TermAt(index uint64) (term uint64, known bool) {
 	if term, known = s.tail.termAt(index); known || index > s.last.Load() {
 		return term, known
@@ -411,7 +411,8 @@ func (s *Store) Retained() *Retained { return &s.retained }
 // log.
 func (s *Store) Discarded() *Discarded { return &s.discarded }
 
-// HoldsAt reports whether the log has the entry with the index and the term of the given position.
+// HoldsAt reports whether the log has the entry with the index and the term of the given position. It may also
+// return true for a compacted entry.
 func (s *Store) HoldsAt(at Position) bool {
 	term, known := s.TermAt(at.Index)
 	return known && term == at.Term

@@ -6,13 +6,14 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// unsyncedBytes limits the entries of one write that a leader sends before they are on its own disk, in bytes. Two
-// such writes can be outstanding. Their entries are sent from the tail cache, so both must fit into tailCacheBytes.
+// unsyncedBytes is the maximum size in bytes of a write whose entries a leader sends before its own disk has them.
+// Two such writes can be outstanding. Their entries are sent from the tail cache, so both must fit into
+// tailCacheBytes.
 const unsyncedBytes = 8 << 20
 
 // unsynced contains the entries that the leader replicates while its own disk still writes them. A write then takes
-// as long as the slower of the leader's and the follower's disk, and not as long as both together (Ongaro,
-// Consensus: Bridging Theory and Practice, section 10.2.1).
+// as long as the slower of the leader's and the follower's disk, and not as long as both together. See Ongaro,
+// Consensus: Bridging Theory and Practice, section 10.2.1.
 //
 // Three rules make this safe:
 //

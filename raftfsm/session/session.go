@@ -2,8 +2,8 @@
 // cluster and, for each group, the newest log position (term and index) that the application has seen. A read with a
 // token never returns data from before these positions, unless the answer is marked as stale.
 //
-// A token is base64url without padding. The content is version 1 (1 byte) and the cluster (8 bytes). Then follow, for
-// each group in ascending order, its id, its term and index<<1|committed, as uvarints.
+// A token is base64url without padding. The content is version 1 (1 byte) and the cluster (8 bytes), followed by
+// three uvarints for each group in ascending order: its id, its term, and index<<1|committed.
 //
 // Tokens are not signed, so a client can invent positions. Parse accepts at most one position for each group of the
 // cluster, and Cache.After never writes more. The caller must verify a position before other requests depend on it.

@@ -262,7 +262,7 @@ type fsmSnapshot struct {
 	start    time.Time
 }
 
-// Persist makes everything applied so far durable in the database. It then marks the sink to as a snapshot of that
+// Persist makes everything applied so far durable in the database. It then makes the given sink a snapshot of that
 // database.
 func (s *fsmSnapshot) Persist(to raft.SnapshotSink) error {
 	k, ok := to.(*sink)

@@ -206,7 +206,7 @@ func (s *Store) CommitLocal(database string, info *Info) error {
 }
 
 // commitReceived records the received database in the directory dir as the live one. It returns fault.Unavailable if
-// another received snapshot is being installed, or if the current snapshot is as new as info.
+// another received snapshot is being installed, or if the current snapshot is at least as new as info.
 func (s *Store) commitReceived(id, dir string, m *kv.Machine, info *Info) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -223,7 +223,7 @@ func (s *Store) commitReceived(id, dir string, m *kv.Machine, info *Info) error 
 
 // commitKept records a received snapshot without its database. The live database in the directory database remains.
 // All commands up to info.Applied must be on disk there. commitKept returns fault.Unavailable if another database is
-// live by now.
+// live by now. It also returns the errors of acceptsLocked.
 func (s *Store) commitKept(id, database string, info *Info) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -241,8 +241,8 @@ func (s *Store) commitKept(id, database string, info *Info) error {
 	return nil
 }
 
-// acceptsLocked returns fault.Unavailable if another received snapshot is being installed, or if the current snapshot
-// is as new as info.
+// acceptsLocked returns fault.Unavailable if another received snapshot is being installed, or if the current
+// snapshot is at least as new as info.
 func (s *Store) acceptsLocked(info *Info) error {
 	if s.pending != nil {
 		return fault.New(fault.Unavailable, "group.snapshot", "another received snapshot is being installed")
@@ -502,7 +502,7 @@ func (k *sink) install() error {
 // database is the directory of the live database.
 //
 // Invariant: a snapshot does not move a trusted machine back. Otherwise a strong read that has waited for an entry
-// could then read a state without that entry.
+// could read a state without that entry.
 //
 // The live machine can be ahead of its log, because a database that was received earlier may contain more entries than
 // its snapshot covers. The leader knows only the log, and may send a snapshot that ends before the state of the live

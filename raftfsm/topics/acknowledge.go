@@ -38,8 +38,9 @@ type token struct {
 	proof   string // see proofOf
 }
 
-// proofOf returns a hash of the stored value of a message, which becomes a part of its tokens. A client cannot compute
-// the hash from the message alone, because the stored value begins with the time at which the message was stored.
+// proofOf returns a hash of the stored value of a message. The hash is a part of the tokens of the message. A client
+// cannot compute the hash from the message alone, because the stored value begins with the time at which the message
+// was stored.
 func proofOf(value []byte) string {
 	sum := sha256.Sum256(value)
 	return string(sum[:proofSize])
@@ -78,10 +79,9 @@ func errSettled(why string) error {
 }
 
 // Claim prepares a transaction that acknowledges a delivery. The transaction will remove the parked record of the
-// message, which is a record of a message that the group gets later. Claim makes sure that the log has this record,
-// and returns its revision. Claim changes neither the subscription that has the message nor the number of attempts.
-// attempt and proof come from the token of the delivery. proof is a hash of the stored message. Claim returns
-// fault.DeliverySettled in these cases:
+// message. Claim stores a parked record if the log has none, and returns the revision of the record. Claim changes
+// neither the subscription that has the message nor the number of attempts. attempt and proof come from the token of
+// the delivery. proof is a hash of the stored message. Claim returns fault.DeliverySettled in these cases:
 //
 //   - The message is settled.
 //   - The message has failed since the delivery.
@@ -128,7 +128,7 @@ func (k *Keeper) Claim(ctx context.Context, t Topic, group string, offset, attem
 }
 
 // claim checks that a delivery can be acknowledged. If the log has no parked record of the message, claim begins to
-// store one, and w waits for that. The caller holds k.mu.
+// store one, and w waits until the log has it. The caller holds k.mu.
 func (k *Keeper) claim(t Topic, group string, offset, attempt uint64, proof string, w *waiter) (*consumer,
 	error) {
 	if err := k.lead(opAcknowledge); err != nil {

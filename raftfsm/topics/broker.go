@@ -352,8 +352,8 @@ func (b *Broker) Close() error {
 	return nil
 }
 
-// Replay makes a consumer group receive again all messages that were published at or after since. It returns
-// fault.NotFound if the group does not exist.
+// Replay moves a consumer group back to the first message that was published at or after since. The group then
+// receives all messages from there on again. Replay returns fault.NotFound if the group does not exist.
 func (b *Broker) Replay(ctx context.Context, topic, group string, since time.Time) error {
 	return NewAdmin(b.access, b.store).Replay(ctx, topic, group, 0, since)
 }

@@ -189,8 +189,8 @@ func (k *Keeper) consumer(t *topic, group string) (*consumer, error) {
 	return c, nil
 }
 
-// load replaces the items and the queues by those in the records of the group. It returns false if the group does not
-// exist.
+// load replaces the items and the queues with those in the records of the group. It returns false if the group does
+// not exist.
 func (c *consumer) load(m *kv.Machine, now uint64) (found bool, err error) {
 	v, err := m.Get(kv.TopicStore, c.t.key(tableGroup, c.group), 0)
 	if err != nil || !v.Found {
@@ -233,7 +233,7 @@ func (c *consumer) load(m *kv.Machine, now uint64) (found bool, err error) {
 	return true, nil
 }
 
-// add makes an item of a message that was read. A message whose delivery time has not come is parked.
+// add adds an item for a message that was read. A message whose delivery time has not come is parked.
 func (c *consumer) add(offset uint64, value []byte, expireAt, now uint64) error {
 	msg, ok := readMessage(value)
 	if !ok {
@@ -377,8 +377,10 @@ func (c *consumer) insert(i *item) {
 	}
 }
 
-// offer adds i, the head of a queue, to a heap. If i has a delivery time, this is the heap of delayed items. Otherwise
-// it is the heap of ready items. advance moves delayed items to the ready ones when their time has come.
+// offer adds i, the head of a queue, to a heap. If i has a delivery time, this is the heap of delayed items.
+// Otherwise it is the heap of ready items. advance moves delayed items to the ready ones when their time has come.
+// If the tail of the queue has an earlier message, offer adds the queue to c.short instead. If i is leased or
+// settled, offer adds it nowhere.
 func (c *consumer) offer(i *item) {
 	name := c.queueOf(i)
 	c.noteBlocked(name)
@@ -444,8 +446,8 @@ func (c *consumer) readUntil(m *kv.Machine, least, now uint64) error {
 	return nil
 }
 
-// advance reads new messages of a group, leases messages to members with room, and sets the timer for the next delayed
-// message. If a read fails, advance logs the error, and repeats the read after a pause. The caller holds
+// advance reads new messages of a group, leases messages to members with room, and sets the timer for the next
+// delayed message. If a read fails, advance logs the error, and repeats the read after a pause. The caller holds
 // k.mu.
 func (k *Keeper) advance(c *consumer) {
 	if c.gone {

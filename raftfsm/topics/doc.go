@@ -24,8 +24,8 @@
 //   - A message with an offset up to the cursor of a group is settled, or its offset is in the record of the group,
 //     or it is parked. A message above the cursor is not settled. So a new leader delivers exactly the messages that
 //     are not settled.
-//   - A request that updates the record of a group names the previous revision of that record, and changes the parked
-//     records of the group at the same time. So at most one leader settles a message, and only once. There are two
+//   - A request that updates the record of a group names the previous revision of that record. The same request
+//     changes the parked records of the group. So at most one leader settles a message, and only once. There are two
 //     exceptions. A transaction that acknowledges a message removes only the parked record. An operator who removes
 //     a group removes first the record of the group, and then the parked records.
 //   - The events of a state transaction are appended in its request, so they are stored if and only if it is applied.
@@ -52,6 +52,6 @@
 //     The request that ends the group names the revision of the record, and also removes the parked records.
 //   - The state machine reads no clock. The leader compares the times of messages with cluster time.
 //
-// A Keeper that has no subscribers and no new messages has at most one timer. The timer ends when the oldest message
-// of a topic has reached its retention, or a group may have reached its time to live.
+// A Keeper that has no subscribers and no new messages has at most one timer. The timer fires when the oldest
+// message of a topic has reached its retention, or a group may have reached its time to live.
 package topics

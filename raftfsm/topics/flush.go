@@ -249,8 +249,8 @@ func (k *Keeper) pause(d time.Duration) {
 	}
 }
 
-// reloaded replaces the items of c by those in the log. It then restores the leases, and the settlements that are not
-// in the log yet. After an error, c is as before. The caller holds k.mu.
+// reloaded replaces the items of c with those in the log. It then restores the leases, and the settlements that are
+// not in the log yet. After an error, c is as before. The caller holds k.mu.
 func (k *Keeper) reloaded(c *consumer) error {
 	before := *c // a copy is enough: load replaces the maps and lists of c, and does not change them
 	old, settled, now := c.items, c.settled, k.group.Now()
@@ -319,7 +319,7 @@ func (k *Keeper) reloaded(c *consumer) error {
 	return nil
 }
 
-// deleted ends a consumer whose record the log does not have any more. The calls that wait for its settlements return
+// deleted ends a consumer whose record was removed from the log. The calls that wait for its settlements return
 // without an error, although the settlements have no effect. old has the items of the consumer before it was read.
 func (k *Keeper) deleted(c *consumer, old map[uint64]*item) {
 	for _, i := range old {

@@ -164,7 +164,8 @@ func (k *Keeper) describe(ctx context.Context, m *kv.Machine, t Topic, now uint6
 	return d, nil
 }
 
-// waitingOf returns the groups of a topic, in the order of their names, before their messages are counted.
+// waitingOf returns an entry for each group of a topic, in the order of their names. The messages are not counted
+// yet: Lag is only the number of the parked records that parkedOf has left out.
 func waitingOf(m *kv.Machine, t Topic) (list []*waiting, err error) {
 	prefix := t.key(tableGroup, "")
 	for after, more := "", true; more; {
@@ -192,8 +193,8 @@ func waitingOf(m *kv.Machine, t Topic) (list []*waiting, err error) {
 	return list, nil
 }
 
-// parkedOf returns the first parked records of a group by offset, about maxWaitingRead at most. others is the number
-// of the remaining records.
+// parkedOf returns the first parked records of a group, at most about maxWaitingRead, by offset. others is the
+// number of the remaining records.
 func parkedOf(m *kv.Machine, t Topic, group string) (out map[uint64]parked, others uint64, err error) {
 	prefix := t.parkedPrefix(group)
 	out = map[uint64]parked{}

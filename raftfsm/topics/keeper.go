@@ -142,8 +142,8 @@ func (k *Keeper) repeat() {
 	}
 }
 
-// failed logs an error of reading records. It limits how often repeated reads are logged. It is safe for concurrent
-// use.
+// failed logs an error from reading records, with a rate limit. It does not log fault.Unavailable. It is safe for
+// concurrent use.
 func (k *Keeper) failed(err error) {
 	if fault.Is(err, fault.Unavailable) {
 		return
@@ -154,7 +154,7 @@ func (k *Keeper) failed(err error) {
 	})
 }
 
-// after calls f, with k.mu held, after the duration d. It does not call f if the Keeper is closed then.
+// after calls f, with k.mu held, after the duration d. It does not call f if the Keeper is closed by then.
 func (k *Keeper) after(d time.Duration, f func()) (stop func() bool) {
 	return k.opts.AfterFunc(d, func() {
 		k.mu.Lock()

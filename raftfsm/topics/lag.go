@@ -63,8 +63,9 @@ type aboveCursor struct {
 // part counts the messages after the previous part, or after the cursor, up to an offset.
 type part struct{ upto, n uint64 }
 
-// measure returns, for each topic, how many messages its groups have not settled and how old they are. It returns nil
-// if this server does not lead. If a topic cannot be read, it is left out.
+// measure returns, for the groups of each topic, the number of unsettled messages, and how long the oldest of those
+// that could be delivered has waited. It returns nil if this server does not lead. If a topic cannot be read, it is
+// left out.
 func (k *Keeper) measure() map[Topic][]measured {
 	g := &k.gauges
 	g.mu.Lock()
@@ -202,9 +203,9 @@ func (a *aboveCursor) add(n, upto uint64) {
 	a.parts = append(a.parts, part{upto, n})
 }
 
-// countMessages counts the messages with offsets above the parameter after, up to the offset upto. The parameter most
-// bounds their number, which may exceed it by up to a page of 1,000. The result last is the offset of the last message
-// that was counted. The result more is true if further messages may follow.
+// countMessages counts the messages with offsets above the parameter after, up to the offset upto. The parameter
+// most limits their number, but a page of 1,000 is always counted to its end. The result last is the offset of the
+// last message that was counted. The result more is true if further messages may follow.
 func countMessages(m *kv.Machine, t Topic, after, upto uint64, most int, now uint64) (n, last uint64, more bool,
 	err error) {
 	prefix := t.key(tableMessage, "")

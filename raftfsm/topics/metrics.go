@@ -17,7 +17,7 @@ const other = "other"
 // label identifies the series of a consumer group.
 type label struct{ store, topic, group string }
 
-// Totals are the numbers of events of a consumer group that a leader has counted. Delivered includes Redelivered.
+// Totals are the events of a consumer group, as counted by one leader. Delivered includes Redelivered.
 type Totals struct {
 	Delivered, Redelivered, Acknowledged, Failed, DeadLettered uint64
 }

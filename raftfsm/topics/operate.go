@@ -310,8 +310,9 @@ type Redriving struct {
 
 // Redrive moves one page of messages of a dead-letter topic to r.To, or back to their original topics if r.To is
 // empty. Progress.More is true if a further call is needed. One log entry appends a message to its new topic and
-// removes it here. So no message is lost, and none is moved twice, even if Redrive is repeated. A message stays if its
-// original topic is not known or is r.Topic itself. Redrive returns fault.Overloaded if a target topic is full.
+// removes it from the dead-letter topic. So no message is lost, and none is moved twice, even if Redrive is
+// repeated. A message stays if its original topic is not known or is r.Topic itself. Redrive returns
+// fault.Overloaded if a target topic is full, and fault.Invalid if r.To is r.Topic itself.
 func (k *Keeper) Redrive(ctx context.Context, r *Redriving) (p Progress, err error) {
 	for _, name := range []string{r.Topic.Name, cmp.Or(r.To, "-")} {
 		if err := checkNames(opRedrive, name, ""); err != nil {
@@ -489,8 +490,8 @@ type Entry struct {
 	ExpireAt  time.Time // zero = never
 }
 
-// Start says where Read begins: at the time Since, or after the offset After, which is the same in every Raft group.
-// With the zero value, Read begins at the first message.
+// Start says where Read begins: at the time Since, or after the offset After in every Raft group. With the zero
+// value, Read begins at the first message.
 type Start struct {
 	After uint64    // Newest = only messages that are published later
 	Since time.Time // zero = begin after the offset After

@@ -205,8 +205,8 @@ func checkMessage(m *pubsub.Message) error {
 	return nil
 }
 
-// cursor is the record of a consumer group. The group has settled every message with an offset up to upto, except the
-// offsets in open and the parked messages. unused.go explains its time to live.
+// cursor is the record of a consumer group. The group has settled every message with an offset up to upto, except
+// the offsets in open and the parked messages. unused.go explains the time to live of a group.
 type cursor struct {
 	upto uint64
 	open []uint64 // offsets, ascending

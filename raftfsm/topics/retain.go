@@ -114,9 +114,9 @@ func compare(a, b string) int {
 	return 0
 }
 
-// retain applies the policy of a topic: it counts new messages, and removes messages that the topic need not keep. It
-// also marks a topic that has become full, and removes the mark when the topic has room again. The caller holds k.mu,
-// which retain releases while an entry is committed.
+// retain applies the policy of a topic: it counts new messages, and removes messages that the topic need not keep.
+// It also marks a topic that has become full, and removes the mark when the topic has room again. The caller holds
+// k.mu, which retain releases from time to time.
 func (k *Keeper) retain(t *topic) error {
 	m := k.machine
 	policy, err := policyOf(m, t.Topic)
@@ -277,10 +277,10 @@ func sizeOf(key string, value int) uint64 {
 	return uint64(len(key)+value) + overhead //nolint:gosec // not negative
 }
 
-// trim returns operations that remove messages. Every group has settled these messages. They are also older than the
-// retention, or the topic exceeds its size limit. The result next is the count of the topic after the removal. The
-// result more is true if further messages may have to be removed. trim also sets t.trimAt. The caller holds k.mu,
-// which trim releases from time to time.
+// trim returns operations that remove messages that every group has settled. It removes a message only if the
+// message is older than the retention, or if the topic exceeds its size limit. The result next is the count of the
+// topic after the removal. The result more is true if further messages may have to be removed. trim also sets
+// t.trimAt, t.held and t.passed. The caller holds k.mu, which trim releases from time to time.
 func (k *Keeper) trim(t *topic, p *Policy) (ops []command.Op, next count, more bool, err error) {
 	m := k.machine
 	next = t.counted
@@ -360,7 +360,7 @@ func trimFence(m *kv.Machine, t Topic) (command.Op, error) {
 	return op, nil
 }
 
-// holds tells which messages of a topic at least one of the groups has not settled. The offsets must be queried in
+// holds finds the messages of a topic that at least one group has not settled. The offsets must be queried in
 // ascending order.
 type holds struct {
 	m      *kv.Machine
@@ -435,9 +435,9 @@ func holdsOf(m *kv.Machine, t Topic) (h holds, err error) {
 	return h, nil
 }
 
-// Replay makes a group receive again every message from the given offset on. If offset is 0, Replay begins with the
-// first message that was published at or after since. Messages that the group has not settled stay unsettled. Replay
-// returns fault.NotFound if the group does not exist.
+// Replay moves a group back to the message with the given offset. If offset is 0, this is the first message that was
+// published at or after since. The group then receives all messages from there on again. Earlier messages that the
+// group has not settled stay unsettled. Replay returns fault.NotFound if the group does not exist.
 func (k *Keeper) Replay(t Topic, group string, offset, since uint64) error {
 	if err := checkNames(opReplay, t.Name, group); err != nil {
 		return err

@@ -520,8 +520,9 @@ func (k *Keeper) Settle(ctx context.Context, id string, list []Settle) (leases u
 	}
 }
 
-// settle notes outcomes in memory. w waits until the log has the outcomes that are stored there. logged is true if
-// these are all outcomes of the list. The caller holds k.mu.
+// settle notes outcomes in memory. Some outcomes are not stored in the log, for example pubsub.Released. logged is
+// true if all outcomes of the list are stored. w waits until the log has those that are stored. The caller holds
+// k.mu.
 func (k *Keeper) settle(id string, list []Settle) (w *waiter, logged bool, err error) {
 	if err := k.lead(opSettle); err != nil {
 		return nil, false, err

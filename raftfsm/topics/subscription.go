@@ -200,7 +200,7 @@ func (s *subscription) settle(h *held, o pubsub.Outcome) {
 	h.link.send(out)
 }
 
-// outcome returns the Settle with which the leader gets the outcome o of a delivery. The caller holds s.mu.
+// outcome returns the Settle that reports the outcome o of a delivery to the leader. The caller holds s.mu.
 func (s *subscription) outcome(h *held, o pubsub.Outcome) Settle {
 	return Settle{Topic: Topic{Group: h.link.gid, Store: s.b.store, Name: s.topic}, Group: s.group, Offset: h.offset,
 		Lease: h.lease, Attempt: uint64(max(h.delivery.Attempt, 1)), Outcome: o} //nolint:gosec // positive

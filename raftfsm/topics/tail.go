@@ -106,7 +106,8 @@ func (c *consumer) refill(m *kv.Machine) error {
 	return nil
 }
 
-// restore moves n messages of a tail, from the index from on, back into their queue. The messages become items again.
+// restore moves n messages of the tail of a queue back into the queue, beginning at the index from of the tail. The
+// messages become items again.
 func (c *consumer) restore(m *kv.Machine, name string, from, n int) error {
 	offsets := c.tails[name][from : from+n]
 	keys := make([]string, n)

@@ -22,8 +22,8 @@ const maxGroupTTL = 3650 * 24 * time.Hour
 // useStep returns the time between two stored uses of a group, in milliseconds. ttl is the time to live.
 func useStep(ttl uint64) uint64 { return max(ttl/10, 1) }
 
-// needsUse reports whether the leader must store the use of a group that has subscribers. This is so if the stored use
-// is at least a step old, or if the time to live has changed.
+// needsUse reports whether the leader must store the use of a group that has subscribers. It must do so if the
+// stored use is at least a step old, or if the time to live has changed.
 func (c *consumer) needsUse(now uint64) bool {
 	return c.ttl != c.lifetime || c.ttl > 0 && c.used+useStep(c.ttl) <= now
 }

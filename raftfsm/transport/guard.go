@@ -37,10 +37,11 @@ import (
 //     unsynced in raftlog). Without this rule, raft could commit an entry that the leader loses in a crash.
 //  8. A request with a damaged entry is refused. Without this rule, raft would compare the entry with the log, and
 //     could delete acknowledged entries before the log refuses it.
-//  9. A candidate gets a vote even if it is no voter in the newest configuration of this server (Ongaro, Consensus:
-//     Bridging Theory and Practice, section 4.1). The candidate may have a newer configuration. Its log must still be
-//     at least as new as the log of this server. Without this rule, raft would refuse such candidates. If a majority
-//     then needs the vote of a server without the newest configuration, no leader could be elected any more.
+//  9. A candidate gets a vote even if it is not a voter in the newest configuration of this server. See Ongaro,
+//     Consensus: Bridging Theory and Practice, section 4.1. The candidate may have a newer configuration. Its log
+//     must still be at least as new as the log of this server. Without this rule, raft would refuse such candidates.
+//     If a majority then needs the vote of a server without the newest configuration, no leader could be elected any
+//     more.
 //  10. This server exchanges messages with another server only after that server has reported what it has seen of
 //     earlier incarnations of this server (see Witness).
 //  11. A server sends nothing as leader of an earlier term than its own. Raft may send one more request after this
@@ -200,8 +201,8 @@ func (g *Guard) forward() {
 	}
 }
 
-// settled checks a request, and adapts it to the rules of Guard. It returns true if raft must not get the request. The
-// request is then answered, or State.Take answers it later.
+// settled checks a request, and adapts it to the rules of Guard. It returns true if raft must not get the request.
+// The request has then been answered, or State.Take answers it later.
 func (g *Guard) settled(rpc *raft.RPC) bool {
 	if h, ok := rpc.Command.(raft.WithRPCHeader); ok && !g.isTransfer(rpc.Command) {
 		from := raft.ServerID(h.GetRPCHeader().ID)

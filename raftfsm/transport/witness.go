@@ -68,9 +68,9 @@ type SeenTable struct {
 	by map[string]raftlog.Seen
 }
 
-// Load fills the table with the records of the floor file. stored is the cluster that the floor file names, and
-// current is the present cluster. If they differ, the cluster was rescued in between, and Load does nothing: the
-// other servers have started without data.
+// Load fills the table with the records of the floor file. stored is the cluster and the epoch that the floor file
+// names, and current is the present one. If the floor file names another cluster or epoch, the cluster was rescued
+// in between. Load then does nothing, because the other servers have started without data.
 func (t *SeenTable) Load(kept map[string]raftlog.Seen, stored, current raftlog.Owner) {
 	if stored.Cluster != "" && stored != current {
 		return
@@ -203,8 +203,8 @@ func (w *Witness) Passes(id raft.ServerID) error {
 		"this server has just started and first queries the other servers")
 }
 
-// PassesFrom is Passes for a message that was received from the given server. If the message cannot pass, PassesFrom
-// queries that server at once, because the server can be reached.
+// PassesFrom works like Passes, for a message that was received from the given server. If the message cannot pass,
+// PassesFrom queries that server at once, because the server can be reached.
 func (w *Witness) PassesFrom(id raft.ServerID) error {
 	err := w.Passes(id)
 	if err != nil {

@@ -99,8 +99,8 @@ func (c *change) arrive(a *arrival) {
 }
 
 // fromOutside reports whether an event may be refused when the inbox is full. Events from clients may be refused,
-// because nothing limits their number. Results and timers may not, because the workflow itself has started their
-// activities, children and timers, in a limited number.
+// because nothing limits their number. Results and timers must not be refused. Their number is limited, because the
+// workflow itself has started the activities, children and timers.
 func fromOutside(e *protos.HistoryEvent) bool {
 	switch e.GetEventType().(type) {
 	case *protos.HistoryEvent_EventRaised, *protos.HistoryEvent_ExecutionSuspended,
@@ -404,7 +404,8 @@ func (c *change) applied(err error) bool {
 }
 
 // failed drops the instance from memory after an entry that is not, or may not be, in the log. The callers that wait
-// for the entry get err.
+// for the entry get err. If the turn in the entry is too large, the senders of its events get fault.Unavailable
+// instead.
 func (c *change) failed(err error) {
 	i, k, existed := c.i, c.k, c.i.exists()
 	arrived, tooLarge := err, c.outcome != nil && fault.Is(err, fault.TooLarge)

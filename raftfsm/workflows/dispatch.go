@@ -103,9 +103,10 @@ func (k *Keeper) application(name string) *application {
 // maxTargets bounds the applications that target adds.
 const maxTargets = 4096
 
-// target returns the application whose workers execute an activity, and adds it if necessary. It returns nil if the
-// leader knows maxTargets applications already. The reason for the bound is that a workflow can name any application.
-// If an application is left out, its activities are found when its workers connect. The caller holds k.mu.
+// target returns the application whose workers execute an activity, and adds it if necessary. If the leader knows
+// maxTargets applications already, target adds no other application, and returns nil. The reason for the bound is
+// that a workflow can name any application. If an application is left out, its activities are found when its workers
+// connect. The caller holds k.mu.
 func (k *Keeper) target(name string) *application {
 	if k.apps[name] == nil && len(k.apps) >= maxTargets {
 		return nil
@@ -130,7 +131,7 @@ func (a *application) pickTurn(last streamID) (best *stream) {
 	return best
 }
 
-// pickActivity returns the stream that gets the next activity, in a round-robin order. It returns nil if no stream has
+// pickActivity returns the stream that gets the next activity, in round-robin order. It returns nil if no stream has
 // room.
 func (a *application) pickActivity() *stream {
 	for range a.streams {
@@ -245,7 +246,7 @@ func (c *change) runs() bool {
 func (c *change) ends() bool { return c.i.inbox.end != nil }
 
 // hand gives the turn of the instance to a stream. If no stream has room, the instance waits. A termination needs no
-// worker if there is no stream with room, or no worker has answered in time.
+// worker if no stream has room, if the turn is too large for a worker, or if no worker has answered in time.
 func (c *change) hand() {
 	i, k := c.i, c.k
 	if c.exists() && terminal(c.head.status) && len(i.inbox.list) > 0 {

@@ -102,8 +102,8 @@ func (b *inbox) next() (size int) {
 	return size
 }
 
-// repeats reports whether e would suspend an instance that is suspended after all events of the inbox, or would resume
-// an instance that is not. status is the present status.
+// repeats reports whether e is a suspension or a resumption without effect, because the events of the inbox leave
+// the instance in that state already. status is the present status.
 func (b *inbox) repeats(e *protos.HistoryEvent, status int32) bool {
 	return turn.Repeats(e, turn.Pauses(status == statusSuspended, b.pause))
 }

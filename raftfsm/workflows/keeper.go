@@ -199,8 +199,8 @@ func (k *Keeper) unread(err error) {
 	k.repeatAfter(err)
 }
 
-// failed logs an error of reading records. It limits how often repeated reads are logged. It is safe for concurrent
-// use.
+// failed logs an error from reading records, with a rate limit. It does not log fault.Unavailable and
+// fault.NotLeader. It is safe for concurrent use.
 func (k *Keeper) failed(err error) {
 	if fault.Is(err, fault.Unavailable) || fault.Is(err, fault.NotLeader) {
 		return
@@ -241,8 +241,8 @@ func (k *Keeper) after(d time.Duration, f func()) (stop func() bool) {
 // before it changes what the Keeper has read. The caller holds k.mu.
 func (k *Keeper) reigns(reign uint64) bool { return !k.closed && k.machine != nil && k.reign == reign }
 
-// refresh makes the Keeper begin to work if its server has begun to lead, or resign if its server does not lead. The
-// caller holds k.mu.
+// refresh makes the Keeper begin to work if its server has begun to lead, and begin again after a restore. If its
+// server does not lead, refresh makes the Keeper resign. The caller holds k.mu.
 func (k *Keeper) refresh() error {
 	if !k.group.Leading() {
 		k.resign()

@@ -171,7 +171,7 @@ func (l *link) arrived(ctx context.Context, session string, items []*item, until
 	}
 }
 
-// pull waits for work, at most until the time until. received is the number of the last answer.
+// pull waits for work, and gives up at the time until. received is the number of the last answer.
 func (l *link) pull(ctx context.Context, session string, received uint64, until time.Time) (known bool, a answer,
 	err error) {
 	ctx, cancel := context.WithDeadline(ctx, until)

@@ -122,8 +122,8 @@ func (o *outbox) start(k *Keeper) {
 	}
 }
 
-// send sends the messages for an instance, one after another. An instance never has two senders. The
-// reason is that a message leaves targets in the same critical section in which the sender takes the next one or ends.
+// send sends the messages for an instance, one after another. In one critical section, it removes a message from
+// targets, and takes the next message or ends. So an instance never has two senders.
 func (o *outbox) send(k *Keeper, reign uint64, to Ref) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -159,7 +159,7 @@ func (c *change) fork(f *turn.Fork, reply func(error)) {
 }
 
 // reuses decides about the creation of an instance if another instance has the same id. It applies the rules of
-// turn.Reuse to the head of the other instance.
+// turn.Reuse to the head of the other instance. same is true if the same request has created the other instance.
 func (c *change) reuses(s *protos.ExecutionStartedEvent, execution string, unique bool) (same bool, err error) {
 	h, p := &c.head, s.GetParentInstance()
 	if p != nil && h.parentID != "" {
@@ -536,8 +536,8 @@ func (k *Keeper) reading(ctx context.Context, op string) (*kv.Machine, error) {
 	return m, g.Confirm(ctx)
 }
 
-// state returns the public state of an instance, or nil if the instance does not exist. payloads is that of
-// workflow.Engine.State.
+// state returns the public state of an instance, or nil if the instance does not exist. payloads means the same as
+// in workflow.Engine.State.
 func (k *Keeper) state(ctx context.Context, r Ref, payloads bool) (*protos.WorkflowState, error) {
 	if err := r.check(opRead); err != nil {
 		return nil, err
@@ -710,8 +710,8 @@ type listed struct {
 	created uint64 // Unix nanoseconds
 }
 
-// list returns up to limit instances of an application in this group, in the order of their creation. It begins after
-// the instance that was created at the time after and has the id afterID.
+// list returns up to limit instances of an application in this group that match f, in the order of their creation.
+// It begins after the instance that was created at the time after and has the id afterID.
 func (k *Keeper) list(ctx context.Context, app string, f *workflow.Filter, after uint64, afterID string,
 	limit int) (page []listed, more bool, err error) {
 	m, err := k.reading(ctx, opRead)

@@ -446,9 +446,9 @@ func (k *Keeper) pull(ctx context.Context, id string, received uint64) (a answer
 	}
 }
 
-// needsProof reports whether a majority must confirm that this server leads before pull returns the answer. This is
-// required if the answer has an activity (see pull). If the answer is empty, the confirmation is not required. It then
-// delays no work, and gives the node its proof.
+// needsProof reports whether pull waits for the confirmation that this server leads before it returns the answer.
+// This is required if the answer has an activity (see pull). If the answer is empty, pull also waits, because this
+// delays no work and gives the node its proof.
 func (a *answer) needsProof() bool {
 	return len(a.items) == 0 || slices.ContainsFunc(a.items, func(i *item) bool { return i.kind == itemTask })
 }

@@ -81,7 +81,8 @@ func (b *Broker) Workers(app string) (n int) {
 	return n
 }
 
-// idle reports whether the node has no streams. If so, run of the link waits until there is a stream.
+// idle reports whether the node has no streams. If so, idle makes the goroutine of the link wait until there is a
+// stream.
 func (b *Broker) idle(l *link) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

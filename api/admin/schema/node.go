@@ -57,9 +57,9 @@ type NodeIdentity struct {
 	Front      *FrontNode  `json:"front,omitempty"`   // nil = the node itself serves applications
 }
 
-// FrontNode describes the second node of a process in which two nodes run. The answering node then only holds the data
-// of a directory that the nodes of one user share. The front node serves the applications. Both nodes have the same
-// components.
+// FrontNode describes the node that serves the applications in a process with two nodes. The other node, which
+// answers the request, only holds the data of a directory that the nodes of one user share. Both nodes have the
+// same components.
 type FrontNode struct {
 	DataDir string   `json:"dataDir"` // for commands to that node, with --data-dir
 	Apps    []string `json:"apps"`    // ids of the applications

@@ -40,8 +40,8 @@ func RatesBetween(older, newer *NodeView) Rates {
 	}
 }
 
-// Grown returns the increase of a counter between its older value from and its newer value to. If to is the smaller
-// one, the counter began again at 0, and the increase is to.
+// Grown returns the increase of a counter between its older value from and its newer value to. If to is less than
+// from, the counter has restarted at 0, and the increase is to.
 func Grown(from, to uint64) uint64 {
 	if to < from {
 		return to // the counter began again
@@ -62,8 +62,8 @@ func (h Histogram) Since(o Histogram) Histogram {
 	return out
 }
 
-// Quantile returns the q-quantile of h, computed like histogram_quantile of Prometheus. It returns NaN if h is empty,
-// and the last bound if the quantile is above it.
+// Quantile returns the q-quantile of h, computed like histogram_quantile of Prometheus. It returns NaN if h is
+// empty. If the quantile is greater than the last bound, it returns the last bound.
 func (h Histogram) Quantile(q float64) float64 {
 	if h.Total == 0 || len(h.Bounds) == 0 {
 		return math.NaN()

@@ -58,14 +58,14 @@ type TopicPublished struct {
 	ContentType string `json:"contentType"`
 }
 
-// TopicRead asks for messages of a topic. Reading begins where Offset, Since or Oldest says. At most one of these
-// fields is set.
+// TopicRead is a request for messages of a topic. At most one of Offset, Since and Oldest is set, and defines the
+// first message.
 type TopicRead struct {
 	PubSub string
 	Topic  string
 	Offset *uint64    // the first offset, in each Raft group
 	Since  *time.Time // messages that were published since
-	Oldest bool       // the oldest message; if none of the three is set, only messages that are published later
+	Oldest bool       // the oldest message; if none of the three is set, the first message that is published later
 	Follow bool       // wait for messages that are published later
 }
 

@@ -27,8 +27,8 @@ func CountVoters(servers []ServerStatus) (voters, down int) {
 	return voters, down
 }
 
-// Margin returns a warning if the voters of a group that are not down are just a majority: some of the voters are
-// down, or there are only two. Otherwise it returns "". For a single voter it returns "", too.
+// Margin returns a warning if the voters of a group that are not down are only just a majority. Either some voters
+// are then down, or the group has only two voters. Otherwise, and for a single voter, Margin returns "".
 func Margin(servers []ServerStatus) string { return margin(CountVoters(servers)) }
 
 // Margin returns the same warning as the function Margin, for the group g.

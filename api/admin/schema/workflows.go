@@ -165,8 +165,8 @@ type WorkflowChanged struct {
 	Note   string `json:"note,omitempty"` // what the operator should know
 }
 
-// WorkflowPurge asks to remove one instance with its children. If the ID is empty, it asks to remove the ended
-// instances that match Name, Prefix, Statuses and Before.
+// WorkflowPurge is a request to remove one instance with its children. If the ID is empty, it is a request to
+// remove the ended instances that match Name, Prefix, Statuses and Before.
 type WorkflowPurge struct {
 	WorkflowRef           // ID is empty for a selection
 	Name        string    `json:"name,omitempty"`
@@ -182,7 +182,7 @@ type WorkflowsPurged struct {
 	More    bool `json:"more,omitempty"` // some are left: repeat the request
 }
 
-// WorkflowRerun starts a new instance that repeats an ended instance from an event of its history on.
+// WorkflowRerun starts a new instance that repeats an ended instance, beginning at an event of its history.
 type WorkflowRerun struct {
 	WorkflowRef
 	Event uint32  `json:"event"`           // id of the event that runs again

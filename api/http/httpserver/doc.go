@@ -1,5 +1,5 @@
-// Package httpserver listens and serves one HTTP handler. It owns the listener, the bounds of its connections, and the
-// end of requests when it closes.
+// Package httpserver serves one HTTP handler on one listener. It owns the listener, the limits of its connections,
+// and the graceful shutdown.
 //
 // A Server starts one goroutine that accepts connections, and net/http starts one for each connection. Close waits for
 // all of them.

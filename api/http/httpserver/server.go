@@ -45,7 +45,7 @@ type Config struct {
 	Cut    prometheus.Counter // connections closed because of the limit; nil = not measured
 }
 
-// Server listens and serves one handler. Open must be called once. Close may be called several times.
+// Server serves one handler on one address. Open must be called once. Close may be called several times.
 type Server struct {
 	config Config
 	http   http.Server
@@ -125,9 +125,9 @@ func (s *Server) listen(ctx context.Context) (net.Listener, error) {
 	return config.Listen(ctx, "tcp", s.config.Address)
 }
 
-// markBusy returns a handler that marks the connection of a request as busy while handler runs. The connection limit
-// does not close busy connections. http.StateActive cannot replace this mark, because net/http sets it at the first
-// byte of a request. With one byte each, a client could make idle connections busy.
+// markBusy returns a handler that marks the connection of a request as busy while handler runs. The connection
+// limit does not close busy connections. http.StateActive cannot replace this mark, because net/http sets it at the
+// first byte of a request. A client could make idle connections busy with one byte each.
 func markBusy(w *connlimit.Limiter, handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if c := watches.ConnOf(r.Context()); c != nil {

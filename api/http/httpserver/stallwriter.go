@@ -23,7 +23,7 @@ func (w *stallWriter) begin() {
 	_ = w.control.SetWriteDeadline(time.Now().Add(w.stall)) // never fails over HTTP/2
 }
 
-// end stops the stall time. A stream without anything to send, such as an idle watch, has no deadline.
+// end clears the write deadline. A stream without anything to send, such as an idle watch, has no deadline.
 func (w *stallWriter) end() { _ = w.control.SetWriteDeadline(time.Time{}) }
 
 // Write implements http.ResponseWriter.

@@ -7,7 +7,7 @@ import (
 )
 
 // Tally counts the parts of a request body that need much more memory when decoded. For example, a decoded list of
-// empty items needs more than a hundred times its encoded size. A request reserves memory for these parts before it
+// empty items needs more than a hundred times its encoded size. A handler reserves memory for these parts before it
 // decodes the body.
 type Tally struct {
 	List     int // number of elements of the list that has a limit
@@ -123,8 +123,8 @@ func isName(raw []byte, field string) bool {
 	return len(raw) == len(field) && strings.EqualFold(string(raw), field)
 }
 
-// object reads a JSON object and returns the number of its members. It calls the function member before each value,
-// and member must read or skip the value. If the next JSON value is not an object, object skips it and returns 0.
+// object reads a JSON object and returns the number of its members. For each member, it calls the function member,
+// which must read or skip the value. If the next JSON value is not an object, object skips it and returns 0.
 func (s *scanner) object(member func(s *scanner, name []byte)) (n int) {
 	if s.space(); s.peek() != '{' {
 		s.skip()
@@ -146,8 +146,8 @@ func (s *scanner) object(member func(s *scanner, name []byte)) (n int) {
 	return n
 }
 
-// array reads a JSON array and returns the number of its elements. It calls the function element before each element,
-// and element must read or skip it. If the next JSON value is not an array, array skips it and returns 0.
+// array reads a JSON array and returns the number of its elements. For each element, it calls the function element,
+// which must read or skip the element. If the next JSON value is not an array, array skips it and returns 0.
 func (s *scanner) array(element func(s *scanner)) (n int) {
 	if s.space(); s.peek() != '[' {
 		s.skip()
@@ -159,7 +159,8 @@ func (s *scanner) array(element func(s *scanner)) (n int) {
 	return n
 }
 
-// more moves to the next element or member and returns true, or moves past the closing bracket end and returns false.
+// more moves to the next element or member and returns true, or moves past the closing bracket end and returns
+// false. If the text is not JSON, more moves to the end of the body and returns false.
 func (s *scanner) more(end byte) bool {
 	s.space()
 	if s.peek() == ',' {

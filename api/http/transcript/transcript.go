@@ -17,8 +17,8 @@
 //	< 204
 //	< Quorate-Consistency: linearizable
 //
-// Lines that start with '>' are the request, lines with '<' the answer: first line, headers, an empty line, body.
-// These notations stand for other text:
+// Lines that start with '>' are the request, and lines that start with '<' are the answer. Both consist of a first
+// line, headers, an empty line and a body. These notations stand for other text:
 //
 //	>q "text"   a body of a request that is not plain text, as a quoted Go string; <q for an answer
 //	«5×ab»      "ab" five times; only in requests

@@ -196,8 +196,8 @@ func (t *Connections) CloseAll() {
 	}
 }
 
-// Parts of a chunk of the answer: chunkRoom, the data, chunkEnd. chunkRoom is later overwritten with the size of the
-// data. lastChunk ends the answer.
+// A chunk of the answer consists of chunkRoom, the data and chunkEnd. finishChunk overwrites the digits of
+// chunkRoom with the size of the data. lastChunk ends the answer.
 const (
 	chunkRoom = "00000000\r\n"
 	chunkEnd  = "\r\n"

@@ -241,7 +241,7 @@ func (l *loop) rest(w *watchConn) bool {
 	return true
 }
 
-// last sends the last object of the answer, as far as the connection takes it without waiting, and ends the watch.
+// last tries to send the last object of the answer without waiting, and ends the watch.
 func (l *loop) last(w *watchConn, err error) {
 	b := append(finishChunk(w.appendEnd(beginChunk(nil), err), 0), lastChunk...)
 	n, _ := l.write.try(w.conn.raw, b) // the client may have gone
@@ -325,7 +325,8 @@ func (l *loop) catchUp(ctx context.Context, w *watchConn, rest []byte) error {
 	}
 }
 
-// tick asks the store for due bookmarks. It also ends watches whose clients have gone, in one part of all watches.
+// tick asks the store for due bookmarks. It also checks the connections in one of clientParts parts of all watches,
+// and ends the watches whose clients have gone.
 func (l *loop) tick(now time.Time) {
 	l.part = (l.part + 1) % clientParts
 	for _, w := range l.idle(func(w *watchConn) bool { return w.phase == phaseIdle && !now.Before(w.due) }) {
@@ -439,7 +440,8 @@ type encodedPart struct {
 	events int
 }
 
-// encode returns a part of Poll as a chunk of the answer. Watches with the same part share the encoded bytes.
+// encode returns raw, which is a part that Poll has returned, as a chunk of the answer. Watches with the same part
+// share the encoded bytes.
 func (l *loop) encode(w *watchConn, raw *state.WatchPart) encodedPart {
 	k := encodedKey{scope: w.Watch.Scope(), seen: raw.Seen, values: w.Values, events: w.Events}
 	if len(raw.Changes) > 0 {

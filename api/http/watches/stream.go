@@ -35,9 +35,9 @@ type Stream struct {
 	Snapshot bool // the items of the snapshot are still being sent
 }
 
-// Postpone answers an EventSource that reconnects while its watch cannot start because of e. Browsers never connect
-// again after a status other than 200, but they do after the end of an answer. last is the last event id that the
-// EventSource has sent.
+// Postpone answers an EventSource that reconnects while its watch cannot start because of e. Browsers never
+// reconnect after a status other than 200, but they reconnect after the end of an answer with status 200. last is
+// the last event id that the EventSource has sent.
 func Postpone(w http.ResponseWriter, e *api.Error, last string) {
 	s := Stream{Events: true}
 	s.header(w.Header())

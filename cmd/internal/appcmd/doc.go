@@ -1,6 +1,6 @@
-// Package appcmd owns the commands for applications on this machine: list, invoke, stop and logs. They have the names
-// of Dapr's command line. The package also owns the record of each running quorate run process, and the file with the
-// output of its application. The commands find the process by its record.
+// Package appcmd owns the commands for applications on this machine: list, invoke, stop and logs. Their names are
+// those of Dapr's command line. The package also owns the record of each running quorate run process, and the file
+// with the output of its application. The commands find the process by its record.
 //
 // A record is a note of package hostshare. The kernel unlocks the note when its process ends. The package has no
 // goroutines.
@@ -36,7 +36,8 @@ func (f *daprFlags) bind(c *cobra.Command) {
 	}
 }
 
-// check returns an error if one of the flags is set. The parameter instead is the hint of the error.
+// check returns a usage error if --kubernetes or --namespace is set. The hint of the error is the text in the
+// parameter instead.
 func (f *daprFlags) check(instead string) error {
 	if !f.kubernetes && f.namespace == "" {
 		return nil

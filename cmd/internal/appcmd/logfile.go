@@ -12,8 +12,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Output keeps the latest output of an application in files: at least the last 8 MiB, and at most twice as many. It is
-// safe for concurrent use. It drops output that it cannot write, so that a full disk does not stop the application.
+// Output keeps the latest output of an application in files: at least the last 8 MiB, and at most about 16 MiB. It
+// is safe for concurrent use. It drops output that it cannot write, so that a full disk does not stop the
+// application.
 type Output struct {
 	path string
 	file atomic.Pointer[os.File] // appends; nil = the last file could not be opened

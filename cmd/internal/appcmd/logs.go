@@ -150,8 +150,8 @@ func printOutput(w io.Writer, f *os.File, tail int) error {
 	return nil
 }
 
-// followOutput prints what is appended to f, and to the files that replace it, until the process that writes them has
-// ended. It closes f.
+// followOutput prints what is appended to f, and to the files that replace it, until ctx ends or the process that
+// writes the files has ended. It closes f.
 func followOutput(ctx context.Context, w io.Writer, f *os.File, running func() bool) error {
 	path := f.Name()
 	defer func() { _ = f.Close() }()
@@ -178,7 +178,8 @@ func followOutput(ctx context.Context, w io.Writer, f *os.File, running func() b
 	}
 }
 
-// reopened returns f, or the file that has replaced it at its path. It returns f while a replacement is under way.
+// reopened returns the file that has replaced f at its path, and closes f. If no other file can be opened there, for
+// example while a replacement is under way, it returns f.
 func reopened(f *os.File, path string) *os.File {
 	was, err := f.Stat()
 	if err != nil {

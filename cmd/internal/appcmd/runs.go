@@ -50,7 +50,7 @@ func cut(text string) string {
 }
 
 // Announce writes the note of a running process to a file below runtimeDir, the directory for the sockets of this
-// user. The note is valid until Close of the result or the end of the process.
+// user. The note is valid until the result is closed or the process ends.
 func Announce(runtimeDir string, n hostshare.Note) (*hostshare.Presence, error) {
 	if err := hostshare.Private(runtimeDir); err != nil {
 		return nil, err

@@ -98,8 +98,9 @@ func choose(notes []hostshare.Note, apps []string, file string) ([]hostshare.Not
 	return out, nil
 }
 
-// stop ends the processes, and waits until their records are no longer listed. The kernel keeps the record of a
-// process locked until the process ends, so every listed record belongs to a live process.
+// stop sends SIGTERM to the processes, and waits until their records are no longer listed. It returns fault.Timeout
+// if this takes longer than patience. The kernel keeps the record of a process locked until the process ends, so
+// every listed record belongs to a live process.
 func stop(ctx context.Context, chosen []hostshare.Note, list func() ([]hostshare.Note, error),
 	patience time.Duration) error {
 	for _, n := range chosen {

@@ -60,7 +60,7 @@ func (m *commands) rescueCommand() *cobra.Command {
 }
 
 // agreeToRescue decides whether a rescue may begin. Unless asJSON is true, it shows the data from which the rescue
-// would start. The first of these cases applies:
+// would start. It then decides by the first condition that is true:
 //
 //   - dry is true: it returns false.
 //   - The node is already the only voter: it returns fault.Conflict.

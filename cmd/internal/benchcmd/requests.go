@@ -291,8 +291,8 @@ func (p *plan) post(ctx context.Context, keys []string) error {
 	return err
 }
 
-// claimStore refuses a store that has other data of the application. It cannot look into a store that does not list
-// its keys.
+// claimStore returns fault.Conflict if the store has other data of the application. If the store cannot list its
+// keys, it returns an error, because it cannot check them. If p.force is true, it checks nothing.
 func (p *plan) claimStore(ctx context.Context) error {
 	if p.force {
 		return nil

@@ -19,7 +19,8 @@ import (
 
 const (
 	maxClients = 4096
-	// maxLatency is the greatest latency that is counted. Latencies have a precision of two digits.
+	// maxLatency is the greatest latency that the histogram can hold. A longer latency counts as maxLatency.
+	// Latencies have a precision of two digits.
 	maxLatency = time.Minute
 	maxErrors  = 5 // different errors in a report
 )
@@ -87,8 +88,8 @@ func (m *meter) add(took time.Duration, err error) {
 const failurePause = 10 * time.Millisecond
 
 // run sends the requests of all clients for l.duration, or until ctx ends. It then waits for the requests in
-// progress: the end of ctx does not interrupt them, because a save that the node handles late would come after the
-// deletion of its key. If the writer progress is a terminal, run shows the progress there.
+// progress. The end of ctx does not interrupt them: a save that the node handles late would come after the deletion
+// of its key. If the writer progress is a terminal, run shows the progress there.
 func (l *load) run(ctx context.Context, progress io.Writer) result {
 	m, begun := newMeter(), time.Now()
 	working, cancel := context.WithTimeout(ctx, l.duration)

@@ -283,8 +283,8 @@ type itemWatch struct {
 	pause    time.Duration // between two attempts to connect
 }
 
-// run connects until ctx ends or an error cannot be repaired by connecting again. If the first attempt fails, run
-// returns its error.
+// run watches the items until ctx ends, and then returns nil. After a lost connection it connects again. It returns
+// an error of the first attempt, and any error that a new connection cannot fix.
 func (w *itemWatch) run(ctx context.Context) error {
 	begun := false
 	for last := ""; ; {
@@ -321,7 +321,7 @@ func interrupted(err error) bool {
 	return false
 }
 
-// connect shows items until the connection ends. connected is true if the watch has begun. The error is not nil.
+// connect shows items until the connection ends. connected is true if the watch has begun. The error is never nil.
 func (w *itemWatch) connect(ctx context.Context) (connected bool, err error) {
 	path := withKeys(admin.ConfigurationWatchPath(w.client.store), w.keys)
 	err = command.Lines(ctx, w.client.admin, http.MethodGet, path, nil,
@@ -346,8 +346,8 @@ func (w *itemWatch) connect(ctx context.Context) (connected bool, err error) {
 	return connected, err
 }
 
-// showDeleted shows as deleted the items that were shown and no longer exist. present are the items with which a
-// connection has begun: a watch does not report what was deleted before.
+// showDeleted shows as deleted the items that were shown earlier and are not in present. The parameter present has
+// the items that exist when a connection begins. The watch itself does not report earlier deletions.
 func (w *itemWatch) showDeleted(present []configurations.Change) error {
 	gone := maps.Clone(w.known)
 	for n := range present {
@@ -361,8 +361,9 @@ func (w *itemWatch) showDeleted(present []configurations.Change) error {
 	return nil
 }
 
-// show prints an item, unless the same item, or the deletion, was shown before the connection was lost. It compares
-// not only the versions, because in other stores than Quorate's an application may keep the version of an item.
+// show prints the change of an item, unless it has already printed the same item or its deletion, for example on an
+// earlier connection. It compares the value and the metadata as well as the version. Unlike Quorate's store, other
+// stores allow an application to change an item without a new version.
 func (w *itemWatch) show(c *configurations.Change) error {
 	shown, exists := w.known[c.Key]
 	switch {

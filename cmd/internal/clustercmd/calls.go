@@ -73,7 +73,7 @@ func (m *commands) callsCommand() *cobra.Command {
 // callColumns is the format of a line of quorate calls. The columns have room for a usual app id and route.
 const callColumns = "%-12s  %-14s  %-8s  %9s  %-12s  %-32s  %s\n"
 
-// printCall prints a line of the stream. Notes about the stream are no data, so they go to standard error.
+// printCall prints a line of the stream. Notes about the stream are not data, so they go to standard error.
 func (m *commands) printCall(l *schema.CallLine, asJSON bool) error {
 	switch {
 	case l.Lost > 0:

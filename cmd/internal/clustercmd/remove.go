@@ -129,10 +129,10 @@ func (m *commands) untilRemoved(ctx context.Context, a *command.AdminClient, pat
 	}
 }
 
-// passes reports whether a removal is to be requested again after an error. The request is idempotent, except for
-// Indeterminate if it names the server by its node id: the repeat could then remove another server, which has replaced
-// the removed one. begun is true if the node accepted an earlier request. In that case, the caller also waits for a
-// group that has lost its leader.
+// passes reports whether the caller may repeat the request for a removal after err. begun is true if the node
+// accepted an earlier request. In that case, the caller also waits for a group that has lost its leader. Before it
+// calls passes, the caller handles Indeterminate for a request that names the server by its node id. A repeat of
+// that request could remove another server, which has replaced the removed one.
 func passes(err error, begun bool) bool {
 	switch fault.CodeOf(err) {
 	case fault.Indeterminate, fault.Timeout:

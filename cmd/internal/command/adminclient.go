@@ -182,8 +182,9 @@ func dialUnix(ctx context.Context, path string) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "unix", path)
 }
 
-// unanswered returns the error for a request without an answer. It returns fault.Indeterminate for a change that may
-// have been made, which is the case unless the connection could not be opened.
+// unanswered returns the error for a request without an answer. For a change it returns fault.Indeterminate,
+// because the node may have made the change, unless the connection could not be opened. Otherwise it returns
+// fault.Unavailable, or fault.Denied if the socket belongs to another user.
 func (a *AdminClient) unanswered(method, socket string, err error) error {
 	e := &fault.Error{Code: fault.Unavailable, Op: "cli.admin", Msg: "the node on " + a.DataDir + " does not answer",
 		Err: RootCause(err)}

@@ -256,8 +256,8 @@ func (c *APIClient) UseSocket(path string) {
 // it, it would send the API token to that target, and might repeat the request at another path of the node.
 func NoRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// Call sends a request and returns the response, also if its status is an error. It returns fault.TooLarge if the body
-// of the response has more than limit bytes.
+// Call sends a request and returns the response, even if its status is an error. It returns fault.TooLarge if the
+// body of the response has more than limit bytes.
 func (c *APIClient) Call(ctx context.Context, method, path string, h http.Header, body []byte,
 	limit int64) (status int, text []byte, err error) {
 	req, err := c.request(ctx, method, c.Base+path, h, body)
@@ -323,8 +323,9 @@ func Refusal(status int, body []byte) error {
 	return out
 }
 
-// CallRefusal converts an answer with an error status of a call of an application into an error. If the API gave the
-// answer, CallRefusal returns its Refusal. Otherwise the error has only the status of the application's answer.
+// CallRefusal returns the error for a call of the application app that was answered with an error status. If the
+// API gave the answer, CallRefusal returns its Refusal. Otherwise the error has only the status of the
+// application's answer.
 func CallRefusal(app string, status int, text []byte) error {
 	if IsRefusal(text) {
 		return Refusal(status, text)

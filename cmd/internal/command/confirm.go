@@ -10,9 +10,10 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Confirm requests that the user types word, and returns nil if the user does. The parameter what describes the word.
-// For any other input it returns fault.Denied. If there is no input, it returns a UsageError that suggests the flag
-// --yes. A command that calls Confirm has this flag, and does not call Confirm if the flag is given.
+// Confirm asks the user to type word, and returns nil if the user does. For any other input it returns
+// fault.Denied. If there is no input, it returns a UsageError that suggests the flag --yes. The parameter what
+// describes the word. A command that calls Confirm has the flag --yes, and does not call Confirm if the flag is
+// given.
 func (s *Shell) Confirm(word, what string) error {
 	fmt.Fprintf(s.Stderr, "Type %s (%s) to continue: ", what, word)
 	line, err := bufio.NewReader(s.Stdin).ReadString('\n')

@@ -20,7 +20,8 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// Shell is what a command gets from its caller. All fields except Hostname and Home must be set.
+// Shell has the environment, the standard streams and the signals that a command gets from its caller. All fields
+// except Hostname and Home must be set.
 type Shell struct {
 	Env     []string // "NAME=value"
 	Stdin   io.Reader

@@ -31,8 +31,8 @@ func Usagef(format string, args ...any) error {
 	return Usage(fault.New(fault.Invalid, "cli", fmt.Sprintf(format, args...)))
 }
 
-// RefuseEmpty returns a UsageError if one of the flags was given with an empty value. Otherwise a script with an unset
-// variable could change more than it should.
+// RefuseEmpty returns a UsageError if one of the flags was given with an empty value. Without this check, a script
+// with an unset variable could change more than it should.
 func RefuseEmpty(c *cobra.Command, flags ...string) error {
 	for _, name := range flags {
 		if f := c.Flags().Lookup(name); f.Changed && (f.Value.String() == "" || f.Value.String() == "[]") {

@@ -137,8 +137,8 @@ const (
 	AsksWait      = "wait"
 )
 
-// Asks returns the request that the command line makes instead of a start: one of the constants above, or "" for a
-// start.
+// Asks returns AsksVersion, AsksBuildInfo or AsksWait if the command line requests one of these instead of a start.
+// For a start it returns "".
 func (l *Line) Asks() string {
 	for _, name := range []string{AsksVersion, AsksBuildInfo, AsksWait} {
 		if l.on(name) {

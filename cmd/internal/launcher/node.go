@@ -21,8 +21,8 @@ import (
 // leader.
 const AnswerTime = 30 * time.Second
 
-// Node is a node in its own process. Set the exported fields before the first start. Its methods, except Start, are
-// safe for concurrent use.
+// Node is a node in its own process. Set the exported fields before the first start. Its methods, except Start and
+// Beside, are safe for concurrent use.
 type Node struct {
 	Process
 	ID         string
@@ -73,9 +73,9 @@ func (n *Node) Base() string { return "http://" + n.Address() }
 // Gossip returns the host and the port that a joining node contacts, in the form host:port.
 func (n *Node) Gossip() string { return fmt.Sprintf("127.0.0.1:%d", n.GossipPort) }
 
-// Healthy returns nil if the start of the node is complete. Otherwise its error names the reason. It requests
-// GET /v1.0/healthz. After the start, this request fails only if the node does not answer, or does not belong to the
-// cluster any more, for example because an operator has removed it.
+// Healthy returns nil if the start of the node is complete. Otherwise its error names the reason. It requests the
+// path /v1.0/healthz. After the start, this request fails in two cases. The node does not answer, or it does not
+// belong to the cluster any more, for example because an operator has removed it.
 func (n *Node) Healthy(ctx context.Context) error {
 	err := n.Call(ctx, http.MethodGet, "/v1.0/healthz", "", nil)
 	if r := (*Refused)(nil); errors.As(err, &r) {

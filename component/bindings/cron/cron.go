@@ -34,8 +34,9 @@ const (
 // claimLife is how long the claim of a tick is stored.
 const claimLife = time.Hour
 
-// maxLate is the maximum age of a tick that is delivered. A node that was suspended may claim a tick after the claim of
-// the node that delivered it has expired. Half of claimLife is left for differences between the clocks of the nodes.
+// maxLate is the maximum age of a tick that is delivered. Without this bound, a node that was suspended could
+// deliver a tick a second time, after the claim of the first node has expired. The other half of claimLife is left
+// for differences between the clocks of the nodes.
 const maxLate = claimLife / 2
 
 // maxWait is the longest time until run looks at the wall clock again. Timers do not notice that the wall clock was set
@@ -52,8 +53,8 @@ const warnPause = time.Minute
 // claimTime bounds the claim of one tick.
 const claimTime = 10 * time.Second
 
-// claimRest is how long a claim may continue after the binding starts to close. Without this bound, a claim without a
-// quorum would use up the time in which the node must stop.
+// claimRest is how long a claim may continue after the binding starts to close. Without this bound, a claim in a
+// cluster without a quorum would use up the time in which the node must stop.
 const claimRest = 2 * time.Second
 
 // Fields declares the metadata.
@@ -137,8 +138,8 @@ func (c *clock) close(ctx context.Context) error {
 }
 
 // run waits for each tick and delivers it in a goroutine of its own. Deliveries run concurrently, so a slow
-// application misses no tick. If the wall clock is set back, run repeats earlier ticks, and their claims decide whether
-// they are delivered again.
+// application does not delay later ticks. If the wall clock is set back, run repeats earlier ticks, and their
+// claims decide whether they are delivered again.
 func (c *clock) run(sink bindings.Sink) {
 	for at := c.now(); ; {
 		next := c.schedule.next(at)
@@ -159,11 +160,12 @@ func (c *clock) run(sink bindings.Sink) {
 	}
 }
 
-// now returns the time of the wall clock, without the reading of the monotonic clock, which would take its place in
-// comparisons.
+// now returns the time of the wall clock without a monotonic clock reading. Comparisons would otherwise use the
+// monotonic clock, which ignores changes of the wall clock.
 func (c *clock) now() time.Time { return c.options.Now().Round(0) }
 
-// begin starts the goroutine of a tick. At the limit of ticks it leaves the tick to other nodes.
+// begin starts the goroutine that delivers a tick. If maxTicks ticks are already in progress, begin skips the tick,
+// and another node may deliver it.
 func (c *clock) begin(at time.Time, sink bindings.Sink) {
 	select {
 	case c.slots <- struct{}{}:

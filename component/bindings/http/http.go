@@ -300,7 +300,7 @@ func (o *output) request(ctx context.Context, r bindings.Request) (*http.Request
 }
 
 // setHeader sets a header to the value of the metadata with the same name. It returns fault.Invalid for an invalid
-// header, because net/http would report an unreachable server.
+// header. Otherwise the error of net/http would be reported as an unreachable server.
 func setHeader(request *http.Request, name, value string) error {
 	if !httpguts.ValidHeaderFieldName(name) {
 		return &fault.Error{Code: fault.Invalid, Op: "http.Invoke",
@@ -367,9 +367,9 @@ func checkPath(path string) error {
 }
 
 // answer converts an HTTP response to a binding response. If only2XX is true and the status is not 2xx, it also
-// returns an error. After a status 5xx, the server may have processed the request, because a proxy also answers 503 or
-// 504 if it loses the connection to a server that has the request. Only a 503 with Retry-After is a refusal. answer
-// replaces invalid UTF-8 in the status and the headers, because gRPC cannot send it.
+// returns an error. After a status 5xx, the server may have processed the request. For example, a proxy answers 503
+// or 504 if it loses the connection to a server that has received the request. Only a 503 with Retry-After is a
+// refusal. answer replaces invalid UTF-8 in the status and the headers, because gRPC cannot send it.
 func answer(response *http.Response, body []byte, only2XX bool) (*bindings.Response, error) {
 	out := &bindings.Response{Data: body, Metadata: map[string]string{
 		"statusCode": strconv.Itoa(response.StatusCode), "status": strings.ToValidUTF8(response.Status, "\uFFFD"),

@@ -84,8 +84,8 @@ type source struct {
 	flaws  *configuration.Flaws
 }
 
-// Read implements follow.Source. It leaves out items that are not UTF-8. gRPC cannot send such an item, so every read
-// of all keys and every subscription would fail.
+// Read implements follow.Source. It leaves out items that are not UTF-8. gRPC cannot send such an item, so one of
+// them would make every read of all keys and every subscription fail.
 func (s source) Read(ctx context.Context, keys []string) ([]configuration.Item, error) {
 	const op = "redis.Get"
 	keys = slices.Clone(keys)

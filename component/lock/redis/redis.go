@@ -32,8 +32,8 @@ if owner ~= ARGV[1] then return -1 end
 redis.call("DEL", KEYS[1])
 return 1`
 
-// largestReply is the maximum size in bytes of a text that Redis may send. The commands for locks return numbers. Only
-// INFO returns a long text.
+// largestReply is the maximum size in bytes of a text that Redis may send. The commands for locks return short
+// replies; only INFO returns a long text.
 const largestReply = 256 << 10
 
 // Options are the settings of a store.
@@ -91,8 +91,8 @@ func nameOf(k lock.Key) string {
 	return "lock" + state.Separator + k.Prefix + state.Separator + k.Resource
 }
 
-// TryLock implements lock.Store. The grant has no token. A claim that exceeds a bound of lock.Claim.Check is
-// fault.TooLarge.
+// TryLock implements lock.Store. The grant has no token. TryLock returns fault.TooLarge for a claim that exceeds a
+// bound of lock.Claim.Check.
 func (s *Store) TryLock(ctx context.Context, c lock.Claim) (lock.Grant, error) {
 	if err := c.Check("redis.TryLock"); err != nil {
 		return lock.Grant{}, err

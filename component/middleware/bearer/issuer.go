@@ -103,9 +103,9 @@ func asymmetric() []string {
 		oidc.PS512, oidc.EdDSA}
 }
 
-// renewed returns the keys of the issuer when its known keys do not verify a token. It fetches the keys again, but not
-// within keysPause after the last fetch. Without this pause, anyone could cause fetches with tokens that name unknown
-// keys.
+// renewed returns the keys of the issuer for a token that the known keys do not verify. It fetches the keys again,
+// except within keysPause after the last successful fetch. Without this pause, anyone could cause a fetch with each
+// token that names an unknown key.
 func (i *issuer) renewed(ctx context.Context, c *config) ([]jose.JSONWebKey, error) {
 	if keys, recent := i.known(); recent {
 		return keys, nil

@@ -1,5 +1,5 @@
-// Package uppercase implements the middleware middleware.http.uppercase, which changes the letters of request bodies
-// to upper case. Users can test with it whether a pipeline is applied.
+// Package uppercase implements the middleware middleware.http.uppercase, which changes the letters of request
+// bodies to upper case. It lets users test whether a pipeline is applied.
 //
 // It owns a reader that changes the bytes of a body while they are read. It has no goroutines.
 package uppercase

@@ -78,7 +78,8 @@ func (g *group) enqueue(i *item) {
 	}
 }
 
-// schedule adds a lane whose items no member holds to the heap ready or due. It removes a lane without items.
+// schedule adds a lane to the heap ready or due. No member may hold items of the lane. If the lane has no items,
+// schedule removes it.
 func (g *group) schedule(l *lane) {
 	if len(l.items) == 0 {
 		delete(g.lanes, l.sequence)
@@ -147,8 +148,8 @@ func (g *group) settled(i *item) {
 	g.returned(l)
 }
 
-// returned notes that a member holds one item of a lane less. When no item of the lane is held any more, returned
-// schedules the lane.
+// returned records that a member no longer holds one of the items of a lane. When no member holds an item of the
+// lane any more, returned schedules the lane.
 func (g *group) returned(l *lane) {
 	if l.held--; l.held == 0 {
 		g.schedule(l)

@@ -67,7 +67,8 @@ func (m *member) look(limit int) ([]pubsub.Delivery, time.Duration, error) {
 	return out, wait, nil
 }
 
-// hold gives the first items of a lane to the member. It returns out with their deliveries, at most limit.
+// hold gives the first items of a lane to the member. It appends their deliveries to out, until out has limit
+// deliveries, and returns out.
 func (m *member) hold(l *lane, limit int, out []pubsub.Delivery) []pubsub.Delivery {
 	m.lanes++
 	for _, i := range l.items {

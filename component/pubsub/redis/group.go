@@ -125,7 +125,7 @@ func (g *group) room() int {
 // client refuses a reply with too many bytes. The caller holds g.mu.
 func (g *group) atOnce() int { return int(max(readBytes/max(g.largest, pubsub.MessageCost), 1)) }
 
-// saw adapts the expected size of messages to the size of a message that came. The caller holds g.mu.
+// saw updates the expected size of messages with the size of a received message. The caller holds g.mu.
 func (g *group) saw(size int64) { g.largest = max(size, g.largest-g.largest/8) }
 
 func (g *group) readOnce(count int) error {
@@ -168,7 +168,8 @@ func (g *group) readOnce(count int) error {
 	return b.explain(op, g.key.topic, err)
 }
 
-// note stores the error of a read for the members, if the cause of the error does not go away by itself (see passes).
+// note stores the error of a read for the members, if the cause of the error does not go away by itself (see
+// passes). Otherwise it clears the stored error.
 func (g *group) note(err error) {
 	if err != nil && passes(err) {
 		err = nil

@@ -76,8 +76,8 @@ func (g *group) pending(from position) ([]idle, error) {
 	return pendingOf(reply.Value, pendingPage)
 }
 
-// claimIdle claims and queues the idle messages of a page while the queue has room. The result next is the id after
-// the last message that it has checked. The result done is true if the search must stop.
+// claimIdle claims and queues the idle messages of a page while the queue has room. The result next is the id at
+// which the search continues. The result done is true if the search must stop.
 func (g *group) claimIdle(page []idle, room int) (next position, done bool) {
 	var chosen []idle
 	for n, p := range page {

@@ -15,8 +15,9 @@
 //   - Position and Seen are revisions that the source has confirmed. A watch returns them only when it has delivered
 //     every matching change up to that revision.
 //
-// A Hub has two goroutines per topic. It has a third one while it confirms the position of idle watches. Without
-// watchers it has none. All methods of a Hub are safe for concurrent use. A watch must be used by only one goroutine.
+// A Hub has two goroutines for each topic, and a third one while it confirms the position of idle watches of the
+// topic. Without watchers it has none. All methods of a Hub are safe for concurrent use. A watch must be used by
+// only one goroutine.
 package feed
 
 import (

@@ -197,7 +197,8 @@ func (t *topic) notify() {
 	}
 }
 
-// sharedWith returns the part that another watch has received at the same shape, if there is one.
+// sharedWith returns the part that another watch with the same shape has received. ok is false if there is no such
+// part, or if the topic has ended.
 func (t *topic) sharedWith(s shape) (p sharedPart, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -287,9 +288,9 @@ func (t *topic) finish(err error) {
 	}
 }
 
-// add appends the changes of a page and wakes the watchers. If the changes in memory are too large, it drops the
-// oldest ones. The parameter start is the revision after which the page begins. add does nothing if another read has
-// added changes after this revision.
+// add appends the changes of a page and wakes the watchers. If the changes in memory exceed liveBytes, it drops the
+// oldest ones. The parameter start is the revision after which the page begins. add does nothing if another read
+// has added changes after this revision.
 func (t *topic) add(start uint64, page *Page) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

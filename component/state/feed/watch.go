@@ -85,9 +85,10 @@ func matcher(r *state.WatchRequest) func(key string) bool {
 	return func(key string) bool { return keys[key] }
 }
 
-// ready enables the history of the source and waits until the history exists. If resume is true, the watch continues
-// after the revision in the parameter start. Then ready also waits until the source has reached this revision. It
-// returns a *state.WatchEnd if the changes after the revision are no longer kept.
+// ready enables the history of the source and waits until the history exists. If resume is true, the watch
+// continues after the revision in the parameter start. In this case, ready also waits until the source has reached
+// this revision, and returns fault.Unavailable after aheadTime. It returns a *state.WatchEnd if the changes after
+// the revision are no longer kept.
 func (w *watch) ready(ctx context.Context, start uint64, resume bool) (Page, error) {
 	first := true
 	ctx, cancel := context.WithTimeout(ctx, aheadTime)

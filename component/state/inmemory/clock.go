@@ -9,7 +9,7 @@ import (
 )
 
 // clock is a clock that never goes backward. Otherwise an expired key could become visible again when the system
-// clock is set back. It is safe for concurrent use.
+// clock is set back. A clock is safe for concurrent use.
 type clock struct {
 	now    func() time.Time
 	latest atomic.Int64

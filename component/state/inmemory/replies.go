@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Bounds of the stored results of requests with an id: replyLife is their lifetime in milliseconds, and maxReplies
-// their maximum number.
+// replyLife and maxReplies limit the stored results of requests with an id. replyLife is their lifetime in
+// milliseconds, and maxReplies is their maximum number.
 const (
 	replyLife  = int64(10 * time.Minute / time.Millisecond)
 	maxReplies = 100_000
@@ -97,7 +97,7 @@ func (r *replies) drop() {
 }
 
 // digest returns a hash of the operations of a request. Each part is preceded by its length, so different requests
-// never have the same input of the hash.
+// never have the same hash input.
 func digest(ops []state.Operation) [sha256.Size]byte {
 	h := sha256.New()
 	part := func(b []byte) {

@@ -18,7 +18,8 @@ import (
 const maxRevocation = 1 << 20
 
 // dialer connects to servers of MongoDB. It checks their messages before the driver sees them, because the driver
-// allocates every length that a server sends. So the dialer makes the TLS connections instead of the driver.
+// allocates memory for every length that a server announces. So the dialer makes the TLS connections instead of the
+// driver.
 type dialer struct {
 	plain      net.Dialer
 	tls        *tls.Config // nil = plain TCP

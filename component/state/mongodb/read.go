@@ -126,7 +126,8 @@ func (s *Store) List(ctx context.Context, r state.ListRequest) (state.Page, erro
 	return page, nil
 }
 
-// find calls take with every document that matches filter. It ends with the first error of take.
+// find calls take with every document that matches filter. It stops at the first error of take, and returns this
+// error.
 func (s *Store) find(ctx context.Context, op, key string, level state.Consistency, filter bson.D,
 	opts *options.FindOptionsBuilder, take func(document) error,
 ) error {

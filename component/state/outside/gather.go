@@ -79,8 +79,8 @@ func (g *Gatherer) Get(ctx context.Context, key string) (state.Item, error) {
 	return w.item, w.item.Err
 }
 
-// next must be called after a read of a single key. If keys wait, it starts run. Otherwise it marks the read as
-// ended.
+// next continues after Get has read a single key. If other keys wait, it starts run, which reads them. Otherwise it
+// marks the read as ended.
 func (g *Gatherer) next() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -72,8 +72,8 @@ func Permit(op string, ops []state.Operation, current map[string]string) error {
 }
 
 // Partial returns the error of a request that failed with err after a part of it was or may have been written. msg
-// describes this. Partial replaces codes that mean that nothing was done by fault.Indeterminate, because callers
-// repeat a request after such a code.
+// describes this. If the code of err means that nothing was done, Partial uses fault.Indeterminate instead.
+// Otherwise callers would repeat the request.
 func Partial(op string, err error, msg, hint string) error {
 	code := fault.CodeOf(err)
 	switch code {
@@ -160,9 +160,9 @@ func Successor(prefix string) string {
 	return ""
 }
 
-// Bounds returns the keys that a listing with r has: those that are at least from, greater than after, and less than
-// end. An empty end is no bound. from and after are UTF-8 even if r.After is not, because some databases refuse other
-// bytes.
+// Bounds returns the bounds of the keys in a listing with r. These keys are at least from, greater than after, and
+// less than end. If end is empty, there is no upper bound. from and after are UTF-8 even if r.After is not, because
+// some databases refuse other bytes.
 func Bounds(r state.ListRequest) (from, after, end string) {
 	from, after = r.Prefix, r.After
 	for !utf8.ValidString(after) {
@@ -174,7 +174,7 @@ func Bounds(r state.ListRequest) (from, after, end string) {
 	return from, after, Successor(r.Prefix)
 }
 
-// Wait calls probe until it returns nil or another error than fault.Unavailable, and returns the last result. It
+// Wait calls probe until it returns nil or an error other than fault.Unavailable, and returns the last result. It
 // pauses 200 ms between the calls, and stops about 400 ms before the deadline of ctx. Without a deadline it calls
 // probe only once. The last call may fail only because too little time is left. If this call returns fault.Timeout,
 // or fault.Unavailable after ctx has ended, Wait returns the error of the call before, which has more information.

@@ -24,7 +24,8 @@ const largestNotification = 64 << 10
 // settings and errors as a Store, but no tables. It is safe for concurrent use.
 type Client struct{ store *Store }
 
-// Dial connects to PostgreSQL and tries again until ctx ends. o.Metadata has the values of ClientFields.
+// Dial connects to PostgreSQL. It retries until ctx ends if PostgreSQL cannot be reached. o.Metadata has the values
+// of ClientFields.
 func Dial(ctx context.Context, o Options) (*Client, error) {
 	set, err := readConnection(o.Metadata)
 	if err != nil {

@@ -33,7 +33,7 @@ const (
 func duplicates() []string { return []string{"23505", "42710", "42P07"} }
 
 // answers returns the errors for PostgreSQL's error codes. A key of the map is an error code, or the first two
-// digits of several codes. A statement that fails with one of these codes was not executed.
+// characters of several codes. A statement that fails with one of these codes was not executed.
 func answers() map[string]fault.Error {
 	return map[string]fault.Error{
 		"28": {Code: fault.Denied, Msg: "PostgreSQL refused the user or the password",

@@ -47,8 +47,9 @@ const (
 // errManyKeys is the error of a scan that found more than Keys returns.
 var errManyKeys = errors.New("redis: too many keys")
 
-// Keys returns the keys of all strings, in no particular order. A key that is created or deleted during the call may
-// be missing. Keys returns fault.TooLarge for more than 100,000 keys.
+// Keys returns the keys of all strings, in no particular order. A key that is created or deleted during the call
+// may be missing. Keys returns fault.TooLarge if there are more than 100,000 keys, or if the keys have more than 16
+// MiB.
 func (c *Client) Keys(ctx context.Context, op string) ([]string, error) {
 	const portion = 1000
 	if err := given(ctx, op); err != nil {

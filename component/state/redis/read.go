@@ -165,8 +165,8 @@ func (s *Store) item(key string, r reading, fieldCount int) (item state.Item, un
 	return item, version == again, nil
 }
 
-// others reads the keys that are not Redis hashes. The slice indexes has the positions of these keys in keys. others
-// puts their items into out, at the same positions. It depends on the Redis type of a key:
+// others reads the keys that are not Redis hashes. The slice indexes has the positions of these keys in keys.
+// others puts their items into out, at the same positions. The result depends on the Redis type of the key:
 //
 //   - A RedisJSON document is read. Dapr writes it for a value with the content type application/json.
 //   - A string is read as in Dapr, but only if values is true. A listing must not contain strings that other programs

@@ -226,7 +226,7 @@ func local(addresses []string) bool {
 }
 
 // dialer returns a function that connects to a server. The connection checks replies before the library sees them,
-// because the library allocates every length that a server sends.
+// because the library allocates memory for every length that a server announces.
 func (s settings) dialer() func(ctx context.Context, network, address string) (net.Conn, error) {
 	plain := &net.Dialer{Timeout: max(s.dial, 0), KeepAliveConfig: net.KeepAliveConfig{Enable: true,
 		Idle: 30 * time.Second, Interval: 5 * time.Second, Count: 3}}

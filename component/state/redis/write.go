@@ -294,7 +294,8 @@ func (s *Store) run(ctx context.Context, op string, names []string, args []any, 
 }
 
 // send sends a command. If replicas is not 0, it then waits on the same connection until that number of Redis
-// replicas has acknowledged the write. It returns unconfirmed if fewer have acknowledged it within replicaTimeout.
+// replicas has acknowledged the write. It returns an error of the type unconfirmed if fewer replicas have
+// acknowledged the write within replicaTimeout.
 func (s *Store) send(ctx context.Context, cmd once, name string, replicas int) error {
 	if replicas == 0 {
 		return s.client.Process(ctx, cmd)

@@ -37,18 +37,18 @@ const (
 )
 
 // dialer connects to SQL Server. It checks the messages of the server before the client library reads them, because
-// the library allocates every length that a message announces. It can check only decrypted messages. SQL Server
-// negotiates TLS inside the first messages of the protocol. So the dialer's connection negotiates TLS itself, and the
-// library treats it as a connection without TLS.
+// the library allocates memory for every length that a message announces. It can check only decrypted messages. SQL
+// Server negotiates TLS inside the first messages of the protocol. So the dialer's connection negotiates TLS
+// itself, and the library treats it as a connection without TLS.
 type dialer struct {
 	client  msdsn.Config
 	longest int64 // largest value, in bytes
 	sspi    bool  // the sign-in uses NTLM
 }
 
-// check returns a dialer that negotiates TLS as config requests, and a configuration for the library without TLS. If
-// unchecked is true for config, it returns config itself and no dialer. longest is the maximum size of a value in
-// bytes.
+// check returns a dialer that negotiates TLS as config requests, and a configuration for the library without TLS.
+// If unchecked(config) is true, check keeps the TLS settings of config and returns no dialer. longest is the
+// maximum size of a value in bytes.
 func check(config msdsn.Config, longest int64) (msdsn.Config, mssql.Dialer) {
 	config.ColumnEncryption = false // the store has no encrypted columns
 	if unchecked(config) {
@@ -114,8 +114,8 @@ func (d *dialer) DialContext(ctx context.Context, network, address string) (net.
 	return c, nil
 }
 
-// conn is a connection to SQL Server. The first call of Read negotiates. From then on, one goroutine may read while
-// another one writes, as with any net.Conn.
+// conn is a connection to SQL Server. The first call of Read negotiates the encryption. From then on, one goroutine
+// may read while another one writes, as with any net.Conn.
 type conn struct {
 	net.Conn // TCP, or TLS if TLS comes before the prelogin
 	dialer   *dialer

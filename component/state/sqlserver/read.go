@@ -149,9 +149,9 @@ func (s *Store) unknown(key string) bool {
 	return !utf8.ValidString(key) || len(utf16.Encode([]rune(key))) > s.settings.length
 }
 
-// query executes a query and returns the items in its rows. values is whether the rows have values. It returns
-// fault.Corrupt for more than limit rows, and fault.TooLarge if all values together have more than maxBytes bytes. A
-// maxBytes of 0 means no limit.
+// query executes a query and returns the items in its rows. values says whether the rows have values. It returns
+// fault.Corrupt for more than limit rows, and fault.TooLarge if all values together have more than maxBytes bytes.
+// A maxBytes of 0 means no limit.
 func (s *Store) query(ctx context.Context, op, key string, limit int, values bool, maxBytes int64, statement string,
 	args ...any,
 ) ([]state.Item, error) {
@@ -188,8 +188,8 @@ func (s *Store) query(ctx context.Context, op, key string, limit int, values boo
 	return out, nil
 }
 
-// item returns the item in a row. values is whether the row has a value. If the value cannot be decoded, Item.Err is
-// set.
+// item returns the item in a row. values says whether the row has a value. If the value cannot be decoded, Item.Err
+// is set.
 func (s *Store) item(rows *sql.Rows, values bool) (state.Item, error) {
 	out := state.Item{Proof: s.bulkProof()}
 	var v value

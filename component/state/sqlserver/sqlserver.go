@@ -2,9 +2,9 @@
 // Server or Azure SQL.
 //
 // It owns the tables, which have the layout of Dapr's components of the same versions, and the conversion of SQL
-// Server's errors to fault codes. The file dial.go makes the connections. It does TLS in place of the client library,
-// and checks what SQL Server sends. One goroutine removes expired rows. Each call to the database runs in its own
-// goroutine, because the client library may return seconds after the context has ended. Close waits for all
+// Server's errors to fault codes. The connections of the dialer in dial.go negotiate TLS in place of the client
+// library, and check what SQL Server sends. One goroutine removes expired rows. Each call to the database runs in
+// its own goroutine, because the client library may return seconds after the context has ended. Close waits for all
 // goroutines.
 //
 // The ETag of a row is its rowversion in hexadecimal. In v1, every value is in a text column. In v2, a value that is
@@ -225,10 +225,10 @@ func (s *Store) Features() []state.Feature {
 func (s *Store) proof() state.Proof     { return state.Proof{Level: s.one} }
 func (s *Store) bulkProof() state.Proof { return state.Proof{Level: s.many} }
 
-// call runs f with a connection. It repeats f if the connection was broken before anything was sent, or if SQL Server
-// rolled back because of a conflict with another transaction. f has a parameter sent. It must set sent to true before
-// it sends a statement that may change data permanently. If sent is still false, an error of call means that nothing
-// was changed.
+// call runs f with a connection. It repeats f if the connection was broken before anything was sent, or if SQL
+// Server rolled back the changes because of a conflict with another transaction. f must set its parameter sent to
+// true before it sends a statement that may change data permanently. If sent is still false, an error of call means
+// that nothing was changed.
 //
 // call returns at most 200 ms after ctx ends. f may then still run for seconds, because the client library waits for
 // SQL Server. So f must not change anything that the caller reads after an error.

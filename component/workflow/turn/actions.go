@@ -34,7 +34,8 @@ func (a *applier) act(action *protos.WorkflowAction) error {
 	return invalid(a.ID, "action %d has no type that is known", action.GetId())
 }
 
-// claim checks that the id of an action was not used before in this generation, and marks the id as used.
+// claim marks the id of an action as used. It returns an error if the id is negative or was used before in this
+// generation, or if the ids of the generation have more than MaxGaps gaps.
 func (a *applier) claim(action *protos.WorkflowAction) error {
 	id := action.GetId()
 	if id < 0 {
@@ -110,8 +111,8 @@ func (a *applier) namespace() string {
 	return cmp.Or(a.Namespace, namespace)
 }
 
-// beside returns the name of the owner of instances of the application app, in the namespace of the parameter owner.
-// In a namespace other than the default one, the name is the namespace, a slash and the application id.
+// beside returns the name under which the application app owns instances, in the namespace of the parameter owner.
+// In a namespace other than the default one, this name is the namespace, a slash and the application id.
 func beside(owner, app string) string {
 	if namespace, _, ok := strings.Cut(owner, "/"); ok && !strings.Contains(app, "/") {
 		return namespace + "/" + app

@@ -45,9 +45,9 @@ type applier struct {
 	pause     *protos.HistoryEvent           // the newest ExecutionSuspended, while suspended
 }
 
-// Apply returns what the answer of a worker changes. A nil answer is allowed for a turn with ExecutionTerminated: it
-// ends the instance without a worker. For an answer that breaks the rules, Apply returns an error with the code
-// Invalid. The caller must then apply no part of the answer.
+// Apply returns what the answer of a worker changes. A nil answer is allowed for a turn with ExecutionTerminated,
+// and ends the instance without a worker. Apply returns fault.Invalid for an answer that breaks the rules, and
+// fault.Internal for a turn that cannot be right. After an error, the caller must apply no part of the answer.
 func Apply(s *State, answer *protos.WorkflowResponse, now time.Time) (*Outcome, error) {
 	a := &applier{State: s, now: now}
 	if err := a.read(answer); err != nil {
@@ -70,8 +70,8 @@ func Apply(s *State, answer *protos.WorkflowResponse, now time.Time) (*Outcome, 
 	return a.finish(), nil
 }
 
-// read reads the new events of the turn. It then checks the turn, and the parts of the answer besides the single
-// actions.
+// read reads the new events of the turn. It then checks the turn, the number of actions, and the other parts of the
+// answer. It does not check the single actions.
 func (a *applier) read(answer *protos.WorkflowResponse) error {
 	a.start = a.History.Started()
 	a.suspended = a.History.suspended
@@ -381,9 +381,9 @@ func (a *applier) replace() {
 	a.carry(a.next.GetCarryoverEvents())
 }
 
-// carry adds the events that a continue-as-new carries over to the inbox. Workers carry over external events only, so
-// carry ignores other events. The worker of Python gives all carried events the time 0. A name and a time identify an
-// event, so events with the same name get ascending times.
+// carry adds to the inbox the events that a continue-as-new carries over. Workers carry over external events only,
+// so carry ignores other events. The Python worker gives all carried events the time 0. A name and a time identify
+// an event, so events with the same name get ascending times.
 func (a *applier) carry(list []*protos.HistoryEvent) {
 	last := map[string]time.Time{}
 	for _, e := range list {

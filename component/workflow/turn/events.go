@@ -23,13 +23,13 @@ func Start(r *protos.CreateInstanceRequest, execution string, now time.Time) *pr
 				ExecutionId: wrapperspb.String(execution)}}}})
 }
 
-// Reuse decides what happens to an existing instance when another start has the same id. status is the status of the
-// instance, and existing is its event ExecutionStarted. wanted is the event of the new start. If unique is true, only
-// a child of the same parent may replace the instance. These are the possible results:
+// Reuse decides what happens to an existing instance when another start has the same id. status is the status of
+// the instance, and existing is its event ExecutionStarted. wanted is the event of the new start. If unique is
+// true, only a child of the same parent may replace the instance. These are the possible results:
 //
 //   - same is true: the same call has created the instance. The caller changes nothing.
-//   - same is false and err is nil: the caller removes the instance and creates a new one. Before, it must check that
-//     all descendants of the instance are terminal (see workflow.ChildRuns).
+//   - same is false and err is nil: the caller removes the instance and creates a new one. Before that, the caller
+//     must check that all descendants of the instance are terminal (see workflow.ChildRuns).
 //   - err is not nil: the instance must not be replaced.
 func Reuse(id string, status protos.OrchestrationStatus, existing, wanted *protos.ExecutionStartedEvent,
 	unique bool) (same bool, err error) {

@@ -736,7 +736,7 @@ func (s *suite) purgeTrees() {
 	}
 }
 
-// purgesAndStarts checks that every start and every purge of an id returns, in whatever order they come.
+// purgesAndStarts checks that every start and every purge of an id returns, in any order.
 func (s *suite) purgesAndStarts() {
 	for range 20 {
 		done := make(chan error, 40)

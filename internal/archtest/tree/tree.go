@@ -21,10 +21,10 @@ type File struct {
 	Text []byte
 }
 
-// Names returns the paths of the regular files of the repository, with slashes, in lexical order. The argument is the
-// root of the repository. In a git checkout, Names returns only tracked files: a new file is checked after git add. In
-// all other cases, it returns all files except those in bin and .git. Examples are an unpacked archive, a machine
-// without git, and a checkout of another user, which git refuses to read.
+// Names returns the paths of the regular files of the repository, with slashes, in lexical order. The argument is
+// the root of the repository. In a git checkout, Names returns only tracked files, so it omits a new file until git
+// add. In all other cases, it returns all files except those in bin and .git. Examples are an unpacked archive, a
+// machine without git, and a checkout of another user, which git refuses to read.
 func Names(root string) ([]string, error) {
 	if _, err := os.Lstat(filepath.Join(root, ".git")); err == nil {
 		if out, err := tracked(root); err == nil {

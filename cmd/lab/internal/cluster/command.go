@@ -2,8 +2,8 @@
 // directory, and waits until they have formed a cluster. It prints their addresses, commands to try, and their logs.
 // An interrupt stops them.
 //
-// It owns what it prints and, unless -dir is given, the directory of the nodes. Package launcher has the processes.
-// One goroutine for each process waits for the end of the process.
+// It owns what it prints and, unless -dir is given, the directory of the nodes. Package launcher owns the
+// processes. One goroutine for each process waits for the end of the process.
 package cluster
 
 import (

@@ -46,8 +46,8 @@ func serve(ctx context.Context, routes func(sidecar, *http.ServeMux)) error {
 // nameVariable is the environment variable with the name of the instance.
 const nameVariable = "DEMO_INSTANCE"
 
-// serveOrders is the application orders. It calls the application stock for each order, which carries the order out.
-// It keeps the receipt of stock.
+// serveOrders registers the handler of the application orders. For each order, the handler calls the application
+// stock, which carries out the order. It then saves the receipt of stock.
 func (s sidecar) serveOrders(mux *http.ServeMux) {
 	mux.HandleFunc("POST /order", handle(func(ctx context.Context, o order) (r receipt, err error) {
 		if err := s.Send(ctx, http.MethodPost, "/invoke/"+stock+"/method/take", o, &r); err != nil {

@@ -9,8 +9,8 @@
 // order, in one atomic write. The write fails if the count has another ETag than the one that was read, or if the id
 // is already noted. So a repeated order changes nothing, and concurrent orders do not overwrite each other.
 //
-// The package owns the directory of the demo and the order of its steps. The applications use only the API of the node
-// beside them. Package launcher has the processes.
+// The package owns the directory of the demo and the order of its steps. The applications use only the API of the
+// node beside them. Package launcher owns the processes.
 package demo
 
 import (

@@ -15,8 +15,8 @@ const turnsVariable = "DEMO_TURNS"
 // epoch. If the process dies, the kernel unlocks the file. turns is safe for concurrent use.
 //
 // On a very busy machine, a host may lose its lease while a turn runs in the application. The host cannot stop this
-// turn. It only starts no further turn, and the store refuses the writes of the running one. So turns with different
-// epochs may overlap. The file besideFile counts these overlaps.
+// turn. But it starts no further turn, and the store refuses the writes of the running turn. So turns with
+// different epochs may overlap. The file besideFile counts these overlaps.
 type turns struct{ dir string }
 
 // The names of the files:
@@ -30,8 +30,9 @@ const (
 	overlapFile = "overlaps"
 )
 
-// begin records the begin of a turn. The epoch identifies the owner of the actor. It returns an error if another turn
-// of the actor with the same epoch has not ended.
+// begin records the start of a turn, and returns a function that ends the turn. The epoch identifies the owner of
+// the actor. begin returns an error if epoch is empty, or if another turn of the actor with the same epoch has not
+// ended.
 func (t turns) begin(actor, epoch string) (end func(), err error) {
 	if epoch == "" {
 		return nil, errors.Join(fmt.Errorf("a turn of %s has no epoch", actor),

@@ -1,7 +1,7 @@
 // Package demokit has the code that the demos share. An application of a demo uses it as a client of the node beside
 // it. It also has loops that wait for a condition or for the next second.
 //
-// It owns nothing, and knows no demo. Serve and Each wait for their goroutines.
+// It owns no resources, and does not depend on a demo. Serve and Each wait for their goroutines.
 package demokit
 
 import (
@@ -110,8 +110,8 @@ func Always(key string, value any) Item {
 	return Item{Key: key, Value: value, Options: map[string]string{"consistency": "strong"}}
 }
 
-// If returns an item that is only saved if the current ETag of the key is etag. If etag is empty, the item is only
-// saved if the key does not exist.
+// If returns an item that is saved only if the current ETag of the key is etag. If etag is empty, the item is saved
+// only if the key does not exist.
 func If(key, etag string, value any) Item {
 	return Item{Key: key, Value: value, ETag: etag,
 		Options: map[string]string{"consistency": "strong", "concurrency": "first-write"}}

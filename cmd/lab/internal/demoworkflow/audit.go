@@ -79,8 +79,11 @@ func (d *demo) read(ctx context.Context) (map[string]json.RawMessage, error) {
 	return stored, nil
 }
 
-// check returns an error if an acknowledged order has not ended, if one was carried out in part, if a result that has
-// counted is not the one that was booked, or if the numbers in the store are not what the orders say.
+// check returns all violations of these rules, joined:
+//
+//   - Each acknowledged order has ended, and was either carried out or undone as a whole.
+//   - Each run that has counted was executed, has counted only once, and is the run in its note.
+//   - The numbers in the store agree with the orders.
 func check(orders map[string]order, ended map[string]outcome, executed []byte,
 	stored map[string]json.RawMessage) error {
 	var bad []error
@@ -138,7 +141,8 @@ func check(orders map[string]order, ended map[string]outcome, executed []byte,
 	return errors.Join(bad...)
 }
 
-// booking returns an error if the note of a step is not of the run that has counted. A shipping has no note.
+// booking returns an error if the note of a step names another run than the one that has counted. The step ship has
+// no note.
 func booking(id string, r run, stored map[string]json.RawMessage) error {
 	if r.Step == "ship" {
 		return nil

@@ -4,9 +4,9 @@
 //
 // # Why no order is carried out in part, and no step twice
 //
-// An order is an instance of a workflow. It reserves goods, charges the customer and ships. If a step is refused, the
-// workflow undoes those before it. Each result of an activity is in the history of the instance, which the nodes
-// replicate, so another worker continues where a killed one has stopped.
+// An order is an instance of a workflow. It reserves goods, charges the customer and ships. If a step is refused,
+// the workflow undoes the earlier steps. The history of the instance has each result of an activity, and the nodes
+// replicate the history. So another worker continues where a killed worker has stopped.
 //
 // An activity may run twice: its worker may die after the activity has changed something, and before the node has its
 // result. So an activity saves a note with the id of the order and its change in one transaction. If the note exists,
@@ -15,11 +15,12 @@
 // # What the demo checks
 //
 // Each activity has an id for each of its runs, and returns it. The outcome of an order lists the runs that have
-// counted. Each order has exactly the steps of its outcome, each with one run, and the notes in the store have the same
-// runs. Stock and credit are what the orders say.
+// counted. Each order has exactly the steps of its outcome, each with one run, and the notes in the store have the
+// same runs. Stock and credit agree with the orders.
 //
-// The package owns the processes of the workers and the directory of the demo. It uses only the binary, the HTTP API
-// and Dapr's SDK for workflows. Each process has the goroutines of internal/child, a worker those of the SDK.
+// The package owns the processes of the workers and the directory of the demo. It uses only the binary, the HTTP
+// API and Dapr's SDK for workflows. Each process has the goroutines of internal/child. A worker has the goroutines
+// of the SDK.
 package demoworkflow
 
 import (

@@ -51,7 +51,7 @@ func (b *books) end(id string, out outcome, took time.Duration) {
 	}
 }
 
-// second returns how many orders were completed and canceled since the last call, and how many are on their way.
+// second returns how many orders were completed and canceled since the last call, and how many have not ended yet.
 func (b *books) second() (completed, canceled, open int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -60,7 +60,8 @@ func (b *books) second() (completed, canceled, open int) {
 	return completed, canceled, len(b.orders) - len(b.ended)
 }
 
-// customer places orders until stop is closed. It waits for the end of each, so that the last one has ended too.
+// customer places orders until stop is closed. It waits until each order has ended, so none of its orders is open
+// when it returns nil.
 func (d *demo) customer(ctx context.Context, number int, stop <-chan struct{}) error {
 	items := []string{"lamp", "chair", "table", "clock"}
 	for i := 0; ; i++ {
@@ -80,8 +81,8 @@ func (d *demo) customer(ctx context.Context, number int, stop <-chan struct{}) e
 	}
 }
 
-// order places an order and waits until it has ended. The parameter at is the number of the first node to use. Another
-// one is used after each failure.
+// order places an order and waits until it has ended. The parameter at selects the node of the first attempt. Each
+// further attempt uses the next node.
 func (d *demo) order(ctx context.Context, at int, o order) error {
 	ctx, cancel := context.WithTimeout(ctx, orderTime)
 	defer cancel()
@@ -113,8 +114,8 @@ func (d *demo) order(ctx context.Context, at int, o order) error {
 	return nil
 }
 
-// saysExists reports whether err is the answer to a start that the instance exists. Every other refusal means that
-// nothing was started.
+// saysExists reports whether a start failed with err because the instance already exists. Every other refusal means
+// that nothing was started.
 func saysExists(err error) bool {
 	r, ok := errors.AsType[*launcher.Refused](err)
 	return ok && strings.HasPrefix(r.Message(), "error starting workflow 'order': an active workflow with ID ") &&

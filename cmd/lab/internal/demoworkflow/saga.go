@@ -50,7 +50,9 @@ type outcome struct {
 	Runs      []run `json:"runs"`      // in their order
 }
 
-// step is an activity and the one that undoes it. key is what it changes, and by the activity change.
+// step is an activity and the activity that undoes it. For an order, key returns the key of the number that they
+// change, and change returns how much the first activity adds to this number. An activity that changes no number
+// has only a name.
 type step struct {
 	name, undo string
 	key        func(order) string
@@ -130,7 +132,7 @@ func work(ctx context.Context) error {
 	}
 	defer func() { _ = conn.Close() }()
 	client := workflow.NewClientWithLogger(conn, silent{})
-	// The node may start later. Then the SDK connects again by itself whenever the node was gone.
+	// The node may start later than the worker. Once it has connected, the SDK reconnects by itself.
 	if err := demokit.Poll(ctx, func() error { return client.StartWorker(ctx, r) }); err == nil {
 		<-ctx.Done()
 	}
@@ -150,7 +152,8 @@ func (s shop) booking(name string, key func(order) string, change func(order) in
 
 func noteOf(id, step string) string { return "note-" + id + "-" + step }
 
-// book changes a number and saves a note in one transaction. If the note exists, it returns what is in it.
+// book changes a number and saves a note in one transaction. If the note exists, it changes nothing and returns the
+// run in the note.
 func (s shop) book(ctx context.Context, key string, change int, note string, r run) (run, error) {
 	for {
 		var first run

@@ -30,7 +30,7 @@ type counterApp struct {
 
 	mu     sync.Mutex
 	rnd    *rand.Rand        // guarded by mu, as are the fields below
-	memory map[string]uint64 // counters of the process life
+	memory map[string]uint64 // counters that the current process of the node has written
 	life   int
 }
 

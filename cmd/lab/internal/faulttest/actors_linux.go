@@ -26,8 +26,8 @@ const (
 )
 
 // ActorLoad has clients that call counters through random nodes. Other clients store reminders and jobs, wait for
-// them and delete them. Counters are actors, and every node hosts some. Check of history.Actors and of history.Due
-// describe what is checked.
+// them and delete them. Counters are actors, and every node hosts some. The methods Check of history.Actors and
+// history.Due describe what is checked.
 //
 // The application of every node runs in this process. So it continues while its node is paused or dead, and all times
 // are from one clock.

@@ -12,7 +12,7 @@
 // and responses of clients. History checks strong operations with Porcupine, a linearizability checker. Sessions
 // checks session guarantees, and Ledger checks that no acknowledged write is lost.
 //
-// The package owns the processes, namespaces, disks and connections of a Cluster. Close ends them all. It uses only
-// the program, the HTTP API and the admin API of a node. It has one goroutine per namespace, TUN device and process.
-// The goroutines of workloads run until the workload is stopped.
+// The package owns the processes, namespaces, disks and connections of a Cluster. Close ends them all. The package
+// uses only the program, the HTTP API and the admin API of a node. It has one goroutine per namespace, TUN device
+// and process. The goroutines of workloads run until the workload is stopped.
 package faulttest

@@ -148,7 +148,8 @@ func Leave() Fault {
 		})
 }
 
-// Replace returns a fault that kills a server permanently. A new server joins, and the dead one is removed.
+// Replace returns a fault that kills a server permanently. When the fault ends, a new server joins, and the dead
+// server is removed.
 func Replace() Fault {
 	return fault("a dead server is replaced", func(ctx context.Context, c *Cluster,
 		rnd *rand.Rand) (func(context.Context) error, error) {
@@ -277,8 +278,8 @@ func (c *Cluster) away(ctx context.Context, server *Node, last uint64) error {
 	return ctx.Err()
 }
 
-// trailing is the number of log entries that a node keeps before its last snapshot. The clusters with these faults
-// have this setting.
+// trailing is the number of log entries that a node keeps before its last snapshot. The clusters that run these
+// faults use this setting.
 const trailing = 100
 
 func (n *Node) lastIndex(ctx context.Context) (uint64, error) {

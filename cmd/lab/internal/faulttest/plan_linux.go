@@ -64,8 +64,8 @@ func randomPlan(rnd *rand.Rand, id string) (kind string, p plan) {
 	return kind, p
 }
 
-// planTurn is the code of all workflows: it returns what a turn with this history does. Step i has the action 2i for
-// its activity or its child workflow, and 2i+1 for its timer.
+// planTurn is the code of all workflows. It returns the actions of a turn with the given history. For step i, the
+// action of the activity or child workflow has the id 2i, and the action of the timer has the id 2i+1.
 func planTurn(events []*protos.HistoryEvent) (actions []*protos.WorkflowAction) {
 	var p plan
 	results, begun, fired, raised := map[int32]string{}, map[int32]bool{}, map[int32]bool{}, false

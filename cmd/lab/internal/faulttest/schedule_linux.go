@@ -59,8 +59,8 @@ type Schedule struct {
 }
 
 // Random returns a schedule of n faults, which it takes at random from choice. It uses every fault once before it
-// repeats any. Equal seeds give equal schedules. But which nodes a fault affects may differ, because this depends on
-// which node leads at that time.
+// repeats any. Equal seeds give equal schedules. A fault may still affect different nodes, because the choice
+// depends on which node leads at that time.
 func Random(seed uint64, n int, choice ...Fault) Schedule {
 	rnd := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // chance, not a secret
 	s := Schedule{Seed: seed}

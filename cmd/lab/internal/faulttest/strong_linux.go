@@ -116,7 +116,7 @@ func (l *StrongLoad) Verify(ctx context.Context) (*history.Keys, error) {
 	return l.take(first, end), nil
 }
 
-// last reads the families with the numbers from first to end-1 once more, on all running nodes in turn.
+// last reads the families with the numbers from first to end-1 once more, through all running nodes in turn.
 func (l *StrongLoad) last(ctx context.Context, first, end int) error {
 	nodes := l.cluster.Running()
 	reader := &strongClient{load: l, id: -1, seen: map[string]Item{}}

@@ -66,8 +66,8 @@ spec:
 `
 
 // TopicLoad has clients that publish to topics through random nodes: single messages, bulks, and state transactions
-// with events. The application of every node subscribes to all topics. It answers some deliveries with a failure, and
-// acknowledges some with a state transaction. Check of history.Topics describes what is checked.
+// with events. The application of every node subscribes to all topics. It answers some deliveries with a failure,
+// and acknowledges some with a state transaction. The method Check of history.Topics describes what is checked.
 type TopicLoad struct {
 	History *history.Topics
 

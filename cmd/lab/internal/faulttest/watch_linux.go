@@ -98,7 +98,7 @@ type event struct {
 }
 
 // begin opens a watch and closes it again. From then on, the store keeps the changes of the watched keys. begin
-// returns the revision after which it has all changes.
+// returns the revision after which the store has all changes.
 func (w *Watches) begin(ctx context.Context) (pos uint64, err error) {
 	err = Until(ctx, func() error {
 		nodes := w.cluster.Running()
@@ -125,8 +125,8 @@ func (w *Watches) begin(ctx context.Context) (pos uint64, err error) {
 	return pos, err
 }
 
-// write changes a key again and again. It repeats each change with the same request id until the change is
-// acknowledged. write returns when ctx ends, or when a change is not acknowledged within a minute.
+// write changes a key 800 times. It repeats each change with the same request id until the change is acknowledged.
+// write returns early when ctx ends, or when a change is not acknowledged within a minute.
 func (w *Watches) write(ctx context.Context, rnd *rand.Rand, key string) {
 	for number := 1; number <= 100*removeEvery; number++ {
 		change := Write{Key: key, Value: strconv.Itoa(number)}

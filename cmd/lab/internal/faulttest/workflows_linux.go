@@ -26,7 +26,8 @@ const (
 const goEvent = "go"
 
 // WorkflowLoad has clients that start workflows through random nodes: chains and fans of activities, with timers,
-// external events and child workflows. Every node has a worker. Check of history.Workflows describes what is checked.
+// external events and child workflows. Every node has a worker. The method Check of history.Workflows describes
+// what is checked.
 type WorkflowLoad struct {
 	History *history.Workflows
 

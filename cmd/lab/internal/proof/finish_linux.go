@@ -194,8 +194,8 @@ const (
 )
 
 // bounded waits until no running node uses more open files, goroutines or memory than an idle node should. If that
-// takes longer than patience for a node, it records a violation, and the node ends with the stacks of its goroutines in
-// its log.
+// takes longer than patience for a node, bounded records a violation. It then makes the node write the stacks of
+// its goroutines to its log and end.
 func (r *campaign) bounded(ctx context.Context) {
 	for _, n := range r.cluster.Running() {
 		n.CloseIdle()
@@ -217,8 +217,8 @@ func (r *campaign) bounded(ctx context.Context) {
 	}
 }
 
-// atRest describes the files, goroutines and memory that a node uses. It returns an error if the node uses too much,
-// or if its metrics cannot be read in time.
+// atRest returns a text with the numbers of files and goroutines and the amount of memory that a node uses. It
+// returns an error if the node uses too much, or if its metrics cannot be read in time.
 func atRest(ctx context.Context, n *faulttest.Node) (text string, err error) {
 	open, err := n.Open()
 	if err != nil {

@@ -98,8 +98,8 @@ func (o *Opener) Open(ctx context.Context, settings node.Config, log *slog.Logge
 	})
 }
 
-// controls is the state of the control files, through which tests request things of this process. It is safe for
-// concurrent use.
+// controls is the state of the control files, through which tests control this process. It is safe for concurrent
+// use.
 type controls struct {
 	crash atomic.Int64 // disk operations left until the kill; 0 = none requested
 	last  string       // last content of the crash file; used only by the reader

@@ -1,6 +1,6 @@
 // Package turnclock writes an overlay for the Go compiler. The overlay adds the function time.SetWallShift, which
-// shifts the wall clock of a process. Tests can change the clock of a program that is built with the overlay and the
-// tag quorate_clock, as if the clock of its machine were set. The Go installation does not change.
+// shifts the wall clock of a process. If a program is built with the overlay and the tag quorate_clock, tests can
+// change its clock, as if the clock of its machine were set. The Go installation does not change.
 //
 //	lab turn-clock DIR
 //

@@ -89,7 +89,7 @@ type Options struct {
 
 // Open checks the options and reads the certificates. It makes no connection. o.Direction selects input, output or
 // both. If it is not set, the binding has each direction for which o.Metadata has at least one value. Open returns
-// fault.Invalid if required metadata of a direction is missing.
+// fault.Invalid if the metadata of a selected direction are incomplete or malformed.
 func Open(o Options) (bindings.Binding, error) {
 	wanted, err := sides(o.Direction, o.Metadata)
 	if err != nil {

@@ -152,7 +152,8 @@ func unreadable(err error) error {
 }
 
 // admit checks the bearer token of a delivery, if the settings require one. Otherwise it compares the query of the
-// request with the query of the endpoint, which may contain a secret. It returns fault.Denied for a wrong sender.
+// request with the query of the endpoint, which may contain a secret. It returns fault.Denied if the token or the
+// query is wrong, and fault.Unavailable if the token cannot be checked.
 func (h *handler) admit(r *http.Request) error {
 	if h.input.verifier != nil {
 		return h.input.verifier.verify(r.Context(), r.Header)

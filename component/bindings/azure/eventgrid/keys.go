@@ -86,8 +86,8 @@ func (k *keys) find(ctx context.Context, id string) (*rsa.PublicKey, error) {
 }
 
 // current returns the signing keys. It fetches them again if they are outdated, or if the function isGood returns
-// false for them. It fetches at most once per keysPause. If a fetch fails, it returns the previous keys until they
-// have reached their maximum age, and then an error.
+// false for them. It starts no fetch within keysPause after a successful fetch, or within keysRest after a failed
+// one. If a fetch fails, it returns the previous keys until their age is keysOld, and then fault.Unavailable.
 func (k *keys) current(ctx context.Context, isGood func(keySet) bool) (keySet, error) {
 	set, age := k.known()
 	if age < keysPause || age < keysFresh && isGood(set) {

@@ -122,8 +122,8 @@ func (o *output) once(ctx context.Context, body []byte, media string) (wait time
 	return patience(response), o.refused(response.StatusCode, said)
 }
 
-// broken returns the error of an attempt without an answer. If there was a connection, the topic may have taken the
-// events.
+// broken returns the error of an attempt that got no answer. If there was a connection, the error is
+// fault.Indeterminate, because the topic may have taken the events.
 func broken(ctx context.Context, err error, connected bool) error {
 	var timeout net.Error
 	late := ctx.Err() != nil || errors.As(err, &timeout) && timeout.Timeout()

@@ -28,7 +28,7 @@ func inputFields() (required, optional []string) {
 func outputFields() []string { return []string{metadataAccessKey, metadataTopic} }
 
 // sides returns the selected directions. It returns fault.Invalid if no direction is selected, or if required
-// metadata of one is missing.
+// metadata of a selected direction is missing.
 func sides(d bindings.Direction, m component.Values) (bindings.Direction, error) {
 	required, optional := inputFields()
 	if !d.Given() {
@@ -262,7 +262,8 @@ func checkService(text string) error {
 	return nil
 }
 
-// parseTopic parses the address of a topic. It returns an error if the access key would be readable in transit.
+// parseTopic parses the address of a topic. It returns an error if the address is malformed, or if the access key
+// would be readable in transit.
 func parseTopic(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	switch {

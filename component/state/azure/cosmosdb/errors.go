@@ -28,9 +28,10 @@ const (
 // statusRetryWith is the HTTP status of a write that was not executed, because a concurrent write interfered.
 const statusRetryWith = 449
 
-// again calls attempt until Cosmos DB accepts the request. It repeats the call if Cosmos DB throttles the request, or
-// rejects a write because of a concurrent write. In both cases, Cosmos DB has not executed the request. Before each
-// repetition, it waits for the time that Cosmos DB demands. If ctx ends earlier, it returns the last error.
+// again calls attempt and returns its error. It repeats the call while Cosmos DB throttles the request, or rejects
+// a write because of a concurrent write. In both cases, Cosmos DB has not executed the request. Before each
+// repetition, again waits for the time that Cosmos DB requests. If ctx ends before that time, again returns the
+// last error.
 func (s *Store) again(ctx context.Context, attempt func() error) error {
 	for {
 		err := attempt()
@@ -59,8 +60,8 @@ func header(err error, name string) string {
 	return ""
 }
 
-// pauseOf returns the pause that Cosmos DB requests in an answer; at least 1 ms, and 100 ms if the answer does not
-// say.
+// pauseOf returns the pause that Cosmos DB requests in an answer, but at least 1 ms. If the answer requests no
+// pause, pauseOf returns 100 ms.
 func pauseOf(err error) time.Duration {
 	ms, e := strconv.ParseFloat(header(err, "x-ms-retry-after-ms"), 64)
 	if e != nil || ms < 0 {

@@ -68,8 +68,8 @@ func unstorable(key string) string {
 	return ""
 }
 
-// decode returns the item in a document, and its partition. If the document is not one of a state store, Item.Err is
-// set. The partition is empty if it is not a string.
+// decode returns the item in a document, and its partition. If the document does not have the format of a state
+// store, Item.Err is set. The partition is empty if it is not a string.
 func decode(raw []byte) (state.Item, string) {
 	var d document
 	err := json.Unmarshal(raw, &d) // after an error about one field, the other fields are set

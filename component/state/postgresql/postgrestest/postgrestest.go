@@ -1,7 +1,7 @@
-// Package postgrestest starts PostgreSQL for the tests of all components that use it. It searches the programs of
-// PostgreSQL in the folder QUORATE_POSTGRES, on the PATH and in Debian's package. If they are missing, it skips the
-// test. The package owns the servers. They listen on loopback, accept each client without a password, and end with
-// their test.
+// Package postgrestest starts PostgreSQL for the tests of all components that use it. It searches for the programs
+// of PostgreSQL in the folder QUORATE_POSTGRES, on the PATH and in Debian's package. If they are missing, it skips
+// the test. The package owns the servers. They listen on loopback, accept each client without a password, and end
+// with their test.
 package postgrestest
 
 import (
@@ -24,8 +24,9 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// folder returns the folder with the programs of PostgreSQL. It is QUORATE_POSTGRES if this variable is set. Otherwise
-// it is the folder of initdb on the PATH or in Debian's package.
+// folder returns the folder with the programs of PostgreSQL. It is QUORATE_POSTGRES if this variable is set.
+// Otherwise it is the folder of initdb on the PATH or in Debian's package. If PostgreSQL is not installed, the test
+// is skipped.
 func folder(t testing.TB) string {
 	t.Helper()
 	if path := os.Getenv("QUORATE_POSTGRES"); path != "" {
@@ -87,8 +88,8 @@ type Servers struct {
 	home string // folder of an empty database that each server copies, because initdb takes seconds
 }
 
-// Start starts a server. The settings are lines of postgresql.conf. Unless they enable it, the server does not sync
-// its files, because the tests end only processes and not the machine.
+// Start starts a server. The settings are lines of postgresql.conf. Unless the settings enable fsync, the server
+// does not sync its files, because the tests end only processes and not the machine.
 func (all *Servers) Start(t testing.TB, settings ...string) *Server {
 	t.Helper()
 	folder(t) // skips the test if PostgreSQL is not installed

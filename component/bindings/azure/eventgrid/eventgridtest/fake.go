@@ -1,8 +1,8 @@
 // Package eventgridtest is a fake of Azure Event Grid for tests. It serves the identity, management, topic and
 // delivery APIs over TLS on loopback, as their public references describe them. It records every request.
 //
-// It owns only the part of Event Grid that the binding uses. Only tests, and programs for tests, import it. It has
-// two HTTP servers with goroutines; Close ends them.
+// It implements only the part of Event Grid that the binding uses. Only tests, and programs for tests, import it.
+// It has two HTTP servers with goroutines; Close ends them.
 package eventgridtest
 
 import (
@@ -27,8 +27,8 @@ import (
 	"github.com/quorate/quorate/internal/logadapt"
 )
 
-// Config is the tenant and application of the fake. Empty texts have the values of Default. If Key is nil, New creates
-// one.
+// Config is the tenant and application of the fake. New replaces empty strings with the values of Default. If Key
+// is nil, New creates a key.
 type Config struct {
 	Tenant, Client, Secret, AccessKey string
 	Key                               *rsa.PrivateKey // signs tokens
@@ -159,8 +159,8 @@ func (f *Fake) Requests(part string) []Request {
 	return slices.DeleteFunc(slices.Clone(f.requests), func(r Request) bool { return part != "" && r.Part != part })
 }
 
-// Refuse replaces the answers to the next requests with the given method to a part of the service. Each element of
-// with is the answer to one request.
+// Refuse queues answers to requests with the given method to the given part of the service. Each element of with
+// replaces the answer to one request.
 func (f *Fake) Refuse(part, method string, with ...Refusal) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
