@@ -116,8 +116,9 @@ func (s *Sessions) update(app App, trace string, change func(token string) strin
 	}
 }
 
-// Token returns the token of the session of app for a trace. If the trace has no session, it returns the token of the
-// session of app for everything. It returns "" if app has no session, or if sessions are disabled.
+// Token returns the token of the session that app has for the trace. If there is no such session, it returns the
+// token of the general session of app, which covers everything that app reads, writes and receives. It returns ""
+// if app has no session, or if sessions are disabled.
 func (s *Sessions) Token(app App, trace string) string {
 	if s == nil || s.merger == nil {
 		return ""

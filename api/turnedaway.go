@@ -14,9 +14,10 @@ const (
 	maxRefusals     = 1024        // maximum number of hosts to remember
 )
 
-// TurnedAway logs requests that were refused because of a missing token or a foreign origin. It logs at most one
-// request per minute and remote host. Metrics count all refused requests. The zero value is ready to use. TurnedAway
-// is safe for concurrent use.
+// TurnedAway logs requests that were refused because of a missing or wrong token, a foreign origin or a foreign
+// Host header. It logs at most one request per minute and remote host. When it remembers maxRefusals hosts, it
+// forgets them all, and may then log a host again before the minute ends. Metrics count all refused requests. The
+// zero value is ready to use. TurnedAway is safe for concurrent use.
 type TurnedAway struct {
 	mu     sync.Mutex // guards logged
 	logged map[string]time.Time

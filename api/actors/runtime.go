@@ -147,7 +147,8 @@ func (r *Runtime) Close(ctx context.Context) error {
 	return nil
 }
 
-// each calls f for all hosts concurrently, and waits for the calls. Afterwards no hosts can be added.
+// each calls f for all hosts concurrently, and waits for the calls. From the start of each on, no hosts can be
+// added.
 func (r *Runtime) each(f func(h *Host)) {
 	r.mu.Lock()
 	r.closed = true

@@ -236,8 +236,8 @@ func indented(v []byte) (string, bool) {
 	return b.String(), true
 }
 
-// change renders the form that replaces or deletes the value of item. A submitted form fails if the value no longer
-// has the ETag on the page.
+// change renders a form that deletes the value of item. If the value is JSON and has no content type, it also
+// renders a form that replaces the value. A submitted form fails if the value no longer has the ETag on the page.
 func (r *request) change(c choice, item state.Item, shown string) html {
 	deletion := h(`<form class="inline" method="post" action="/state/delete">%%<button class="danger" `+
 		`data-confirm="%">Delete</button></form>`, r.csrf(), formTarget(c, item), esc("Delete "+c.key+"?"))

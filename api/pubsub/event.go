@@ -127,8 +127,9 @@ func (e *Event) Sent() { e.sent() }
 // noParent is the traceparent of an event without one.
 const noParent = "00-00000000000000000000000000000000-0000000000000000-00"
 
-// Trace returns the traceparent and the tracestate of the event. Publishers may set any text. If the event has no
-// valid traceparent, Trace returns one with only zeros, and no tracestate.
+// Trace returns the traceparent and the tracestate of the event. If the field traceparent is not valid, Trace
+// returns the field traceid instead. Publishers may set any text. If neither field is a valid traceparent, Trace
+// returns one with only zeros, and no tracestate.
 func (e *Event) Trace() (parent, state string) {
 	for _, name := range []string{"traceparent", "traceid"} {
 		if parent = e.fields.text(name); isTraceparent(parent) {

@@ -38,8 +38,8 @@ func (r *Reporter) registering(id string, c *appchannel.Channel) bool {
 	return healthy
 }
 
-// applications returns a reason for each application whose port has never been open, or whose actor types are not
-// registered yet.
+// applications returns a reason for each application whose port has never been open. It also returns one for each
+// healthy application whose actor types are not registered yet.
 func (r *Reporter) applications() (out []api.Reason) {
 	for _, id := range r.opts.Apps {
 		if c := r.opts.Channels.Channel(id); c != nil && !c.Seen() {

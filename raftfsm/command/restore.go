@@ -14,9 +14,10 @@ const (
 	StepAbort  Step = 4 // drop the staged data
 )
 
-// Restore is one step of replacing all data of a group with a backup. A repeated step changes no data. It has the
-// same outcome as the first time while the restore is running. After the commit, only a repeated StepCommit has this
-// outcome, and the other steps have the outcome Stale. A repeated StepAbort is Stale too (see kv.Stale).
+// Restore is one step of replacing all data of a group with a backup. While the restore is running, a step that was
+// applied may be repeated: the repetition changes no data, and its outcome is Applied again. After the commit, a
+// repeated StepCommit is Applied until another restore is committed, and every other step is Stale (see kv.Stale).
+// After an abort, every step is Stale except StepBegin, which begins the restore again.
 type Restore struct {
 	Step     Step
 	ID       uint64 // of the whole restore, random, not 0

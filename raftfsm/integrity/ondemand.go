@@ -73,8 +73,9 @@ func (w *Watch) askUntilAnswered(ctx context.Context, index uint64) []Answer {
 	}
 }
 
-// allAnswered reports whether every server that could be queried has a digest or is in doubt. If the result is false,
-// some server has not applied the entry of the mark yet.
+// allAnswered returns false if a server has answered the query, but has no digest for the mark, although it trusts
+// its state. Such a server usually has not applied the entry of the mark yet. Servers that could not be queried do
+// not count.
 func allAnswered(answers []Answer) bool {
 	for _, a := range answers {
 		if a.Err == nil && !a.Report.Marked && !a.Report.Doubted {

@@ -85,8 +85,8 @@ func parseRememberedKey(k []byte) (origin, index uint64, ok bool) {
 	return binary.BigEndian.Uint64(k[1:]), binary.BigEndian.Uint64(k[9:]), true
 }
 
-// appendClientKey appends the key of a client result to dst: the length of the scope, the scope, and the id. The
-// length keeps different pairs of scope and id apart, because both may contain any byte.
+// appendClientKey appends the key of a client result to dst: the table, the length of the scope, the scope, and the
+// id. The length keeps different pairs of scope and id apart, because both may contain any byte.
 func appendClientKey(dst []byte, t tables, scope, id string) []byte {
 	dst = append(dst, t.client())
 	dst = binary.AppendUvarint(dst, uint64(len(scope)))

@@ -75,8 +75,10 @@ func (s *Store) Rebase(r *raft.AppendEntriesRequest) *raft.AppendEntriesRequest 
 	return rebase(r, base)
 }
 
-// rebase returns r without the entries that are covered by the snapshot which ends at the position snapshot. The
-// result names no previous entry, so raft does not compare it with entries that the snapshot has replaced.
+// rebase returns r without the entries that a snapshot covers. The parameter snapshot is the position at which that
+// snapshot ends. The result has no previous entry, so raft does not compare it with entries that the snapshot has
+// replaced. There are two exceptions, in which rebase returns r unchanged: the previous entry of r is after the end
+// of the snapshot, or it is at the end and has another term.
 func rebase(r *raft.AppendEntriesRequest, snapshot Position) *raft.AppendEntriesRequest {
 	switch {
 	case r.PrevLogEntry > snapshot.Index:

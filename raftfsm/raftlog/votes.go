@@ -42,8 +42,9 @@ func NewVotes(store StableStore, log *Store, process Process) *Votes {
 	return &Votes{store: store, unsynced: log.unsynced, process: process}
 }
 
-// Set stores a value durably. Together with the candidate of a vote, Set stores the term that SetUint64 has kept. It
-// returns fault.Internal if SetUint64 has kept no term.
+// Set stores a value durably. If the value is the candidate of a vote, Set stores it together with the term of the
+// vote, which SetUint64 has kept in memory. It returns fault.Internal if SetUint64 has kept no term for this
+// candidate.
 func (s *Votes) Set(key, val []byte) error {
 	if string(key) != keyLastVoteCand {
 		return s.check(s.store.Set(key, val))

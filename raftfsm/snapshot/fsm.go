@@ -21,7 +21,7 @@ type FSM struct {
 	live    atomic.Pointer[kv.Machine]
 	doubt   atomic.Pointer[Doubt] // why the live machine serves nothing; nil = it serves
 	Damaged atomic.Bool           // the last verification found damaged records
-	floor   atomic.Uint64         // index of the snapshot that the machine was opened from
+	floor   atomic.Uint64         // see Floor
 	passed  atomic.Uint64         // index of the newest entry that Raft has passed to ApplyBatch
 	store   *Store
 	log     Log
@@ -71,9 +71,10 @@ func NewFSM(s *Store, m *kv.Machine, d *Doubt, events Events) *FSM {
 // Received returns a channel that gets a value when a received database has replaced the live one.
 func (f *FSM) Received() <-chan struct{} { return f.received }
 
-// Floor returns the index of the snapshot from which the live database was opened. This is the newest snapshot at the
-// start of the server, or the snapshot received last; 0 = none. Snapshots that this server takes later do not change
-// Floor. The live machine has every command up to this index.
+// Floor returns the index of the newest snapshot at the start of the server, or of the snapshot that was received
+// last; 0 = none. The live machine has every command up to this index. This is also true if the live database was
+// kept instead of the received one (see sink.keep). Snapshots that this server takes later do not change Floor, and
+// neither does Replace.
 func (f *FSM) Floor() uint64 { return f.floor.Load() }
 
 // Passed returns the index of the newest entry that raft has passed to the FSM since the start. A machine with a

@@ -162,7 +162,9 @@ type Progress struct {
 // call is needed. Remove returns fault.Conflict if there are subscribers, unless r.Force is true.
 //
 // The messages are removed before the records of groups. So a group that is created again in the meantime does not
-// get the removed messages. The policy of the topic stays, because a publisher stores it at most once a minute.
+// get the removed messages. Remove does not remove the policy of the topic. After a publisher has stored the policy,
+// it does not store it again for a minute. So a topic that is used again would not have its own policy during that
+// time.
 func (k *Keeper) Remove(ctx context.Context, r *Removal) (p Progress, err error) {
 	if err := checkNames(opRemove, r.Topic.Name, r.Group); err != nil {
 		return p, err

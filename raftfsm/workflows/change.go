@@ -49,8 +49,10 @@ type change struct {
 
 func (c *change) time() time.Time { return time.UnixMilli(int64(c.now)).UTC() } //nolint:gosec // bounded
 
-// birth returns the number of this entry. It is greater than the number of every earlier entry of an instance with
-// this id, and no other entry has it. The number consists of the cluster time and random bits.
+// birth returns the number of this entry: the cluster time and random bits, or the number of the previous entry of
+// the instance plus 1 if that is greater. So the numbers of an instance always increase. If the instance is purged
+// and another one gets its id, the numbers of the two differ too, because of the time. Only within one millisecond
+// do they depend on the random bits.
 func (c *change) birth() uint64 {
 	if c.head.birth <= c.i.head.birth {
 		c.head.birth = max(c.i.head.birth+1, c.now<<20|c.k.opts.Rand()&(1<<20-1))

@@ -175,8 +175,8 @@ type attempt struct {
 	failed error // the keys of the issuer could not be read
 }
 
-// VerifySignature implements oidc.KeySet. It first tries the keys that are known, and then fetches the keys of the
-// issuer.
+// VerifySignature implements oidc.KeySet. It first tries the keys that are known. If none of them verifies the
+// token, it fetches the keys of the issuer again, unless the last fetch was within keysPause.
 func (a *attempt) VerifySignature(ctx context.Context, token string) ([]byte, error) {
 	var algorithms []jose.SignatureAlgorithm
 	for _, name := range asymmetric() { // the verifier has checked the algorithm

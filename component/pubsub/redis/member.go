@@ -115,8 +115,9 @@ func (m *member) acknowledge(ctx context.Context, op string, i *item) error {
 	return g.broker.explain(op, g.key.topic, err)
 }
 
-// DeadLetter implements pubsub.Subscription. It publishes the message to the other topic and then acknowledges the
-// delivery. If the node ends in between, the message is in both topics.
+// DeadLetter implements pubsub.Subscription. It publishes the message to the given topic, and then acknowledges the
+// delivery. If the node ends between these two steps, the message is delivered again, although the given topic has
+// it already.
 func (m *member) DeadLetter(ctx context.Context, d *pubsub.Delivery, topic string) error {
 	const op = "redis.DeadLetter"
 	i, err := m.take(op, d)

@@ -52,8 +52,9 @@ func NewGatherer(r Reader) *Gatherer {
 	return g
 }
 
-// Get reads a key. If a read of several keys fails, Get reads the key again by itself, so an error of another key has
-// no effect. If ctx ends while the key waits, Get returns the error of ctx.
+// Get reads a key. If maxReads reads are in progress, the key waits, and is then read together with other waiting
+// keys. If that read fails, Get reads its key again, alone, because another key may have caused the error. If ctx
+// ends before the read of several keys has ended, Get returns the error of ctx.
 func (g *Gatherer) Get(ctx context.Context, key string) (state.Item, error) {
 	g.mu.Lock()
 	if g.running < maxReads {

@@ -98,7 +98,8 @@ func (s *stream) Next(ctx context.Context) (*protos.WorkItem, error) {
 	}
 }
 
-// pause returns how long it takes until a refused turn of the application is handed out again, at most an hour.
+// pause returns how long it takes until the first refused turn of the application is handed out again. It returns
+// an hour if no turn was refused.
 func (m *Memory) pause(app string) time.Duration {
 	wait := time.Hour
 	for _, i := range m.instances {

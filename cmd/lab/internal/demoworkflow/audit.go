@@ -141,8 +141,8 @@ func check(orders map[string]order, ended map[string]outcome, executed []byte,
 	return errors.Join(bad...)
 }
 
-// booking returns an error if the note of a step names another run than the one that has counted. The step ship has
-// no note.
+// booking compares r, the run of a step that has counted, with the note that the step has left in the store. It
+// returns an error if the note is missing, cannot be read, or differs from r. The step ship has no note.
 func booking(id string, r run, stored map[string]json.RawMessage) error {
 	if r.Step == "ship" {
 		return nil
