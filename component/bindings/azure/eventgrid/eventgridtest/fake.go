@@ -1,8 +1,8 @@
 // Package eventgridtest is a fake of Azure Event Grid for tests. It serves the identity, management, topic and
 // delivery APIs over TLS on loopback, as their public references describe them. It records every request.
 //
-// It implements only the part of Event Grid that the binding uses. Only tests, and programs for tests, import it.
-// It has two HTTP servers with goroutines; Close ends them.
+// It implements only the part of Event Grid that the binding uses. Only tests, and programs for tests, import it. The
+// package owns two HTTP servers with goroutines. Close ends them.
 package eventgridtest
 
 import (
