@@ -37,6 +37,7 @@ type groupRequests struct {
 	origin *origin
 	own    ownWrites
 	seen   atomic.Uint64 // newest committed index that an answer has shown
+	term   atomic.Uint64 // newest term that an answer has shown
 }
 
 func newRouter(node *membership, rep replica, m *Metrics, stop chan struct{}) *router {

@@ -2,6 +2,7 @@ package raftfsm
 
 import (
 	"context"
+	"sync/atomic"
 
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/group"
@@ -79,10 +80,16 @@ func (r *router) noteSeen(n session.Seen) {
 	if !n.Committed {
 		return
 	}
-	seen := &r.group(n.Group).seen
+	g := r.group(n.Group)
+	raise(&g.seen, n.Pos.Index)
+	raise(&g.term, n.Pos.Term)
+}
+
+// raise sets v to n, unless v is greater.
+func raise(v *atomic.Uint64, n uint64) {
 	for {
-		have := seen.Load()
-		if n.Pos.Index <= have || seen.CompareAndSwap(have, n.Pos.Index) {
+		have := v.Load()
+		if n <= have || v.CompareAndSwap(have, n) {
 			return
 		}
 	}

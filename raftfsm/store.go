@@ -323,7 +323,8 @@ func (s *Store) write(ctx context.Context, w writing) (state.Written, error) {
 	if w.consistency != state.Strong && w.requestID == "" && unconditional(req.Ops) {
 		ack = group.Durable
 	}
-	a, err := s.router.write(ctx, p, req, ack)
+	seen, _ := sess.Of(p)
+	a, err := s.router.writeAfter(ctx, p, req, ack, seen.Pos.Term)
 	if err != nil {
 		return state.Written{}, err
 	}

@@ -16,6 +16,12 @@ import (
 // if the group certainly knows the origin of the request (see origin.prove and outcomeKnown). Otherwise it uses
 // Committed.
 func (r *router) write(ctx context.Context, gid uint32, req *command.Request, ack group.Ack) (group.Answer, error) {
+	return r.writeAfter(ctx, gid, req, ack, 0)
+}
+
+// writeAfter works like write, for a request whose session has seen the given term of the group.
+func (r *router) writeAfter(ctx context.Context, gid uint32, req *command.Request, ack group.Ack,
+	term uint64) (group.Answer, error) {
 	if err := r.node.allowed(); err != nil {
 		return group.Answer{}, err
 	}
@@ -32,7 +38,7 @@ func (r *router) write(ctx context.Context, gid uint32, req *command.Request, ac
 			ack = group.Committed
 		}
 		req.ID = id
-		a, sure, err := r.send(ctx, gid, req, ack)
+		a, sure, err := r.send(ctx, gid, req, ack, term)
 		o.end(id)
 		switch {
 		case err != nil || a.Result.Outcome == 0:
@@ -52,8 +58,13 @@ func (r *router) write(ctx context.Context, gid uint32, req *command.Request, ac
 
 // send sends a request until its outcome is known or ctx ends. Every attempt has the same request id. The result sure
 // is false if an attempt has failed with an unknown outcome. The request may then have been applied by that attempt.
-func (r *router) send(ctx context.Context, gid uint32, req *command.Request, ack group.Ack) (a group.Answer, sure bool,
-	err error) {
+//
+// A leader may accept a request with Ack Durable although it was deposed. If term, or the newest term that this node
+// has seen, is above the term of that leader, the request may be lost, and the positions of the session would not show
+// this: they may be those of the later leader already, with a greater index. So send repeats such a request with
+// Committed.
+func (r *router) send(ctx context.Context, gid uint32, req *command.Request, ack group.Ack,
+	term uint64) (a group.Answer, sure bool, err error) {
 	data, err := command.EncodeRequest(req, MaxRequest)
 	if err != nil {
 		return a, true, err
@@ -61,7 +72,11 @@ func (r *router) send(ctx context.Context, gid uint32, req *command.Request, ack
 	values := storesValues(req)
 	for sure = true; ; {
 		a, err = r.replica.propose(ctx, gid, data, ack, values)
-		if err == nil {
+		switch {
+		case err == nil && ack == group.Durable && a.Term < max(term, r.group(gid).term.Load()):
+			sure, ack = false, group.Committed
+			continue
+		case err == nil:
 			return a, sure, nil
 		}
 		if fault.Is(err, fault.Indeterminate) {
