@@ -52,7 +52,8 @@ type LockRequest struct {
 }
 
 // TryLock acquires a lock for the owner in the request. If the lock still has an owner after r.Wait, Granted of the
-// result is false. A repeated request with the same RequestID gets the result of the first request.
+// result is false. A repeated request with the same RequestID gets the result of the first request. lock.Claim says
+// what applies to a request that waits.
 func (l *Locks) TryLock(ctx context.Context, r LockRequest) (lock.Grant, error) {
 	inst, claim, failure := l.claim(&r)
 	if failure != nil {

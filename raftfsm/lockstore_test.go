@@ -251,20 +251,54 @@ func TestLocks_RepeatedRequestGetsAnswerOfTheFirst(t *testing.T) {
 	if g := try(3, "r", "2", 0); g.Granted {
 		t.Errorf("the other request, repeated: %+v", g)
 	}
-	waited := try(3, "r", "2", 10*time.Second)
-	if !waited.Granted || waited.Token <= first.Token {
-		t.Errorf("a request that waits: %+v", waited)
-	}
-	if g := try(1, "r", "2", 100*time.Millisecond); g.Granted {
-		t.Errorf("another request that waits has the same id, and gets %+v", g)
-	}
-	if s := unlock(t, nodes[3], "r", "x"); s != lock.Unlocked {
-		t.Errorf("the request that has waited does not have the lock: %d", s)
-	}
 	c := claimOf("r", "y", time.Hour)
 	c.RequestID = "1"
 	if _, err := nodes[3].TryLock(t.Context(), c); !fault.Is(err, fault.Invalid) {
 		t.Errorf("the request id with another owner: %v, want %s", err, fault.Invalid)
+	}
+}
+
+func TestLocks_RepeatedWaitGetsTheLockOfTheFirst(t *testing.T) {
+	t.Parallel()
+	_, nodes := lockNodes(t)
+	try := func(at int, owner, id string, wait time.Duration) lock.Grant {
+		t.Helper()
+		c := claimOf("r", owner, time.Hour)
+		c.RequestID, c.Wait = id, wait
+		return tryLock(t, nodes[at], c)
+	}
+	first := try(3, "x", "1", time.Minute)
+	if !first.Granted || first.Expiry <= 0 || first.Expiry > time.Hour {
+		t.Fatalf("the first request: %+v", first)
+	}
+	if again := try(1, "x", "1", time.Minute); !again.Granted || again.Token != first.Token ||
+		again.Expiry <= 0 || again.Expiry > time.Hour {
+		t.Errorf("a repeated request: %+v, want token %d", again, first.Token)
+	}
+	for _, other := range []struct{ owner, id string }{{"x", "2"}, {"y", "1"}} {
+		if g := try(1, other.owner, other.id, 100*time.Millisecond); g.Granted {
+			t.Errorf("the request %s of %s has got %+v", other.id, other.owner, g)
+		}
+	}
+	granted := make(chan lock.Grant, 1)
+	go func() {
+		c := claimOf("r", "y", time.Hour)
+		c.RequestID, c.Wait = "3", time.Minute
+		g, err := nodes[0].TryLock(context.WithoutCancel(t.Context()), c)
+		if err != nil {
+			t.Errorf("waiting: %v", err)
+		}
+		granted <- g
+	}()
+	if s := unlock(t, nodes[3], "r", "x"); s != lock.Unlocked {
+		t.Errorf("Unlock: %d", s)
+	}
+	second := <-granted
+	if !second.Granted || second.Token <= first.Token {
+		t.Errorf("the request that has waited: %+v", second)
+	}
+	if again := try(3, "y", "3", time.Minute); !again.Granted || again.Token != second.Token {
+		t.Errorf("the request that has waited, repeated: %+v, want token %d", again, second.Token)
 	}
 }
 

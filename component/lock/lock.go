@@ -32,7 +32,8 @@ type Claim struct {
 	// Wait is how long the call may wait for the lock; 0 = not at all. Only a Leaser supports more than 0.
 	Wait time.Duration
 	// RequestID is the caller's own id of the request; empty = none. A retry with the same id gets the answer to the
-	// original request. RequestID has no effect if Wait is above 0. Only a Leaser supports it.
+	// original request. If Wait is above 0, it gets this answer only while the lock of the original request lasts,
+	// and otherwise waits again. Only a Leaser supports RequestID.
 	RequestID string
 }
 

@@ -1,6 +1,7 @@
 package locks
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"time"
@@ -86,13 +87,9 @@ func (l *Store) TryLock(ctx context.Context, c lock.Claim) (lock.Grant, error) {
 	if err != nil {
 		return lock.Grant{}, err
 	}
-	claim := Claim{Owner: c.Owner, Request: rand.Text(), Expiry: c.Expiry}
-	remembered := c.RequestID != "" && c.Wait <= 0 // a grant after a wait has another entry, which has no client id
-	if remembered {
-		claim.Request = c.RequestID
-	}
+	claim := Claim{Owner: c.Owner, Request: cmp.Or(c.RequestID, rand.Text()), Expiry: c.Expiry}
 	request := Acquire(p.name, claim)
-	if remembered {
+	if c.RequestID != "" && c.Wait <= 0 { // the entry that grants a lock after a wait has no client id
 		request.Client = command.ClientID{Scope: l.store + "/" + c.Key.Prefix + lockMark + l.component, ID: c.RequestID}
 	}
 	res, applied, err := p.commit(ctx, request)
@@ -116,7 +113,11 @@ func (l *Store) TryLock(ctx context.Context, c lock.Claim) (lock.Grant, error) {
 	if c.Wait <= 0 {
 		return lock.Grant{}, nil
 	}
-	return p.await(ctx, claim, c.Wait)
+	g, err := p.await(ctx, claim, c.Wait)
+	if err == nil && g.Granted && c.RequestID != "" {
+		return p.granted(ctx, g.Token) // an earlier request with the same id may have acquired the lock
+	}
+	return g, err
 }
 
 // granted returns the grant with this token again, for a repeated request. The expiry is the time that is left. It is
