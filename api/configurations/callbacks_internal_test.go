@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"testing"
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/resiliency"
 	"github.com/quorate/quorate/component/configuration"
+	"github.com/quorate/quorate/internal/fault"
 )
 
 // emptied is a configuration store whose items were all deleted after the first subscription.
@@ -74,6 +76,54 @@ func TestCallbacks_KeepDeletionsThroughOverflow(t *testing.T) {
 	}
 	if err != nil || len(deleted) != keys || len(s.known) != 0 {
 		t.Errorf("got %d deletions of %d, %v; %d keys are still expected", len(deleted), keys, err, len(s.known))
+	}
+}
+
+// deletedLate is a configuration store in which the key k is deleted after a subscription has its current items, and
+// before they are read.
+type deletedLate struct{ emptied }
+
+func (d *deletedLate) ConfigurationStore(string) (*configuration.Instance, bool) {
+	return &configuration.Instance{Name: "configstore", Store: d}, true
+}
+func (d *deletedLate) Subscribe(ctx context.Context, r configuration.SubscribeRequest) (configuration.Subscription,
+	error) {
+	sub, err := d.emptied.Subscribe(ctx, r)
+	d.current.Put(configuration.Item{Key: "k", Value: "old", Version: "1"})
+	return sub, err
+}
+func (d *deletedLate) Get(context.Context, configuration.GetRequest) (configuration.Found, error) {
+	d.current.Put(configuration.Item{Key: "k"})
+	return configuration.Found{}, nil
+}
+
+// A renewed subscription must not report a deletion and then an older value of the key.
+func TestStream_RenewedSubscriptionReportsDeletionLast(t *testing.T) {
+	store := &deletedLate{}
+	c := New(Options{App: api.App{ID: "a"}, Stores: store, Policies: store,
+		Metrics: NewMetrics(), Logger: slog.New(slog.DiscardHandler)})
+	s, failure := c.subscribe(t.Context(), Request{Store: "configstore"}, subscribedHTTP)
+	if failure != nil {
+		t.Fatal(failure)
+	}
+	defer s.Close()
+	s.expect()
+	if _, err := s.next(t.Context()); err != nil { // k exists
+		t.Fatal(err)
+	}
+	s.known["gone"] = true // another key, which no longer exists
+	store.current.Fail(fault.New(fault.Unavailable, "test.Next", "the component was replaced"))
+	var got []configuration.Item
+	for len(got) < 3 {
+		items, err := s.next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, items...)
+	}
+	want := []configuration.Item{{Key: "gone"}, {Key: "k", Value: "old", Version: "1"}, {Key: "k"}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("the subscription reports %+v, want %+v", got, want)
 	}
 }
 

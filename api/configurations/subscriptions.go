@@ -282,11 +282,10 @@ func (s *Stream) next(ctx context.Context) ([]configuration.Item, error) {
 			request.Initial = true
 			again, err := inst.Store.Subscribe(ctx, request)
 			if err == nil {
-				var gone []configuration.Item
-				if gone, err = deletedOf(ctx, inst.Store, before); err == nil {
+				if items, err = firstOf(ctx, inst.Store, again, before); err == nil {
 					s.current = again
-					if s.note(gone); len(gone) > 0 {
-						return gone, nil
+					if s.note(items); len(items) > 0 {
+						return items, nil
 					}
 					break
 				}
@@ -330,8 +329,28 @@ func (s *Stream) expected() []string {
 	return slices.Compact(keys)
 }
 
-// deletedOf returns an item that reports the deletion for each of the given keys that is no longer in the store. It is
-// called after a resubscription: the new subscription does not report keys that were deleted in between.
+// firstOf returns the first changes after a resubscription: the current items, which wait in the new subscription, and
+// the deletions of those keys of before that are no longer in the store. The new subscription does not report these
+// deletions. The current items are taken first, because a key that they contain can be deleted at any moment. The
+// subscription reports that deletion later.
+func firstOf(ctx context.Context, store configuration.Store, again configuration.Subscription,
+	before []string) ([]configuration.Item, error) {
+	waiting, cancel := context.WithCancel(ctx)
+	cancel() // Next returns what waits, and does not wait for more
+	items, err := again.Next(waiting)
+	if err != nil && !fault.Is(err, fault.Timeout) {
+		return nil, err
+	}
+	current := make(map[string]bool, len(items))
+	for i := range items {
+		current[items[i].Key] = true
+	}
+	missing := slices.DeleteFunc(slices.Clone(before), func(key string) bool { return current[key] })
+	gone, err := deletedOf(ctx, store, missing)
+	return append(gone, items...), err
+}
+
+// deletedOf returns an item that reports the deletion for each of the given keys that is no longer in the store.
 func deletedOf(ctx context.Context, store configuration.Store, keys []string) ([]configuration.Item, error) {
 	if len(keys) == 0 {
 		return nil, nil
