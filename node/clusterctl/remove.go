@@ -96,7 +96,8 @@ func (ctl *Controller) remove(ctx context.Context, server string) (schema.Remove
 		for i := range count {
 			a, err := ctl.askRemove(ctx, removeCall{Group: i, Server: server, Dry: dry})
 			if err != nil {
-				return out, fault.Wrap(err, opRemove, fmt.Sprintf("%s cannot be removed from group %d", out.Node, i))
+				err = fault.Wrap(err, opRemove, fmt.Sprintf("%s cannot be removed from group %d", out.Node, i))
+				return out, unfinished(err, len(out.Groups))
 			}
 			if !dry {
 				out.Groups = append(out.Groups, schema.RemoveGroup{Group: uint64(i), Done: a.Done, Reason: a.Reason})
@@ -105,6 +106,19 @@ func (ctl *Controller) remove(ctx context.Context, server string) (schema.Remove
 		}
 	}
 	return out, nil
+}
+
+// unfinished returns the error of a removal that the leaders of some groups have begun before err. They complete the
+// removal, so the error must not say that nothing was done.
+func unfinished(err error, begun int) error {
+	switch fault.CodeOf(err) {
+	case fault.Unavailable, fault.NotLeader, fault.Timeout:
+		if begun > 0 {
+			return &fault.Error{Code: fault.Indeterminate, Op: opRemove, Err: err,
+				Msg: fmt.Sprintf("the removal has begun in %d groups and continues there", begun)}
+		}
+	}
+	return err
 }
 
 // askRemove sends c to the leader of the group, which may be this node. If leadership changes or the leader is

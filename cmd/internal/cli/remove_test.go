@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/quorate/quorate/api/admin/schema"
 )
@@ -89,6 +90,40 @@ func TestRemove_OfANodeThatCrashes(t *testing.T) {
 	}()
 	c.want(1, "", "ended before its answer; the change may have been made", "remove", "n2.0123456789abcdef",
 		"--data-dir", c.home)
+}
+
+// TestRemove_LosesTheLeaderAfterItHasBegun checks that a removal which the node has accepted is not reported as
+// unavailable, because it may be completed without the command.
+func TestRemove_LosesTheLeaderAfterItHasBegun(t *testing.T) {
+	c := newConsole(t)
+	l, err := net.Listen("unix", filepath.Join(c.home, "admin.sock"))
+	must(t, err)
+	var requests atomic.Int32
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if requests.Add(1) == 1 {
+			_, _ = io.WriteString(w, `{"node":"n2","serverId":"n2.0123456789abcdef","groups":[{"group":0,`+
+				`"reason":"n3 takes its place"}]}`)
+			return
+		}
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = io.WriteString(w, `{"code":"unavailable","message":"group 0 has no leader"}`)
+	}))
+	_ = server.Listener.Close()
+	server.Listener = l
+	server.Start()
+	defer server.Close()
+	for wait := 100 * time.Millisecond; ; wait *= 2 {
+		requests.Store(0)
+		got := c.run("remove", "n2", "--wait", wait.String(), "--data-dir", c.home)
+		if requests.Load() < 2 {
+			continue // the first answer came too late
+		}
+		if got.code != 1 || !strings.Contains(got.stderr, "the removal may have been completed: group 0 has no leader") ||
+			!strings.Contains(got.stderr, "repeat the command with the server id n2.0123456789abcdef") {
+			t.Errorf("%+v", got)
+		}
+		return
+	}
 }
 
 // TestRemove_RepeatsOnlyByServerID checks that a removal whose answer was lost is repeated only if it names the server

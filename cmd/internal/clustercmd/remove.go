@@ -104,8 +104,13 @@ func (m *commands) untilRemoved(ctx context.Context, a *command.AdminClient, pat
 			}
 			return r, err
 		case err != nil && (!passes(err, r.ServerID != "") || time.Now().After(deadline)):
-			if unanswered != nil && fault.Is(err, fault.Unavailable) {
+			switch lost := fault.Is(err, fault.Unavailable) || fault.Is(err, fault.NotLeader); {
+			case lost && unanswered != nil:
 				err = unanswered
+			case lost && r.ServerID != "": // the node accepted an earlier request
+				err = &fault.Error{Code: fault.Indeterminate, Op: "cli.remove", Err: err,
+					Msg:  waitingText(r) + ", and the removal may have been completed",
+					Hint: "repeat the command with the server id " + r.ServerID}
 			}
 			return r, err
 		case err == nil:
