@@ -50,22 +50,30 @@ type Page struct {
 	Limit         int
 }
 
-// AskNumber sends a call whose answer is a number. It returns fault.Indeterminate if the answer was lost although an
-// attempt may have been executed. Otherwise its results are those of Access.Ask.
-func AskNumber(ctx context.Context, a Access, gid uint32, method string, body []byte) (n uint64, repeated bool,
+// AskChange sends a call that changes records. It returns fault.Indeterminate if the call fails although an attempt may
+// have been executed. Otherwise its results are those of Access.Ask.
+func AskChange(ctx context.Context, a Access, gid uint32, method string, body []byte) (answer []byte, repeated bool,
 	err error) {
-	out, repeated, err := a.Ask(ctx, gid, method, body)
-	switch {
-	case err == nil:
-		r := lenprefix.Reader{Rest: out}
-		if n = r.Uvarint(); r.Bad {
-			return 0, repeated, Truncated(method)
-		}
-	case repeated && !fault.Is(err, fault.Indeterminate):
+	answer, repeated, err = a.Ask(ctx, gid, method, body)
+	if err != nil && repeated && !fault.Is(err, fault.Indeterminate) {
 		err = &fault.Error{Code: fault.Indeterminate, Op: method, Err: err,
 			Msg: "an attempt may have changed it, and its answer was lost", Hint: "look at it, and try again"}
 	}
-	return n, repeated, err
+	return answer, repeated, err
+}
+
+// AskNumber works like AskChange, for a call whose answer is a number.
+func AskNumber(ctx context.Context, a Access, gid uint32, method string, body []byte) (n uint64, repeated bool,
+	err error) {
+	out, repeated, err := AskChange(ctx, a, gid, method, body)
+	if err != nil {
+		return 0, repeated, err
+	}
+	r := lenprefix.Reader{Rest: out}
+	if n = r.Uvarint(); r.Bad {
+		return 0, repeated, Truncated(method)
+	}
+	return n, repeated, nil
 }
 
 // Truncated returns the error for a call of the given method, or for its answer, that cannot be decoded.

@@ -605,7 +605,7 @@ func (a *Admin) Replay(ctx context.Context, topic, group string, offset uint64, 
 	for gid := range groups {
 		c := call{what: callReplay, offset: offset, since: millis(since), join: Join{Group: group,
 			Topic: Topic{Group: gid, Store: a.store, Name: topic}}}
-		_, _, err := a.access.Ask(ctx, gid, Method, c.append())
+		_, _, err := records.AskChange(ctx, a.access, gid, Method, c.append())
 		if err != nil && !fault.Is(err, fault.NotFound) {
 			return err
 		}
@@ -662,7 +662,7 @@ func (a *Admin) each(ctx context.Context, next func(gid uint32, last *Progress) 
 func (a *Admin) step(ctx context.Context, gid uint32, c *call) (Progress, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	out, _, err := a.access.Ask(ctx, gid, Method, c.append())
+	out, _, err := records.AskChange(ctx, a.access, gid, Method, c.append())
 	if err != nil {
 		return Progress{}, err
 	}
