@@ -54,6 +54,11 @@ func (c *checked) Write(p []byte) (int, error) {
 // restore sends the backup r to the node. The response arrives when the restore is complete, and is decoded into v.
 func restore(ctx context.Context, a *command.AdminClient, r io.Reader, v any) error {
 	return a.Stream(ctx, http.MethodPost, adminapi.BackupPath, io.NopCloser(r), func(resp *http.Response) error {
-		return json.NewDecoder(resp.Body).Decode(v)
+		if err := json.NewDecoder(resp.Body).Decode(v); err != nil {
+			return &fault.Error{Code: fault.Indeterminate, Op: "cli.restore", Err: err,
+				Msg:  "the restore was completed, but the node's answer cannot be read",
+				Hint: "check the data with quorate stores; the node's log has the result of the restore"}
+		}
+		return nil
 	})
 }

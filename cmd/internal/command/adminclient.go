@@ -188,9 +188,8 @@ func dialUnix(ctx context.Context, path string) (net.Conn, error) {
 func (a *AdminClient) unanswered(method, socket string, err error) error {
 	e := &fault.Error{Code: fault.Unavailable, Op: "cli.admin", Msg: "the node on " + a.DataDir + " does not answer",
 		Err: RootCause(err)}
-	var op *net.OpError
 	switch {
-	case method != http.MethodGet && !(errors.As(err, &op) && op.Op == "dial"):
+	case method != http.MethodGet && wasSent(err):
 		e.Code = fault.Indeterminate
 		e.Msg = "the connection to the node on " + a.DataDir + " ended before its answer; the change may have been made"
 		e.Hint = "check whether the change was made before you run the command again"

@@ -197,17 +197,64 @@ type response struct {
 	Body   []byte
 }
 
+// Do sends a request that changes nothing, and returns the response. The response is an error if its status is 300 or
+// more.
 func (c *APIClient) Do(ctx context.Context, method, path string, q url.Values, h http.Header,
 	body []byte) (response, error) {
+	r, _, err := c.exchange(ctx, method, path, q, h, body)
+	return r, err
+}
+
+// Change works like Do, for a request that changes something. If the answer is lost, Change returns
+// fault.Indeterminate, because the change may have been made.
+func (c *APIClient) Change(ctx context.Context, method, path string, q url.Values, h http.Header,
+	body []byte) (response, error) {
+	r, lost, err := c.exchange(ctx, method, path, q, h, body)
+	if lost {
+		return r, unknownChange(c.Base, err)
+	}
+	return r, err
+}
+
+// exchange sends a request and returns the response. The result lost is true if the request may have been sent, and no
+// whole answer was received.
+func (c *APIClient) exchange(ctx context.Context, method, path string, q url.Values, h http.Header,
+	body []byte) (r response, lost bool, err error) {
 	address := c.Base + path
 	if len(q) > 0 {
 		address += "?" + q.Encode()
 	}
 	req, err := c.request(ctx, method, address, h, body)
 	if err != nil {
-		return response{}, err
+		return response{}, false, err
 	}
-	return c.answer(c.Http.Do(req))
+	resp, err := c.Http.Do(req)
+	if err != nil {
+		return response{}, wasSent(err), Unreachable(c.Base, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return response{}, true, Unreadable(c.Base, err)
+	}
+	if resp.StatusCode >= http.StatusMultipleChoices {
+		return response{}, false, Refusal(resp.StatusCode, text)
+	}
+	return response{resp.StatusCode, resp.Header, text}, false, nil
+}
+
+// wasSent reports whether a request that failed with err may have been sent. This is not the case if no connection was
+// opened.
+func wasSent(err error) bool {
+	var op *net.OpError
+	return !errors.As(err, &op) || op.Op != "dial"
+}
+
+// unknownChange returns fault.Indeterminate for a change whose answer was lost because of err.
+func unknownChange(base string, err error) error {
+	return &fault.Error{Code: fault.Indeterminate, Op: "cli.state", Err: err,
+		Msg:  "the answer of " + base + " was lost; the change may have been made",
+		Hint: "check whether the change was made before you run the command again"}
 }
 
 func (c *APIClient) request(ctx context.Context, method, address string, h http.Header,
@@ -229,21 +276,6 @@ func (c *APIClient) request(ctx context.Context, method, address string, h http.
 	return req, nil
 }
 
-func (c *APIClient) answer(resp *http.Response, err error) (response, error) {
-	if err != nil {
-		return response{}, Unreachable(c.Base, err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return response{}, Unreadable(c.Base, err)
-	}
-	if resp.StatusCode >= http.StatusMultipleChoices {
-		return response{}, Refusal(resp.StatusCode, body)
-	}
-	return response{resp.StatusCode, resp.Header, body}, nil
-}
-
 // UseSocket makes the client use the API on a Unix socket.
 func (c *APIClient) UseSocket(path string) {
 	c.Base = "http://unix"
@@ -257,7 +289,8 @@ func (c *APIClient) UseSocket(path string) {
 func NoRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // Call sends a request and returns the response, even if its status is an error. It returns fault.TooLarge if the
-// body of the response has more than limit bytes.
+// body of the response has more than limit bytes. Unless the method is GET, Call returns fault.Indeterminate if the
+// answer is lost.
 func (c *APIClient) Call(ctx context.Context, method, path string, h http.Header, body []byte,
 	limit int64) (status int, text []byte, err error) {
 	req, err := c.request(ctx, method, c.Base+path, h, body)
@@ -265,12 +298,17 @@ func (c *APIClient) Call(ctx context.Context, method, path string, h http.Header
 		return 0, nil, err
 	}
 	resp, err := c.Http.Do(req)
-	if err != nil {
+	switch {
+	case err != nil && method != http.MethodGet && wasSent(err):
+		return 0, nil, unknownChange(c.Base, RootCause(err))
+	case err != nil:
 		return 0, nil, Unreachable(c.Base, err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	text, err = io.ReadAll(io.LimitReader(resp.Body, limit+1))
 	switch {
+	case err != nil && method != http.MethodGet:
+		return 0, nil, unknownChange(c.Base, err)
 	case err != nil:
 		return 0, nil, Unreadable(c.Base, err)
 	case int64(len(text)) > limit:
@@ -302,8 +340,12 @@ func Refusal(status int, body []byte) error {
 	var details []struct{ Reason string }
 	_ = json.Unmarshal(e.Details, &details) // not every error has details, and other servers send other ones
 	for _, d := range details {             // the status of a conflict in a transaction is 500, as in Dapr
-		if d.Reason == api.ReasonConflict {
+		switch d.Reason {
+		case api.ReasonConflict:
 			out.Code = fault.Conflict
+			return out
+		case api.ReasonIndeterminate, api.ReasonBadAnswer:
+			out.Code = fault.Indeterminate
 			return out
 		}
 	}

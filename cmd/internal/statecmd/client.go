@@ -143,7 +143,8 @@ func (c *stateClient) set(ctx context.Context, store string, w write) (etag stri
 	if err != nil {
 		return "", err
 	}
-	r, err := c.Do(ctx, http.MethodPost, statePath(store, ""), nil, nil, append(w.append([]byte{'['}, rest), ']'))
+	r, err := c.Change(ctx, http.MethodPost, statePath(store, ""), nil, nil,
+		append(w.append([]byte{'['}, rest), ']'))
 	return r.Header.Get("ETag"), err
 }
 
@@ -168,7 +169,7 @@ func (c *stateClient) delete(ctx context.Context, store, key, etag string, q url
 		}
 		body, err := json.Marshal(map[string]any{"operations": []operation{{"delete", w}}})
 		if err == nil {
-			_, err = c.Do(ctx, http.MethodPost, statePath(store, "")+"/transaction", nil, nil, body)
+			_, err = c.Change(ctx, http.MethodPost, statePath(store, "")+"/transaction", nil, nil, body)
 		}
 		return err
 	}
@@ -176,7 +177,7 @@ func (c *stateClient) delete(ctx context.Context, store, key, etag string, q url
 	if etag != "" {
 		h.Set("If-Match", etag)
 	}
-	_, err := c.Do(ctx, http.MethodDelete, statePath(store, key), q, h, nil)
+	_, err := c.Change(ctx, http.MethodDelete, statePath(store, key), q, h, nil)
 	return err
 }
 

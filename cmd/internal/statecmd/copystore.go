@@ -134,7 +134,7 @@ func (s copyStore) Write(ctx context.Context, items []statecopy.Item, createOnly
 	if len(body) > announced {
 		h.Set("Expect", "100-continue")
 	}
-	_, err := s.client.Do(ctx, http.MethodPost, statePath(s.store, ""), query(keys...), h, body)
+	_, err := s.client.Change(ctx, http.MethodPost, statePath(s.store, ""), query(keys...), h, body)
 	return err
 }
 
