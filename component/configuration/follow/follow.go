@@ -92,18 +92,18 @@ type channel struct {
 
 	reading chan struct{} // has a value while items are read and compared
 
-	mu    sync.Mutex
+	mu    sync.Mutex           // also guards subscriber.known
 	subs  map[*subscriber]bool // true = it has its first state
 	dirty map[string]bool      // keys to read again
 	all   bool                 // read all keys
 	poll  bool                 // changes are not reported
 }
 
-// subscriber is one subscription. Only the goroutine that holds channel.reading uses the field known.
+// subscriber is one subscription.
 type subscriber struct {
 	queue *configuration.Queue
-	keys  []string // sorted; empty = all
-	known map[string]sum
+	keys  []string       // sorted; empty = all
+	known map[string]sum // items that exist, by key; guarded by channel.mu
 }
 
 // sum is a hash of the value, the version and the metadata of an item.
@@ -202,22 +202,22 @@ func (c *channel) first(ctx context.Context, sub *subscriber, initial bool) erro
 	if err != nil {
 		return err
 	}
-	for i := range items {
-		sub.known[items[i].Key] = sumOf(&items[i])
-	}
 	if initial {
 		sub.queue.Put(items...)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	for i := range items {
+		sub.known[items[i].Key] = sumOf(&items[i])
+	}
 	c.subs[sub] = true
 	return nil
 }
 
 // present returns the keys of a subscription that existed when the subscription last read them.
 func (c *channel) present(sub *subscriber) []string {
-	c.reading <- struct{}{} // waits for a read in progress
-	defer c.end()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	return slices.Collect(maps.Keys(sub.known))
 }
 
@@ -358,21 +358,14 @@ func (c *channel) notify() {
 // refresh reads the keys that may have changed, and delivers the changes to the subscriptions. If it fails, the next
 // call reads the same keys again.
 func (c *channel) refresh(ctx context.Context) error {
-	c.mu.Lock()
-	all, dirty := c.all, c.dirty
-	c.all, c.dirty = false, map[string]bool{}
-	var subs []*subscriber
-	for sub, started := range c.subs {
-		if started {
-			subs = append(subs, sub)
-		}
+	subs, dirty, all, err := c.reported(ctx)
+	if err != nil {
+		return err
 	}
-	c.mu.Unlock()
 	keys, whole := scope(subs, dirty, all)
 	if len(keys) == 0 && !whole {
 		return nil
 	}
-	var err error
 	if whole {
 		err = c.deliver(ctx, subs, nil)
 		if unreadable(err) {
@@ -391,6 +384,28 @@ func (c *channel) refresh(ctx context.Context) error {
 		maps.Copy(c.dirty, dirty)
 	}
 	return err
+}
+
+// reported returns the reported keys and the subscriptions that may miss their changes. Until the next report, no other
+// call returns these keys.
+//
+// It waits for a read in progress. A subscription whose first read began before the reports may have read old values,
+// and is included when this read has ended. A first read that begins later returns the new values.
+func (c *channel) reported(ctx context.Context) (subs []*subscriber, dirty map[string]bool, all bool, err error) {
+	if err := c.begin(ctx); err != nil {
+		return nil, nil, false, err
+	}
+	defer c.end()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	dirty, all = c.dirty, c.all
+	c.dirty, c.all = map[string]bool{}, false
+	for sub, started := range c.subs {
+		if started {
+			subs = append(subs, sub)
+		}
+	}
+	return subs, dirty, all, nil
 }
 
 // deliver reads keys, which are sorted, or all keys if keys is empty. It delivers the changes to the subscriptions. If
@@ -431,6 +446,8 @@ func (c *channel) readOnce(ctx context.Context, subs []*subscriber, keys []strin
 	for i := range items {
 		present[items[i].Key] = &items[i]
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for _, sub := range subs {
 		sub.compare(present, keys, len(keys) == 0)
 	}
@@ -442,8 +459,8 @@ func unreadable(err error) bool { return fault.Is(err, fault.Corrupt) || fault.I
 
 // known returns the sorted keys that the subscriptions know, and those in dirty.
 func (c *channel) known(subs []*subscriber, dirty map[string]bool) []string {
-	c.reading <- struct{}{}
-	defer c.end()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	all := maps.Clone(dirty)
 	for _, sub := range subs {
 		for k := range sub.known {
@@ -478,7 +495,7 @@ func scope(subs []*subscriber, dirty map[string]bool, all bool) (keys []string, 
 
 // compare delivers the items that have changed or were deleted since the subscription last saw them. The map present
 // has the items of the latest read. If whole is true, this read was for all keys. Otherwise it was only for the sorted
-// list keys, and compare ignores all other keys.
+// list keys, and compare ignores all other keys. The caller holds channel.mu.
 func (s *subscriber) compare(present map[string]*configuration.Item, keys []string, whole bool) {
 	look := keys
 	switch {

@@ -26,6 +26,7 @@ type server struct {
 	broken   string // key of an item that cannot be read
 	most     int    // largest number of items of one read; 0 = no limit
 	slow     time.Duration
+	answered func() // called before Read returns its answer; nil = nothing
 	listen   error  // error of the next Listen; nil = Listen connects
 	silent   string // why changes are not reported
 	reports  follow.Reports
@@ -36,13 +37,20 @@ type server struct {
 
 func (s *server) Read(ctx context.Context, keys []string) ([]configuration.Item, error) {
 	s.mu.Lock()
-	slow := s.slow
+	slow, answered := s.slow, s.answered
 	s.mu.Unlock()
 	select {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-time.After(slow):
 	}
+	if answered != nil {
+		defer answered()
+	}
+	return s.answer(keys)
+}
+
+func (s *server) answer(keys []string) ([]configuration.Item, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reads = append(s.reads, keys)
@@ -303,6 +311,67 @@ func TestHub_InitialDeliversPresentItems(t *testing.T) {
 		defer sub.Close()
 		b.sub = sub
 		b.want("a=1", "b=1")
+	})
+}
+
+// hold makes the next reads wait with their answers. Each receive from the returned channel lets one read return.
+func (b *bed) hold() chan struct{} {
+	held := make(chan struct{})
+	b.update(func() { b.answered = func() { held <- struct{}{} } })
+	return held
+}
+
+// subscribe starts a subscription to all items in another goroutine. The returned channel has it when it has started.
+func (b *bed) subscribe() chan configuration.Subscription {
+	started := make(chan configuration.Subscription, 1)
+	go func() {
+		sub, err := b.hub.Subscribe(b.t.Context(), "main", nil, false)
+		if err != nil {
+			b.t.Error(err)
+		}
+		started <- sub
+	}()
+	return started
+}
+
+func TestHub_ChangeDuringTheFirstReadIsNotMissed(t *testing.T) {
+	in(t, plain, func(b *bed) {
+		held := b.hold()
+		started := b.subscribe()
+		synctest.Wait() // the first read has the old values
+		b.update(func() { b.answered = nil })
+		b.set("a", "2")
+		b.reports.Changed("a")
+		synctest.Wait()
+		<-held
+		sub := <-started
+		defer sub.Close()
+		begin := time.Now()
+		b.sub = sub
+		b.want("a=2")
+		if waited := time.Since(begin); waited > 0 {
+			b.t.Errorf("the change arrived after %s of virtual time, with the next read of all items", waited)
+		}
+	})
+}
+
+func TestHub_ReadOfAnotherSubscriptionDelaysNeitherPresentNorClose(t *testing.T) {
+	in(t, plain, func(b *bed) {
+		held := b.hold()
+		b.update(func() { b.broken = "b" })
+		b.reports.Changed()
+		synctest.Wait() // the hub reads all items
+		b.update(func() { b.broken = "" })
+		started := b.subscribe()
+		synctest.Wait() // the first read of the new subscription is next
+		<-held
+		synctest.Wait() // the hub now wants to read the items one by one
+		if got := slices.Sorted(slices.Values(b.sub.Present())); !slices.Equal(got, []string{"a", "b"}) {
+			b.t.Errorf("present are %v", got)
+		}
+		b.hub.Close()
+		<-held
+		(<-started).Close()
 	})
 }
 
