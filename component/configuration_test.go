@@ -21,6 +21,21 @@ func document(t *testing.T, kind, spec string) component.Document {
 	return f.Documents[0]
 }
 
+func TestParse_StatusIsIgnored(t *testing.T) {
+	for kind, parse := range map[string]func(component.Document) error{
+		"Configuration": func(d component.Document) error { _, err := component.ParseConfiguration(d); return err },
+		"HTTPEndpoint":  func(d component.Document) error { _, err := component.ParseHTTPEndpoint(d); return err },
+		"Resiliency":    func(d component.Document) error { _, err := component.ParseResiliency(d); return err },
+		"Subscription":  func(d component.Document) error { _, err := component.ParseSubscription(d); return err },
+	} {
+		spec := map[string]string{"HTTPEndpoint": "  baseUrl: https://a.example\n",
+			"Subscription": "  pubsubname: m\n  topic: o\n"}[kind]
+		if err := parse(document(t, kind, spec+"status: {conditions: []}\n")); err != nil {
+			t.Errorf("%s: %v", kind, err)
+		}
+	}
+}
+
 func TestParseConfiguration_AccessControl(t *testing.T) {
 	c, err := component.ParseConfiguration(document(t, "Configuration", `
   nameResolution: {component: mdns}

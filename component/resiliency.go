@@ -75,7 +75,7 @@ func ParseResiliency(doc Document) (Resiliency, error) {
 		Components: map[string]ComponentTargets{}, Actors: map[string]ResiliencyTarget{}}
 	ignore := func(*yaml.Node) {}
 	p.readFields(doc.Body, "", fields{
-		"apiVersion": ignore, "kind": ignore, "metadata": ignore, "scopes": ignore,
+		"apiVersion": ignore, "kind": ignore, "metadata": ignore, "scopes": ignore, "status": ignore,
 		"spec": func(n *yaml.Node) {
 			p.readFields(n, "spec", fields{
 				"policies": func(n *yaml.Node) { p.resiliencyPolicies(n, &r) },
