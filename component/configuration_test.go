@@ -22,16 +22,31 @@ func document(t *testing.T, kind, spec string) component.Document {
 }
 
 func TestParse_StatusIsIgnored(t *testing.T) {
-	for kind, parse := range map[string]func(component.Document) error{
-		"Configuration": func(d component.Document) error { _, err := component.ParseConfiguration(d); return err },
-		"HTTPEndpoint":  func(d component.Document) error { _, err := component.ParseHTTPEndpoint(d); return err },
-		"Resiliency":    func(d component.Document) error { _, err := component.ParseResiliency(d); return err },
-		"Subscription":  func(d component.Document) error { _, err := component.ParseSubscription(d); return err },
+	for _, test := range []struct {
+		kind, spec string
+		parse      func(component.Document) error
+	}{
+		{"Configuration", "{}", func(d component.Document) error {
+			_, err := component.ParseConfiguration(d)
+			return err
+		}},
+		{"HTTPEndpoint", "{baseUrl: https://a.example}", func(d component.Document) error {
+			_, err := component.ParseHTTPEndpoint(d)
+			return err
+		}},
+		{"Resiliency", "{policies: {}}", func(d component.Document) error {
+			_, err := component.ParseResiliency(d)
+			return err
+		}},
+		{"Subscription", "{pubsubname: m, topic: o}", func(d component.Document) error {
+			_, err := component.ParseSubscription(d)
+			return err
+		}},
 	} {
-		spec := map[string]string{"HTTPEndpoint": "  baseUrl: https://a.example\n",
-			"Subscription": "  pubsubname: m\n  topic: o\n"}[kind]
-		if err := parse(document(t, kind, spec+"status: {conditions: []}\n")); err != nil {
-			t.Errorf("%s: %v", kind, err)
+		doc := parse(t, "apiVersion: dapr.io/v1alpha1\nkind: "+test.kind+"\nmetadata: {name: x}\nspec: "+test.spec+
+			"\nstatus: {conditions: []}\n").Documents[0]
+		if err := test.parse(doc); err != nil {
+			t.Errorf("%s: %v", test.kind, err)
 		}
 	}
 }
