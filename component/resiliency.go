@@ -1,7 +1,6 @@
 package component
 
 import (
-	"maps"
 	"strconv"
 	"strings"
 	"time"
@@ -266,25 +265,30 @@ func (p *docParser) otherTarget(n *yaml.Node, name string, r *Resiliency) Resili
 
 // resiliencyNames checks that the policies named by targets exist.
 func (p *docParser) resiliencyNames(r *Resiliency) {
-	targets := maps.Clone(r.Apps)
+	for name, t := range r.Apps {
+		p.policiesOf(name, t, r)
+	}
 	for name, t := range r.Actors {
-		targets["actors."+name] = t
+		p.policiesOf("actors."+name, t, r)
 	}
 	for name, t := range r.Components {
-		targets[name+".inbound"], targets[name+".outbound"] = t.Inbound, t.Outbound
+		p.policiesOf(name+".inbound", t.Inbound, r)
+		p.policiesOf(name+".outbound", t.Outbound, r)
 	}
-	for app, t := range targets {
-		_, timeout := r.Timeouts[t.Timeout]
-		_, retry := r.Retries[t.Retry]
-		_, breaker := r.Breakers[t.CircuitBreaker]
-		for _, c := range []struct {
-			kind, name string
-			there      bool
-		}{{"timeout", t.Timeout, timeout}, {"retry", t.Retry, retry}, {"circuitBreaker", t.CircuitBreaker, breaker}} {
-			if c.name != "" && !c.there {
-				p.problems.add(t.Pos, "define it under spec.policies",
-					"the target %s names the %s %q, which is not defined", app, c.kind, c.name)
-			}
+}
+
+// policiesOf checks that the policies of one target exist.
+func (p *docParser) policiesOf(target string, t ResiliencyTarget, r *Resiliency) {
+	_, timeout := r.Timeouts[t.Timeout]
+	_, retry := r.Retries[t.Retry]
+	_, breaker := r.Breakers[t.CircuitBreaker]
+	for _, c := range []struct {
+		kind, name string
+		there      bool
+	}{{"timeout", t.Timeout, timeout}, {"retry", t.Retry, retry}, {"circuitBreaker", t.CircuitBreaker, breaker}} {
+		if c.name != "" && !c.there {
+			p.problems.add(t.Pos, "define it under spec.policies",
+				"the target %s names the %s %q, which is not defined", target, c.kind, c.name)
 		}
 	}
 }

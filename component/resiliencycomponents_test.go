@@ -60,3 +60,13 @@ func TestParseResiliency_RefusesUndefinedPolicy(t *testing.T) {
 		}
 	}
 }
+
+func TestParseResiliency_ChecksTargetsWithSimilarNames(t *testing.T) {
+	_, err := resiliency(t, "      a: {}\n    actors:\n      a: {}\n    apps:\n      a.inbound: {retry: thrice}\n"+
+		"      a.outbound: {retry: thrice}\n      actors.a: {retry: thrice}\n")
+	for _, target := range []string{"a.inbound", "a.outbound", "actors.a"} {
+		if err == nil || !strings.Contains(err.Error(), "the target "+target+` names the retry "thrice"`) {
+			t.Errorf("%s: %v", target, err)
+		}
+	}
+}
