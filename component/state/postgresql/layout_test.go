@@ -161,7 +161,7 @@ func TestStore_RemovesExpiredRows(t *testing.T) {
 		})
 	}
 	keys := s.Do("SELECT string_agg(key, ' ' ORDER BY key) FROM dapr_metadata WHERE key LIKE 'last%'")
-	if want := "last-cleanup last-cleanup-state-v2-dapr_metadata"; keys != want {
+	if want := "last-cleanup last-cleanup-state-v2-app."; keys != want {
 		t.Errorf("the metadata table has %q, want %q", keys, want)
 	}
 }

@@ -25,7 +25,7 @@ func (s *Store) migrationKey() string {
 // uses the same row.
 func (s *Store) cleanupKey() string {
 	if s.version == V2 {
-		return "last-cleanup-state-v2-" + s.settings.metadata
+		return "last-cleanup-state-v2-" + s.settings.prefix
 	}
 	return "last-cleanup"
 }
