@@ -12,14 +12,12 @@ import (
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/admission"
-	"github.com/quorate/quorate/internal/fault"
 )
 
 // The bounds of outgoing answers.
 const (
 	freeAnswer  = 64 << 10  // size in bytes up to which an answer reserves no memory
 	answerPiece = 256 << 10 // size in bytes of the pieces of an answer; each is freed once it is sent
-	maxAnswers  = 32 << 20  // maximum bytes of the answers of a server that wait for memory in room
 	// answerCopies is the memory for an answer, as a multiple of its size. An answer exists twice: as the value that
 	// was read, and as the encoded message. If the connection breaks, both stay in memory until the next garbage
 	// collection.
@@ -48,7 +46,7 @@ func (c *core) answering(ctx context.Context, message any, size int) (any, error
 	a := &answer{message: message, conn: to, share: c.answers.Share()}
 	if call := arrivalOf(ctx); call != nil && call.answer.Held() {
 		a.share, call.answer = call.answer, admission.Share{}
-	} else if err := c.room(ctx, a, int64(size)); err != nil {
+	} else if err := a.share.AddUsed(ctx, int64(size)); err != nil {
 		return nil, err
 	}
 	// grpc-go cannot end a single call whose answer is already queued, so the whole connection is closed.
@@ -156,21 +154,6 @@ func (c *core) extend(ctx context.Context, size int64) error {
 		return api.Overloaded(err)
 	}
 	return nil
-}
-
-// room reserves size bytes for an answer without an earlier reservation. It waits while the budget is exhausted. It
-// returns fault.Overloaded if other answers are already waiting and the total size of all waiting answers would
-// exceed maxAnswers.
-func (c *core) room(ctx context.Context, a *answer, size int64) error {
-	if a.share.TryAdd(size) {
-		return nil
-	}
-	queued := c.queued.Add(size)
-	defer c.queued.Add(-size)
-	if queued > maxAnswers && queued > size {
-		return fault.New(fault.Overloaded, "grpc.answer", "too many large answers wait for clients that read slowly")
-	}
-	return a.share.Add(ctx, size)
 }
 
 // end releases the reserved memory. It may be called several times.

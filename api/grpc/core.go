@@ -5,7 +5,6 @@ import (
 	"context"
 	"math"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/quorate/quorate/internal/admission"
@@ -19,7 +18,6 @@ type core struct {
 	timeout time.Duration     // of one service call and of the arrival of its message
 	stall   time.Duration     // after which a client that takes nothing is disconnected
 	answers *admission.Budget // nil = no bound
-	queued  atomic.Int64      // bytes of answers that wait for memory
 
 	life    context.Context // ends when Close is called
 	end     context.CancelFunc

@@ -53,6 +53,7 @@ type Options struct {
 // *Budget admits everything.
 type Budget struct {
 	small, large lane
+	waiting      atomic.Int64 // bytes for which calls of Share.AddUsed wait
 }
 
 // New returns a Budget and registers its metrics. Budgets with different names can share a registerer.

@@ -445,6 +445,44 @@ func TestShare_DoesNotWaitForItself(t *testing.T) {
 	})
 }
 
+// TestShare_AddUsedBoundsTheWaitingBytes checks that bytes in use wait only up to a bound, because the budget does not
+// count them yet.
+func TestShare_AddUsedBoundsTheWaitingBytes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := admission.New(admission.Options{Bytes: 64 * mib})
+		others := b.Share()
+		if !others.TryAdd(48 * mib) {
+			t.Fatal("no room")
+		}
+		add := func(bytes int64) error {
+			share := b.Share()
+			defer share.Release()
+			return share.AddUsed(t.Context(), bytes)
+		}
+		var waiting sync.WaitGroup
+		for _, bytes := range []int64{40 * mib, 1} { // the first exceeds the bound, but waits alone
+			waiting.Go(func() {
+				if err := add(bytes); err != nil {
+					t.Errorf("%d bytes: %v", bytes, err)
+				}
+			})
+			synctest.Wait()
+		}
+		start := time.Now()
+		if err := add(mib); !fault.Is(err, fault.Overloaded) || time.Since(start) > 0 {
+			t.Errorf("beyond the bound: %v after %s", err, time.Since(start))
+		}
+		others.Release()
+		waiting.Wait()
+		if err := add(mib); err != nil {
+			t.Errorf("after the others: %v", err)
+		}
+		if !b.TryAcquire(48*mib) || !b.TryAcquire(admission.SmallRequest) {
+			t.Error("not all was released")
+		}
+	})
+}
+
 // TestTransfer_SlowOnesAreCutWhileARequestWaits checks that a large request gets the memory of silent clients in time.
 func TestTransfer_SlowOnesAreCutWhileARequestWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

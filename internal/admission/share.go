@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync/atomic"
 	"time"
+
+	"github.com/quorate/quorate/internal/fault"
 )
 
 // Share is the part of a budget that one request has acquired. The zero Share belongs to no budget and admits
@@ -37,6 +39,26 @@ func (s *Share) Add(ctx context.Context, bytes int64) error {
 	}
 	s.note(bytes)
 	return nil
+}
+
+// maxUsed is the maximum number of bytes for which calls of Share.AddUsed wait at a time.
+const maxUsed = 32 << 20
+
+// AddUsed is Add for bytes that are in use already, such as those of an answer. The budget does not count these bytes
+// while AddUsed waits. So all waiting calls together may wait for at most maxUsed bytes. A further call returns
+// fault.Overloaded at once. A single call may wait for more.
+func (s *Share) AddUsed(ctx context.Context, bytes int64) error {
+	if s.TryAdd(bytes) {
+		return nil
+	}
+	waiting := &s.budget.waiting
+	defer waiting.Add(-bytes)
+	if all := waiting.Add(bytes); all > maxUsed && all > bytes {
+		s.budget.lane(bytes).refused.Inc()
+		return fault.New(fault.Overloaded, "admission.AddUsed",
+			"too many large answers wait for memory, because clients read slowly")
+	}
+	return s.Add(ctx, bytes)
 }
 
 // fit returns how many bytes to acquire for a share that needs more bytes. A share cannot have more bytes of the
