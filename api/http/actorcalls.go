@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"net/http"
 
+	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/actors"
 )
 
@@ -31,6 +32,9 @@ func (a *actorRoutes) callActor(p *reply, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if err := p.room(len(answer.Body)); err != nil {
+		return api.AnswerOverloaded(err)
+	}
 	h := p.Header()
 	for name, values := range answer.Header {
 		h[name] = values
@@ -39,6 +43,6 @@ func (a *actorRoutes) callActor(p *reply, r *http.Request) error {
 		p.WriteHeader(answer.Status)
 		return nil
 	}
-	p.send(answer.Status, answer.Header[headerContentType], answer.Body)
+	p.respond(answer.Status, answer.Header[headerContentType], answer.Body)
 	return nil
 }

@@ -95,8 +95,7 @@ func (a *actorRoutes) getReminder(p *reply, r *http.Request) error {
 	if err != nil {
 		return fault.Wrap(err, "http.getReminder", "encoding the answer")
 	}
-	p.send(http.StatusOK, valueJSON, text)
-	return nil
+	return p.send(http.StatusOK, valueJSON, text)
 }
 
 // deleteReminder serves DELETE /v1.0/actors/{type}/{id}/reminders/{name}.

@@ -53,8 +53,7 @@ func (a *actorRoutes) getActorState(p *reply, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	p.item(&item, false)
-	return nil
+	return p.item(&item, false)
 }
 
 // transactActorState serves POST and PUT /v1.0/actors/{type}/{id}/state.

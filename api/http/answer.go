@@ -41,7 +41,6 @@ func (c *core) held(
 	if err != nil || size < countedAnswer {
 		return item, err
 	}
-	p.answer = c.answers.Share()
 	if p.answer.TryAdd(size) && item.Size == 0 {
 		return item, nil
 	}
@@ -61,7 +60,6 @@ func (c *core) bulk(
 	p *reply, r *http.Request, request api.BulkGetRequest, read func(api.BulkGetRequest) (api.Bulk, error),
 ) (api.Bulk, error) {
 	within := func(bound int64) (api.Bulk, error) {
-		p.answer = c.answers.Share()
 		if err := p.answer.Add(r.Context(), bulkCopies*bound); err != nil {
 			return api.Bulk{}, api.Overloaded(err)
 		}
@@ -74,6 +72,15 @@ func (c *core) bulk(
 		out, err = within(largeBulk)
 	}
 	return out, err
+}
+
+// room reserves memory for an answer of size bytes, which has been read already. It does nothing if the answer is
+// small, or if memory is reserved for it. It returns the errors of admission.Share.AddUsed.
+func (p *reply) room(size int) error {
+	if size < countedAnswer || p.answer.Held() {
+		return nil
+	}
+	return p.answer.AddUsed(p.ctx, int64(size))
 }
 
 // transmit writes a body for which memory is reserved. It aborts the answer if the client reads slowly while other

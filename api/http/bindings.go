@@ -65,9 +65,12 @@ func (b *bindingRoutes) invokeBinding(p *reply, r *http.Request) error {
 		return err
 	case response == nil || len(response.Data) == 0:
 		p.empty()
-	default:
-		p.send(http.StatusOK, valueJSON, response.Data)
+		return nil
 	}
+	if err := p.room(len(response.Data)); err != nil {
+		return api.AnswerOverloaded(err)
+	}
+	p.respond(http.StatusOK, valueJSON, response.Data)
 	return nil
 }
 

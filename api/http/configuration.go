@@ -86,8 +86,7 @@ func (c *configurationRoutes) getConfiguration(p *reply, r *http.Request) error 
 	if err != nil {
 		return fault.Wrap(err, "http.getConfiguration", "encoding the answer")
 	}
-	p.send(http.StatusOK, valueJSON, body)
-	return nil
+	return p.send(http.StatusOK, valueJSON, body)
 }
 
 func itemsByKey(items []configuration.Item) map[string]configurations.Item {
@@ -110,7 +109,7 @@ func (c *configurationRoutes) subscribeConfiguration(p *reply, r *http.Request) 
 	if err != nil {
 		return err
 	}
-	p.send(http.StatusOK, valueJSON, append(jsonbody.AppendString([]byte(`{"id":`), id), '}'))
+	p.respond(http.StatusOK, valueJSON, append(jsonbody.AppendString([]byte(`{"id":`), id), '}'))
 	return nil
 }
 
@@ -122,7 +121,7 @@ func (c *configurationRoutes) unsubscribeConfiguration(p *reply, r *http.Request
 		return err
 	}
 	if err = c.configurations.UnsubscribeCallback(store, id); err == nil {
-		p.send(http.StatusOK, valueJSON, []byte(`{"ok":true}`))
+		p.respond(http.StatusOK, valueJSON, []byte(`{"ok":true}`))
 		return nil
 	}
 	e := api.AsError(err)
@@ -131,7 +130,7 @@ func (c *configurationRoutes) unsubscribeConfiguration(p *reply, r *http.Request
 	}
 	body := jsonbody.AppendString([]byte(`{"ok":false,"errorCode":`), e.Code)
 	body = append(jsonbody.AppendString(append(body, `,"message":`...), e.Message), '}')
-	p.send(http.StatusInternalServerError, valueJSON, body)
+	p.respond(http.StatusInternalServerError, valueJSON, body)
 	return nil
 }
 

@@ -246,7 +246,8 @@ func (f *Face) allowed(r *http.Request) []string {
 // ServeHTTP checks one request, routes it to its endpoint, and counts it.
 func (f *Face) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p := f.replies.Get().(*reply)
-	*p = reply{ResponseWriter: w, start: time.Now(), count: f.metrics.refused}
+	*p = reply{ResponseWriter: w, ctx: r.Context(), start: time.Now(), count: f.metrics.refused,
+		answer: f.answers.Share()}
 	f.metrics.inFlight.Add(1)
 	timeline.Mark(timeline.Request)
 	defer f.finish(p, r)

@@ -75,12 +75,12 @@ func (h *healthRoutes) works(p *reply, r *http.Request, ask func(context.Context
 	if err != nil {
 		b.data = append(jsonbody.AppendError(b.data, api.AsError(err)), `,"ready":false`...)
 		b.data = append(appendChecks(b.data, checks), '}')
-		p.send(statusNotNow, valueJSON, b.data)
+		p.respond(statusNotNow, valueJSON, b.data)
 		return nil
 	}
 	b.data = append(b.data, `{"ready":true`...)
 	b.data = append(appendChecks(b.data, checks), '}')
-	p.send(http.StatusOK, valueJSON, b.data)
+	p.respond(http.StatusOK, valueJSON, b.data)
 	return nil
 }
 

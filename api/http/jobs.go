@@ -114,8 +114,7 @@ func (s *jobRoutes) getJob(p *reply, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	p.send(http.StatusOK, valueJSON, text)
-	return nil
+	return p.send(http.StatusOK, valueJSON, text)
 }
 
 func jobText(j *api.Job) (json.RawMessage, error) {
@@ -157,7 +156,7 @@ func (s *jobRoutes) listJobs(p *reply, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := s.affordJobs(p, r, list); err != nil {
+	if err := affordJobs(p, list); err != nil {
 		return err
 	}
 	out := struct {
@@ -176,23 +175,18 @@ func (s *jobRoutes) listJobs(p *reply, r *http.Request) error {
 	if err != nil {
 		return fault.Wrap(err, "http.listJobs", "encoding the answer")
 	}
-	p.send(http.StatusOK, valueJSON, body)
-	return nil
+	return p.send(http.StatusOK, valueJSON, body)
 }
 
 // affordJobs reserves memory for an answer with these jobs: for the jobs, their JSON, and the whole answer. A small
 // answer needs no reservation (see countedAnswer).
-func (s *jobRoutes) affordJobs(p *reply, r *http.Request, list []api.Job) error {
+func affordJobs(p *reply, list []api.Job) error {
 	const copies = 3
-	size := int64(0)
+	size := 0
 	for i := range list {
-		size += int64(len(list[i].Record))
+		size += len(list[i].Record)
 	}
-	if s.answers == nil || size < countedAnswer {
-		return nil
-	}
-	p.answer = s.answers.Share()
-	if err := p.answer.Add(r.Context(), copies*size); err != nil {
+	if err := p.room(copies * size); err != nil {
 		return api.Overloaded(err)
 	}
 	return nil

@@ -112,7 +112,7 @@ func (l *lockRoutes) granted(p *reply, g *lock.Grant) {
 		p.Header()[headerLockRevision] = []string{strconv.FormatUint(g.Token, 10)}
 		p.Header()[headerLockExpiresIn] = []string{strconv.FormatInt(g.Expiry.Milliseconds(), 10)}
 	}
-	p.send(http.StatusOK, valueJSON, append(strconv.AppendBool([]byte(`{"success":`), g.Granted), '}'))
+	p.respond(http.StatusOK, valueJSON, append(strconv.AppendBool([]byte(`{"success":`), g.Granted), '}'))
 }
 
 // unlock serves POST /v1.0/unlock/{store} and its alpha form.
@@ -128,7 +128,7 @@ func (l *lockRoutes) unlock(p *reply, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	p.send(http.StatusOK, valueJSON, append(strconv.AppendInt([]byte(`{"status":`), int64(s), 10), '}'))
+	p.respond(http.StatusOK, valueJSON, append(strconv.AppendInt([]byte(`{"status":`), int64(s), 10), '}'))
 	return nil
 }
 
@@ -149,6 +149,6 @@ func (l *lockRoutes) getLock(p *reply, r *http.Request) error {
 		b = strconv.AppendUint(append(b, `,"revision":"`...), g.Token, 10)
 		b = strconv.AppendInt(append(b, `","expiresInMs":`...), g.Expiry.Milliseconds(), 10)
 	}
-	p.send(http.StatusOK, valueJSON, append(b, '}'))
+	p.respond(http.StatusOK, valueJSON, append(b, '}'))
 	return nil
 }

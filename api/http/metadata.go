@@ -153,8 +153,7 @@ func (s *runtimeRoutes) getMetadata(p *reply, _ *http.Request) error {
 	if err != nil {
 		return err
 	}
-	p.send(http.StatusOK, valueJSON, body)
-	return nil
+	return p.send(http.StatusOK, valueJSON, body)
 }
 
 func describeNode(app api.App, d api.Description, set map[string]string) metadataBody {

@@ -15,6 +15,6 @@ func OpenAPI() []byte { return openAPI }
 
 // getOpenAPI serves GET /openapi.json.
 func (s *runtimeRoutes) getOpenAPI(p *reply, _ *http.Request) error {
-	p.send(http.StatusOK, valueJSON, openAPI)
+	p.respond(http.StatusOK, valueJSON, openAPI)
 	return nil
 }

@@ -131,10 +131,13 @@ func bulkFailed(p *reply, err error, partial *pubsub.Partial) error {
 	if failed != nil { // strings can always be encoded
 		return err
 	}
+	if err := p.room(len(answer)); err != nil {
+		return api.AnswerOverloaded(err)
+	}
 	if len(answer) <= largestHeader {
 		metadataHeaders(p.Header(), map[string]string{"responseData": string(answer), "error": e.Message})
 	}
-	p.send(status(e.Kind), valueJSON, answer)
+	p.respond(status(e.Kind), valueJSON, answer)
 	return nil
 }
 

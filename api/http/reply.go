@@ -1,10 +1,12 @@
 package http
 
 import (
+	"context"
 	"net/http"
 	"strconv"
 	"time"
 
+	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/http/jsonbody"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/admission"
@@ -14,6 +16,7 @@ import (
 // pooled, so a reply must not be used after its request has ended.
 type reply struct {
 	http.ResponseWriter
+	ctx      context.Context // of the request
 	start    time.Time
 	count    *routeMetrics
 	trusted  bool // the request has a valid token, or none is required
@@ -78,8 +81,20 @@ var (
 // autoLength is the smallest body in bytes for which net/http does not set the Content-Length itself.
 const autoLength = 2048
 
-// send answers with a status, a content type and a body.
-func (p *reply) send(status int, contentType []string, body []byte) {
+// send answers a read with a status, a content type and a body. For a large body, it first reserves memory. If there
+// is no memory, it sends nothing and returns an error of kind api.Unavailable, which tells the client to repeat the
+// read. So a handler that may have changed something must call room and respond instead.
+func (p *reply) send(status int, contentType []string, body []byte) error {
+	if err := p.room(len(body)); err != nil {
+		return api.Overloaded(err)
+	}
+	p.respond(status, contentType, body)
+	return nil
+}
+
+// respond answers with a status, a content type and a body. It reserves no memory, and it never fails. The caller has
+// reserved memory with room, or the body needs none: clients cannot make it large, or it is a part of the program.
+func (p *reply) respond(status int, contentType []string, body []byte) {
 	h := p.Header()
 	h[headerContentType] = contentType
 	if len(body) >= autoLength {
@@ -98,14 +113,15 @@ func (p *reply) send(status int, contentType []string, body []byte) {
 // empty answers 204.
 func (p *reply) empty() { p.WriteHeader(http.StatusNoContent) }
 
-// item answers a read of one key. If withETag is true and the item has an ETag, the answer has an ETag header.
-func (p *reply) item(item *state.Item, withETag bool) {
+// item answers a read of one key, with the errors of send. If withETag is true and the item has an ETag, the answer
+// has an ETag header.
+func (p *reply) item(item *state.Item, withETag bool) error {
 	h := p.Header()
 	values := make([]string, 0, 4) // one allocation for all
 	values = proofHeaders(h, values, &item.Proof)
 	if !item.Found() {
 		p.empty()
-		return
+		return nil
 	}
 	if withETag && item.ETag != "" {
 		values = setHeader(h, values, headerETag, item.ETag)
@@ -113,7 +129,7 @@ func (p *reply) item(item *state.Item, withETag bool) {
 	if !item.Expires.IsZero() {
 		setHeader(h, values, headerExpires, jsonbody.Expires(item.Expires))
 	}
-	p.send(http.StatusOK, p.contentType(item), item.Value)
+	return p.send(http.StatusOK, p.contentType(item), item.Value)
 }
 
 // contentType returns the content type of a value as a header value. For a type other than JSON, it also sets the

@@ -43,8 +43,7 @@ func (s *secretRoutes) getSecret(p *reply, r *http.Request) error {
 		p.empty()
 		return nil
 	}
-	s.sendSecrets(p, func(dst []byte) []byte { return appendSecret(dst, secret) })
-	return nil
+	return s.sendSecrets(p, func(dst []byte) []byte { return appendSecret(dst, secret) })
 }
 
 // bulkGetSecrets serves GET /v1.0/secrets/{store}/bulk.
@@ -59,8 +58,7 @@ func (s *secretRoutes) bulkGetSecrets(p *reply, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	s.sendSecrets(p, func(dst []byte) []byte { return appendSecrets(dst, secrets) })
-	return nil
+	return s.sendSecrets(p, func(dst []byte) []byte { return appendSecrets(dst, secrets) })
 }
 
 func decodeSecret(r *http.Request) (s api.SecretRequest, err error) {
@@ -76,15 +74,16 @@ func decodeSecret(r *http.Request) (s api.SecretRequest, err error) {
 	return s, err
 }
 
-// sendSecrets answers 200 with the JSON that fill appends to its argument. It clears the buffer, so that no secret
-// stays in the pool.
-func (s *secretRoutes) sendSecrets(p *reply, fill func([]byte) []byte) {
+// sendSecrets answers 200 with the JSON that fill appends to its argument, with the errors of reply.send. It clears the
+// buffer, so that no secret stays in the pool.
+func (s *secretRoutes) sendSecrets(p *reply, fill func([]byte) []byte) error {
 	b := s.buffer()
 	defer s.release(b)
 	b.data = fill(b.data)
 	p.Header()[headerCacheControl] = []string{"no-store"}
-	p.send(http.StatusOK, valueJSON, b.data)
+	err := p.send(http.StatusOK, valueJSON, b.data)
 	clear(b.data)
+	return err
 }
 
 func appendSecret(dst []byte, secret map[string]string) []byte {

@@ -50,8 +50,7 @@ func (s *stateRoutes) getState(p *reply, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	p.item(&item, true)
-	return nil
+	return p.item(&item, true)
 }
 
 // saveState serves POST and PUT /v1.0/state/{store}.
@@ -106,8 +105,7 @@ func (s *stateRoutes) bulkGetState(p *reply, r *http.Request) error {
 	b := s.buffer()
 	defer s.release(b)
 	b.data = jsonbody.AppendBulk(b.data, bulk.Items)
-	p.send(http.StatusOK, valueJSON, b.data)
-	return nil
+	return p.send(http.StatusOK, valueJSON, b.data)
 }
 
 func (s *stateRoutes) decodeBulkGet(p *reply, r *http.Request) (api.BulkGetRequest, error) {
@@ -221,8 +219,7 @@ func (s *stateRoutes) listState(p *reply, r *http.Request) error {
 	b := s.buffer()
 	defer s.release(b)
 	b.data = jsonbody.AppendPage(b.data, &page)
-	p.send(http.StatusOK, valueJSON, b.data)
-	return nil
+	return p.send(http.StatusOK, valueJSON, b.data)
 }
 
 func decodeList(r *http.Request) (l api.ListRequest, err error) {

@@ -74,5 +74,5 @@ func (f *Face) problem(p *reply, r *http.Request, status int, e *api.Error) {
 	b := f.buffer()
 	defer f.release(b)
 	b.data = append(jsonbody.AppendError(b.data, e), '}')
-	p.send(status, valueJSON, b.data)
+	p.respond(status, valueJSON, b.data)
 }

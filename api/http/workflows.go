@@ -85,7 +85,7 @@ func (s *workflowRoutes) start(p *reply, r *http.Request) error {
 	if err != nil {
 		return fault.Wrap(err, "http.startWorkflow", "encoding the answer")
 	}
-	p.send(http.StatusAccepted, valueJSON, body)
+	p.respond(http.StatusAccepted, valueJSON, body)
 	return nil
 }
 
@@ -119,8 +119,7 @@ func (s *workflowRoutes) get(p *reply, r *http.Request) error {
 	if err != nil {
 		return fault.Wrap(err, "http.getWorkflow", "encoding the answer")
 	}
-	p.send(http.StatusOK, valueJSON, body)
-	return nil
+	return p.send(http.StatusOK, valueJSON, body)
 }
 
 // change serves an operation on a workflow instance, whose answer is 202 without a body. It calls do with the ids of
