@@ -84,18 +84,21 @@ func (p *reply) room(size int) error {
 }
 
 // transmit writes a body for which memory is reserved. It aborts the answer if the client reads slowly while other
-// answers wait for memory.
+// answers wait for memory, or while other requests wait for the memory that is still reserved for the request.
 func (p *reply) transmit(body []byte) {
 	control := http.NewResponseController(p.ResponseWriter)
-	transfer := p.answer.Transfer(func() { _ = control.SetWriteDeadline(time.Now()) })
-	defer transfer.End()
+	cut := func() { _ = control.SetWriteDeadline(time.Now()) }
+	answer, request := p.answer.Transfer(cut), p.share.Transfer(cut)
+	defer answer.End()
+	defer request.End()
 	for len(body) > 0 {
 		n, err := p.Write(body[:min(len(body), answerPiece)])
 		if body = body[n:]; err != nil {
 			return // the client closed the connection
 		}
-		transfer.Moved(n)
-		if transfer.Cut() {
+		answer.Moved(n)
+		request.Moved(n)
+		if answer.Cut() || request.Cut() {
 			p.broken = true
 			return
 		}
