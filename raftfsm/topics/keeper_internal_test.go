@@ -720,3 +720,39 @@ func TestKeeper_RemovalKeepsParkedMessagesOfNewGroup(t *testing.T) {
 		})
 	}
 }
+
+// A removal needs several log entries, and one of them fails. Remove then returns what the earlier ones have removed,
+// and the next call removes the rest.
+func TestRemove_KeepsProgressWhenAnEntryFails(t *testing.T) {
+	withLab(t, func(t *testing.T, l *lab) {
+		l.publishTo(orders, make([]pubsub.Message, removePage+1)...)
+		l.answer()
+		remove := func() (p Progress, err error) {
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				p, err = l.Remove(grouptest.WithClient(t.Context(), "test"), &Removal{Topic: orders})
+			}()
+			l.Group.Settle()
+			for fail := false; len(l.Calls()) > 0; {
+				c := l.Calls()[0]
+				switch {
+				case c.Kind == grouptest.Confirm || !fail:
+					fail = fail || c.Kind == grouptest.Commit
+					l.Release(c, true)
+				default:
+					l.Answer(c, grouptest.Reply{Err: fault.New(fault.Overloaded, "test", "too many entries wait")})
+				}
+			}
+			<-done
+			return p, err
+		}
+		p, err := remove()
+		if err != nil || p.Done != removePage || !p.More {
+			t.Fatalf("the first call: %+v, %v", p, err)
+		}
+		if p, err = remove(); err != nil || p.Done != 1 || p.More {
+			t.Errorf("the second call: %+v, %v", p, err)
+		}
+	})
+}

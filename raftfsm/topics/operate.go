@@ -159,7 +159,8 @@ type Progress struct {
 }
 
 // Remove removes a topic or a consumer group, in at most removeTurns log entries. Progress.More is true if a further
-// call is needed. Remove returns fault.Conflict if there are subscribers, unless r.Force is true.
+// call is needed. If an entry fails after others were applied, Remove returns the progress and no error. Remove
+// returns fault.Conflict if there are subscribers, unless r.Force is true.
 //
 // The messages are removed before the records of groups. So a group that is created again in the meantime does not
 // get the removed messages. Remove does not remove the policy of the topic. After a publisher has stored the policy,
@@ -186,31 +187,41 @@ func (k *Keeper) Remove(ctx context.Context, r *Removal) (p Progress, err error)
 		tables = []string{r.Topic.key(tableGroup, r.Group), r.Topic.parkedPrefix(r.Group)}
 	}
 	for range removeTurns {
-		ops, err := removal(m, r, tables, p.Upto)
-		if err != nil || len(ops) == 0 {
-			k.removed(r.Topic)
-			k.ended(r)
+		n, more, err := k.removeSome(m, r, tables, p.Upto)
+		if err != nil && p.Done > 0 {
+			break // the next call continues, or returns the error
+		}
+		if err != nil || !more {
 			return p, err
 		}
-		g, err := k.leading(opRemove)
-		if err != nil {
-			return p, err
-		}
-		res, err := k.commit(g, ops)
-		if err != nil {
-			return p, err
-		}
-		if res.Outcome != kv.Applied {
-			continue // a subscriber has created a group again
-		}
-		for i := range ops {
-			if ops[i].Kind == command.OpDelete {
-				p.Done++
-			}
-		}
+		p.Done += n
 	}
 	p.More = true
 	return p, nil
+}
+
+// removeSome removes records of a removal with one log entry, and returns their number. more is false if none are left.
+func (k *Keeper) removeSome(m *kv.Machine, r *Removal, tables []string, upto uint64) (n uint64, more bool, err error) {
+	ops, err := removal(m, r, tables, upto)
+	if err != nil || len(ops) == 0 {
+		k.removed(r.Topic)
+		k.ended(r)
+		return 0, false, err
+	}
+	g, err := k.leading(opRemove)
+	if err != nil {
+		return 0, false, err
+	}
+	res, err := k.commit(g, ops)
+	if err != nil || res.Outcome != kv.Applied { // not applied: a subscriber has created a group again
+		return 0, true, err
+	}
+	for i := range ops {
+		if ops[i].Kind == command.OpDelete {
+			n++
+		}
+	}
+	return n, true, nil
 }
 
 // leading returns the Raft group, or an error if this server does not lead it.
