@@ -480,7 +480,11 @@ func (k *Keeper) Release(ctx context.Context, owned []Owned) error {
 	if err != nil {
 		return err
 	}
-	return k.each(ctx, owned, release)
+	_, err = each(owned, func(some []Owned) (bool, error) {
+		res, _, err := k.commit(ctx, release(some))
+		return res.Outcome == kv.Applied, err
+	})
+	return err
 }
 
 // Transfer makes the given host the owner of actors that another host owned. It skips an actor if the epoch in its
@@ -506,29 +510,41 @@ func (k *Keeper) Transfer(ctx context.Context, owned []Owned, host string, keep 
 	case h.Draining:
 		return fault.New(fault.NotFound, opTransfer, "the host takes no further actors")
 	}
-	if err := k.each(ctx, owned, func(some []Owned) *command.Request { return transfer(some, &h) }); err != nil {
-		return err
-	}
+	taken, err := each(owned, func(some []Owned) (bool, error) {
+		res, _, err := k.commit(ctx, transfer(some, &h))
+		if err == nil && res.Outcome != kv.Applied && res.Key == SessionKey(h.ID) {
+			err = errEnded(opTransfer)
+		}
+		return res.Outcome == kv.Applied, err
+	})
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.tookLocked(host, owned)
-	if keep {
+	k.tookLocked(host, taken)
+	if keep && err == nil {
 		k.kept[h.Scope] = time.Now().Add(keepFor)
 	}
-	return nil
+	return err
 }
 
-// each commits one request for all actors. If the state machine refuses the request because an actor has another
-// epoch, each commits one request per actor instead.
-func (k *Keeper) each(ctx context.Context, owned []Owned, request func([]Owned) *command.Request) error {
-	res, _, err := k.commit(ctx, request(owned))
-	if err != nil || res.Outcome == kv.Applied || len(owned) == 1 {
-		return err
+// each calls commit, which commits a request, with all actors. If the state machine refuses that request, each calls
+// commit once per actor. It returns the actors whose request was applied. After an error, these may be some of them.
+func each(owned []Owned, commit func([]Owned) (applied bool, err error)) (done []Owned, err error) {
+	switch applied, err := commit(owned); {
+	case err != nil:
+		return nil, err
+	case applied:
+		return owned, nil
+	case len(owned) == 1:
+		return nil, nil
 	}
 	for i := range owned {
-		if _, _, err := k.commit(ctx, request(owned[i:i+1])); err != nil {
-			return err
+		applied, err := commit(owned[i : i+1])
+		if err != nil {
+			return done, err
+		}
+		if applied {
+			done = append(done, owned[i])
 		}
 	}
-	return nil
+	return done, nil
 }

@@ -471,6 +471,42 @@ func TestTransfer_IsReportedToTheNewOwner(t *testing.T) {
 	})
 }
 
+// The session of the new owner ends after the leader has checked it and before the transfer is applied.
+func TestTransfer_FailsIfTheSessionEndsMeanwhile(t *testing.T) {
+	for _, count := range []int{1, 3} {
+		inWorld(t, func(t *testing.T, w *world) {
+			w.register("a")
+			w.register("b")
+			var owned []actors.Owned
+			for i := range count {
+				id := fmt.Sprint(i)
+				owned = append(owned, actors.Owned{Actor: actor(id), Epoch: w.activate("a", id).Epoch})
+			}
+			w.before = func() { testutil.Must(t, w.keeper.Leave(t.Context(), "b")) }
+			if err := w.keeper.Transfer(t.Context(), owned, "b", false); !fault.Is(err, fault.NotFound) {
+				t.Errorf("%d actors: %v", count, err)
+			}
+			synctest.Wait()
+		})
+	}
+}
+
+// A transfer skips actors whose records have other epochs. The new owner is not told that it got them.
+func TestTransfer_ReportsNoSkippedActors(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.register("a")
+		w.register("b")
+		one, two := w.activate("a", "1"), w.activate("a", "2")
+		testutil.Must(t, w.keeper.Transfer(t.Context(), []actors.Owned{{Actor: actor("1"), Epoch: one.Epoch + 100},
+			{Actor: actor("2"), Epoch: two.Epoch}}, "b", false))
+		testutil.Must(t, w.keeper.Transfer(t.Context(), []actors.Owned{{Actor: actor("1"), Epoch: one.Epoch + 100}},
+			"b", false))
+		if taken := w.renew("b", 0).Take; !slices.Equal(taken, []actors.Actor{actor("2")}) {
+			t.Errorf("the new owner has got %v", taken)
+		}
+	})
+}
+
 func TestLeave_FreesActorsAndRemovesRecords(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.register("a")
