@@ -96,15 +96,13 @@ func Left(ctx context.Context, a records.Access, l *Held) (time.Duration, error)
 }
 
 // End ends a lock on behalf of an operator, whoever owns it. released is false if there was nothing to end: the lock
-// was released, has expired, or was granted again since List returned it. If End had to repeat its call to the
-// leader, released is true, because an earlier attempt may have ended the lock. End returns fault.Indeterminate if
-// the lock may have ended but the answer of the leader was lost. It returns fault.Invalid for a lock that List did
-// not return.
+// was released, has expired, or was granted again since List returned it. End returns fault.Indeterminate if the lock
+// may have ended but the answer of the leader was lost. It returns fault.Invalid for a lock that List did not return.
 func End(ctx context.Context, a records.Access, l *Held) (released bool, err error) {
 	if l.name == "" {
 		return false, fault.New(fault.Invalid, "locks.End", "the lock does not come from a list of locks")
 	}
 	p := place{a, l.name, l.gid}
-	n, repeated, err := p.ask(ctx, &call{what: callRelease, token: l.Token})
-	return n == 1 || repeated && err == nil, err
+	outcome, err := p.unlock(ctx, &lock.Release{Owner: l.Owner, Token: l.Token})
+	return err == nil && outcome == kv.Applied, err
 }

@@ -84,3 +84,71 @@ func TestTryLock_GrantAtTheEndOfTheWaitIsReleased(t *testing.T) {
 		}
 	})
 }
+
+// repeating is the access of a node that makes each call to the leader twice, because the first answer is lost.
+type repeating struct {
+	access
+	id command.RequestID // of the last request
+}
+
+func (a *repeating) Groups(context.Context) (uint32, error) { return 1, nil }
+
+func (a *repeating) List(_ context.Context, _ uint32, store string, p records.Page) (keys []string, more bool,
+	err error) {
+	found, more, err := a.w.machine.List(store, p.Prefix, p.After, p.Limit, 0)
+	for i := range found {
+		keys = append(keys, found[i].Key)
+	}
+	return keys, more, err
+}
+
+func (a *repeating) WithID(_ context.Context, _ uint32, f func(command.RequestID) (known bool, err error)) error {
+	for {
+		a.id.Seq++
+		if known, err := f(a.id); known {
+			return err
+		}
+	}
+}
+
+func (a *repeating) Ask(ctx context.Context, gid uint32, method string, body []byte) ([]byte, bool, error) {
+	if _, _, err := a.access.Ask(ctx, gid, method, body); err != nil {
+		return nil, false, err
+	}
+	out, _, err := a.access.Ask(ctx, gid, method, body)
+	return out, true, err
+}
+
+// End reports that it has released a lock only if it has, even if it had to repeat its call.
+func TestEnd_RepeatedCallReportsWhatItHasDone(t *testing.T) {
+	name := locks.RecordName("ns/s", "c", lock.Key{Prefix: "app", Resource: "r"})
+	for what, c := range map[string]struct {
+		meanwhile func(w *world, l *locks.Held)
+		want      bool
+	}{
+		"held": {func(*world, *locks.Held) {}, true},
+		"expired before": {func(w *world, l *locks.Held) {
+			_, err := w.keeper.Release(t.Context(), name, l.Token)
+			testutil.Must(t, err)
+		}, false},
+		"granted again before": {func(w *world, l *locks.Held) {
+			_, err := w.keeper.Release(t.Context(), name, l.Token)
+			testutil.Must(t, err)
+			w.acquire(name, "x", hour)
+		}, false},
+	} {
+		w := newWorld(t)
+		a := &repeating{access: access{w: w}}
+		a.id.Origin = w.commit(&command.Request{Kind: command.KindRegister, Name: "node"}).Revisions[0]
+		w.acquire(name, "x", hour)
+		held, err := locks.List(t.Context(), a)
+		testutil.Must(t, err)
+		if len(held) != 1 {
+			t.Fatalf("%s: the locks are %v", what, held)
+		}
+		c.meanwhile(w, &held[0])
+		if released, err := locks.End(t.Context(), a, &held[0]); err != nil || released != c.want {
+			t.Errorf("%s: released is %t, %v", what, released, err)
+		}
+	}
+}
