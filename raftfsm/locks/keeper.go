@@ -78,8 +78,7 @@ func (k *Keeper) Attach(g records.Group) {
 	k.updates.Start(func(f func()) { k.running.Go(f) }, k.update)
 }
 
-// Close stops the timers of all locks, and waits for the goroutines of the Keeper. Callers of Wait get
-// fault.Unavailable.
+// Close stops all timers, and waits for the goroutines of the Keeper. Callers of Wait get fault.Unavailable.
 func (k *Keeper) Close() {
 	k.updates.Stop()
 	k.mu.Lock()
@@ -88,6 +87,9 @@ func (k *Keeper) Close() {
 	k.forgetLocked(fault.New(fault.Unavailable, opWait, "this node is shutting down"))
 	k.mu.Unlock()
 	k.running.Close()
+	if k.retry != nil {
+		k.retry.Stop()
+	}
 }
 
 // Update makes the Keeper process changes of its records and of the leadership. It does not block.
