@@ -52,8 +52,11 @@ func (s *Survey) Alone() bool {
 // operator has removed the server. It also returns the errors of o.Agree.
 func Rescue(o RescueOptions) (s Survey, err error) {
 	lock, err := datadir.LockDir(o.Dir)
+	if fault.Is(err, fault.Unavailable) {
+		err = fault.Wrap(err, opRescue, "the server must be stopped first")
+	}
 	if err != nil {
-		return s, fault.Wrap(err, opRescue, "the server must be stopped first")
+		return s, err
 	}
 	defer func() { err = errors.Join(err, lock.Release()) }()
 	id, err := rescuable(o.Dir)

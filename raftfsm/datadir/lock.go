@@ -69,9 +69,7 @@ func LockDir(dir string) (*Lock, error) {
 	}
 	if err := lock(f); err != nil {
 		holder, _ := io.ReadAll(io.LimitReader(f, 64))
-		return nil, errors.Join(&fault.Error{Code: fault.Unavailable, Op: "raftfsm.Open", Key: dir,
-			Msg:  fmt.Sprintf("the data directory %s is in use%s", dir, byWhom(holder)),
-			Hint: "stop that process, or choose another --data-dir"}, f.Close())
+		return nil, errors.Join(notLocked(err, dir, holder), f.Close())
 	}
 	err = f.Truncate(0)
 	if err == nil {
@@ -81,6 +79,17 @@ func LockDir(dir string) (*Lock, error) {
 		return nil, errors.Join(unusable(err, dir), f.Close())
 	}
 	return &Lock{f: f}, nil
+}
+
+// notLocked returns the error for a data directory that could not be locked because of err. holder is the content of
+// the lock file.
+func notLocked(err error, dir string, holder []byte) error {
+	if !errors.Is(err, syscall.EWOULDBLOCK) {
+		return unusable(err, dir)
+	}
+	return &fault.Error{Code: fault.Unavailable, Op: "raftfsm.Open", Key: dir,
+		Msg:  fmt.Sprintf("the data directory %s is in use%s", dir, byWhom(holder)),
+		Hint: "stop that process, or choose another --data-dir"}
 }
 
 func byWhom(content []byte) string {
@@ -104,6 +113,8 @@ func unusable(err error, dir string) error {
 	case errors.Is(err, syscall.EROFS), errors.Is(err, os.ErrPermission):
 		e.Hint = "the disk is mounted read-only or this user may not write there; fix that, or choose another " +
 			"--data-dir"
+	case errors.Is(err, syscall.ENOLCK), errors.Is(err, syscall.ENOTSUP), errors.Is(err, syscall.ENOSYS):
+		e.Hint = "the file system does not lock files; choose a --data-dir on a local disk"
 	case errors.Is(err, syscall.ENOSPC):
 		e.Hint = "the disk is full; free some space and start again, nothing acknowledged is lost"
 	}

@@ -1,11 +1,14 @@
 package datadir
 
 import (
+	"errors"
 	"os"
 	"strconv"
 	"sync"
 	"syscall"
 	"testing"
+
+	"github.com/quorate/quorate/internal/fault"
 )
 
 // Between fork and exec, a child process has copies of all file descriptors. Release must release the lock even then.
@@ -78,4 +81,23 @@ func TestHolder_DoesNotDisturbAStart(t *testing.T) {
 	}
 	close(done)
 	looks.Wait()
+}
+
+func TestLockDir_InUseOnlyIfAnotherProcessHasTheLock(t *testing.T) {
+	dir := t.TempDir()
+	l, err := LockDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := LockDir(dir); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("a locked directory: %v", err)
+	}
+	if err := l.Release(); err != nil {
+		t.Error(err)
+	}
+	for _, cause := range []error{syscall.ENOLCK, syscall.ENOTSUP, syscall.EBADF} {
+		if err := notLocked(cause, dir, nil); !fault.Is(err, fault.Internal) || !errors.Is(err, cause) {
+			t.Errorf("%v: %v", cause, err)
+		}
+	}
 }
