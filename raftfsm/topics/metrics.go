@@ -2,9 +2,11 @@ package topics
 
 import (
 	"cmp"
-	"slices"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quorate/quorate/raftfsm/records"
 )
 
 // maxLabels limits how many topics and groups have metrics of their own. All other topics and groups share one
@@ -14,12 +16,23 @@ const maxLabels = 200
 // other is the label value of the series that all other topics and groups share.
 const other = "other"
 
-// label identifies the series of a consumer group.
+// label identifies the series of a topic or of a consumer group.
 type label struct{ store, topic, group string }
+
+// Labels of the shared series.
+var (
+	otherTopics = label{store: other, topic: other}
+	otherGroups = label{other, other, other}
+)
 
 // Totals are the events of a consumer group, as counted by one leader. Delivered includes Redelivered.
 type Totals struct {
 	Delivered, Redelivered, Acknowledged, Failed, DeadLettered uint64
+}
+
+func (t Totals) plus(o Totals) Totals {
+	return Totals{t.Delivered + o.Delivered, t.Redelivered + o.Redelivered, t.Acknowledged + o.Acknowledged,
+		t.Failed + o.Failed, t.DeadLettered + o.DeadLettered}
 }
 
 // total returns the totals of a consumer, or shared totals if maxLabels groups have totals of their own. The caller
@@ -31,7 +44,7 @@ func (k *Keeper) total(c *consumer) *Totals {
 		return t
 	}
 	if len(k.totals) >= maxLabels {
-		l = label{other, other, other}
+		l = otherGroups
 		if t = k.totals[l]; t != nil {
 			return t
 		}
@@ -45,7 +58,7 @@ func (k *Keeper) total(c *consumer) *Totals {
 func (k *Keeper) countStored(t Topic) {
 	l := label{store: t.Store, topic: t.Name}
 	if _, known := k.stored[l]; !known && len(k.stored) >= maxLabels {
-		l = label{store: other, topic: other}
+		l = otherTopics
 	}
 	k.stored[l]++
 }
@@ -67,27 +80,32 @@ type collector struct {
 	keepers                               []*Keeper
 	messages, unsettled, waiting, refuses *prometheus.Desc
 	stored, lag, oldest                   *prometheus.Desc
+
+	mu     sync.Mutex
+	topics *records.Series[label] // of the counters of topics
+	groups *records.Series[label] // of the counters of consumer groups
 }
 
 // NewCollector returns a collector of the metrics of topics. keepers are the Keepers of the groups of a server. Only
 // the leader of a group reports metrics of the group.
 func NewCollector(keepers []*Keeper) prometheus.Collector {
 	group := []string{"component", "topic", "consumer_group"}
-	return &collector{keepers,
-		prometheus.NewDesc("quorate_topics_messages_total", "Messages of topics by what a consumer group has done "+
-			"with them, counted by the leader.", append(group, "outcome"), nil),
-		prometheus.NewDesc("quorate_topics_unsettled", "Messages that a consumer group has read and not settled.",
-			group, nil),
-		prometheus.NewDesc("quorate_topics_parked", "Messages that a consumer group gets later, because an attempt "+
-			"has failed or they are delayed.", group, nil),
-		prometheus.NewDesc("quorate_topics_full", "1 if a topic refuses messages, because its groups have not "+
-			"acknowledged those that it has.", []string{"component", "topic"}, nil),
-		prometheus.NewDesc("quorate_topics_published_total", "Messages that were stored in a topic, dead letters "+
-			"included, counted by the leader.", []string{"component", "topic"}, nil),
-		prometheus.NewDesc("quorate_topics_lag", "Messages that a consumer group has not acknowledged.", group, nil),
-		prometheus.NewDesc("quorate_topics_oldest_unacknowledged_seconds", "For how long the oldest message has "+
-			"waited that a consumer group has not acknowledged and that could be delivered; 0 = there is none.", group,
-			nil)}
+	return &collector{keepers: keepers, topics: seriesOf(otherTopics), groups: seriesOf(otherGroups),
+		messages: prometheus.NewDesc("quorate_topics_messages_total", "Messages of topics by what a consumer "+
+			"group has done with them, counted by the leader.", append(group, "outcome"), nil),
+		unsettled: prometheus.NewDesc("quorate_topics_unsettled", "Messages that a consumer group has read and "+
+			"not settled.", group, nil),
+		waiting: prometheus.NewDesc("quorate_topics_parked", "Messages that a consumer group gets later, because "+
+			"an attempt has failed or they are delayed.", group, nil),
+		refuses: prometheus.NewDesc("quorate_topics_full", "1 if a topic refuses messages, because its groups "+
+			"have not acknowledged those that it has.", []string{"component", "topic"}, nil),
+		stored: prometheus.NewDesc("quorate_topics_published_total", "Messages that were stored in a topic, dead "+
+			"letters included, counted by the leader.", []string{"component", "topic"}, nil),
+		lag: prometheus.NewDesc("quorate_topics_lag", "Messages that a consumer group has not acknowledged.", group,
+			nil),
+		oldest: prometheus.NewDesc("quorate_topics_oldest_unacknowledged_seconds", "For how long the oldest "+
+			"message has waited that a consumer group has not acknowledged and that could be delivered; 0 = there "+
+			"is none.", group, nil)}
 }
 
 // Describe implements prometheus.Collector.
@@ -106,10 +124,13 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		k.read(totals, unsettled, waiting, full, stored)
 	}
 	c.collectLag(out)
-	for _, l := range keys(stored) {
+	c.mu.Lock()
+	topics, groups := records.Fold(c.topics, stored, sum), records.Fold(c.groups, totals, Totals.plus)
+	c.mu.Unlock()
+	for _, l := range topics {
 		out <- prometheus.MustNewConstMetric(c.stored, prometheus.CounterValue, float64(stored[l]), l.store, l.topic)
 	}
-	for _, l := range keys(totals) {
+	for _, l := range groups {
 		t := totals[l]
 		for _, one := range []struct {
 			outcome string
@@ -120,13 +141,14 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 				l.group, one.outcome)
 		}
 	}
-	for _, l := range keys(unsettled) {
+	records.Fold(seriesOf(otherGroups), waiting, sum)
+	for _, l := range records.Fold(seriesOf(otherGroups), unsettled, sum) {
 		out <- prometheus.MustNewConstMetric(c.unsettled, prometheus.GaugeValue, float64(unsettled[l]), l.store,
 			l.topic, l.group)
 		out <- prometheus.MustNewConstMetric(c.waiting, prometheus.GaugeValue, float64(waiting[l]), l.store, l.topic,
 			l.group)
 	}
-	for _, l := range keys(full) {
+	for _, l := range records.Fold(seriesOf(otherTopics), full, func(a, b bool) bool { return a || b }) {
 		out <- prometheus.MustNewConstMetric(c.refuses, prometheus.GaugeValue, 1, l.store, l.topic)
 	}
 }
@@ -134,60 +156,37 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 // collectLag sends the metrics of messages that groups have not settled. Groups without a series of their own share
 // one series, with the sum of their lags and the age of their oldest message.
 func (c *collector) collectLag(out chan<- prometheus.Metric) {
-	all := map[label]*measured{}
+	all := map[label]measured{}
 	for _, k := range c.keepers {
 		for t, list := range k.measure() {
 			for i := range list {
-				addMeasured(all, label{t.Store, t.Name, list[i].group}, &list[i])
+				l := label{t.Store, t.Name, list[i].group}
+				all[l] = all[l].plus(list[i])
 			}
 		}
 	}
-	shown := keys(all)
-	rest := map[label]*measured{}
-	for l, one := range all {
-		if _, named := slices.BinarySearchFunc(shown, l, compareLabels); !named {
-			addMeasured(rest, label{other, other, other}, one)
-		}
-	}
-	send := func(l label, one *measured) {
+	for _, l := range records.Fold(seriesOf(otherGroups), all, measured.plus) {
+		one := all[l]
 		if !one.partial {
 			out <- prometheus.MustNewConstMetric(c.lag, prometheus.GaugeValue, float64(one.lag), l.store, l.topic,
 				l.group)
 		}
 		out <- prometheus.MustNewConstMetric(c.oldest, prometheus.GaugeValue, one.age, l.store, l.topic, l.group)
 	}
-	for _, l := range shown {
-		send(l, all[l])
-	}
-	for l, one := range rest {
-		send(l, one)
-	}
 }
 
-// addMeasured adds a measurement to the entry of a label.
-func addMeasured(all map[label]*measured, l label, one *measured) {
-	sum := all[l]
-	if sum == nil {
-		sum = &measured{}
-		all[l] = sum
-	}
-	sum.lag += one.lag
-	sum.age = max(sum.age, one.age)
-	sum.partial = sum.partial || one.partial
+func (m measured) plus(o measured) measured {
+	return measured{lag: m.lag + o.lag, age: max(m.age, o.age), partial: m.partial || o.partial}
+}
+
+func sum[N int | uint64](a, b N) N { return a + b }
+
+func seriesOf(other label) *records.Series[label] {
+	return &records.Series[label]{Max: maxLabels, Other: other, Compare: compareLabels}
 }
 
 func compareLabels(a, b label) int {
 	return cmp.Or(cmp.Compare(a.store, b.store), cmp.Compare(a.topic, b.topic), cmp.Compare(a.group, b.group))
-}
-
-// keys returns up to maxLabels keys of a map, in the order of store, topic and group.
-func keys[V any](m map[label]V) []label {
-	list := make([]label, 0, len(m))
-	for l := range m {
-		list = append(list, l)
-	}
-	slices.SortFunc(list, compareLabels)
-	return list[:min(len(list), maxLabels)]
 }
 
 func (k *Keeper) read(totals map[label]Totals, unsettled, waiting map[label]int, full map[label]bool,
@@ -198,13 +197,7 @@ func (k *Keeper) read(totals map[label]Totals, unsettled, waiting map[label]int,
 		stored[l] += n
 	}
 	for l, one := range k.totals {
-		t := totals[l]
-		t.Delivered += one.Delivered
-		t.Redelivered += one.Redelivered
-		t.Acknowledged += one.Acknowledged
-		t.Failed += one.Failed
-		t.DeadLettered += one.DeadLettered
-		totals[l] = t
+		totals[l] = totals[l].plus(*one)
 	}
 	for _, t := range k.topics {
 		if t.full {
