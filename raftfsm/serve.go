@@ -45,7 +45,7 @@ func (s *server) serve(ctx context.Context, method string, payload []byte) ([]by
 		return serveCompare(g, r)
 	case peercalls.MethodState:
 		return nil, serveState(g, r)
-	case peercalls.MethodWatch:
+	case peercalls.MethodWatch, peercalls.MethodWatchWait:
 		return s.serveWatch(ctx, gid, r)
 	case peercalls.MethodLock, peercalls.MethodLockWait:
 		return s.keepers[gid].Serve(ctx, &r.Reader)

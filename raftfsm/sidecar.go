@@ -36,6 +36,8 @@ type sidecar struct {
 	reads   readClient
 	routes  *peercalls.RouteTable
 	wg      sync.WaitGroup
+
+	watchWaits chan struct{} // a call that waits for changes holds one of the maxWatchWaits slots
 }
 
 // openSidecar gives h the replica of a node without data.
@@ -51,7 +53,8 @@ func openSidecar(_ context.Context, h *Host) error {
 	id.Server, id.Cluster = SidecarID(id.Node), "" // a sidecar belongs to the cluster it joins
 	h.node = newMembership(o.Dir, id, true, h.stop)
 	s := &sidecar{peers: o.Peers, cluster: o.Cluster, node: h.node, metrics: h.metrics,
-		retry: retries{h.metrics, h.stop}, routes: peercalls.NewRouteTable(o.Peers, o.Cluster, h.stop)}
+		retry: retries{h.metrics, h.stop}, routes: peercalls.NewRouteTable(o.Peers, o.Cluster, h.stop),
+		watchWaits: make(chan struct{}, maxWatchWaits)}
 	s.remote = s.routes.Client(h.metrics)
 	s.reads = readClient{o.Peers, h.metrics, s, s.noteFailure}
 	s.wg.Go(s.routes.Run)

@@ -15,15 +15,17 @@ import (
 	"github.com/quorate/quorate/raftfsm/peercalls"
 )
 
-// The parts of MethodWatch. Numbers are part of the protocol.
+// The parts of MethodWatch and MethodWatchWait. Numbers are part of the protocol.
 const (
 	watchRead = 1 + iota // changes after a revision
-	watchWait            // waits until there are changes after a revision
+	watchWait            // waits until there are changes after a revision; part of MethodWatchWait
 	watchScan            // the next items of a scan; id 0 begins a new scan
 )
 
 const (
 	watchPatience = 10 * time.Second // how long one call waits for changes
+	maxWatchWaits = 256              // calls of this node that wait for changes at a time
+	watchPoll     = time.Second      // how often histories that do not get such a call are read
 	maxWatchRead  = 1 << 20          // bytes of changes in one answer, plus one value
 	scanLife      = time.Minute      // how long a scan is kept without a call
 	maxScans      = 64               // scans of other nodes at a time
@@ -47,12 +49,10 @@ type remoteHistory struct {
 
 // ask sends a part of MethodWatch to the nearest server. If that server fails, ask tries the next one. The result to
 // is the server that has answered.
-func (r *remoteHistory) ask(
-	ctx context.Context, patience time.Duration, body []byte,
-) (f *peercalls.Frame, to string, err error) {
+func (r *remoteHistory) ask(ctx context.Context, body []byte) (f *peercalls.Frame, to string, err error) {
 	err = errNoLeader("raftfsm.Watch", r.at.group)
 	for _, to = range r.sidecar.targets(r.at.group, false) {
-		if f, err = r.askOne(ctx, to, patience, body); err == nil || !readElsewhere(err) || ctx.Err() != nil {
+		if f, err = r.askOne(ctx, to, body); err == nil || !readElsewhere(err) || ctx.Err() != nil {
 			return f, to, err
 		}
 		r.sidecar.noteFailure(to, err)
@@ -60,22 +60,24 @@ func (r *remoteHistory) ask(
 	return nil, "", err
 }
 
-func (r *remoteHistory) askOne(
-	ctx context.Context, to string, patience time.Duration, body []byte,
-) (*peercalls.Frame, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+func (r *remoteHistory) askOne(ctx context.Context, to string, body []byte) (*peercalls.Frame, error) {
+	ctx, cancel := context.WithTimeout(ctx, firstTry)
 	defer cancel()
-	b := lenprefix.Append(lenprefix.Append(peercalls.Message(r.at.group), r.at.store), r.at.prefix)
-	out, err := r.sidecar.peers.Call(ctx, to, peercalls.MethodWatch, append(b, body...))
+	out, err := r.sidecar.peers.Call(ctx, to, peercalls.MethodWatch, r.message(body))
 	if err != nil {
 		return nil, err
 	}
 	return peercalls.NewFrame(out), nil
 }
 
+func (r *remoteHistory) message(body []byte) []byte {
+	b := lenprefix.Append(lenprefix.Append(peercalls.Message(r.at.group), r.at.store), r.at.prefix)
+	return append(b, body...)
+}
+
 func (r *remoteHistory) read(ctx context.Context, after uint64, maxBytes int) (kv.Changes, error) {
 	body := binary.AppendUvarint([]byte{watchRead}, after)
-	f, _, err := r.ask(ctx, firstTry, binary.AppendUvarint(body, uint64(maxBytes))) //nolint:gosec // positive
+	f, _, err := r.ask(ctx, binary.AppendUvarint(body, uint64(maxBytes))) //nolint:gosec // positive
 	if err != nil {
 		if fault.Is(err, fault.NotLeader) || fault.Is(err, fault.Timeout) && ctx.Err() == nil {
 			return kv.Changes{}, &fault.Error{Code: fault.Unavailable, Op: "raftfsm.Watch", Msg: "no server answers",
@@ -92,10 +94,36 @@ func (r *remoteHistory) read(ctx context.Context, after uint64, maxBytes int) (k
 	return c, nil
 }
 
+// wait implements historyReader. If maxWatchWaits calls of this node wait already, wait returns after watchPoll. After
+// an error, it returns soon. It records no failure of the server. The read that follows does so, if the server has
+// failed.
 func (r *remoteHistory) wait(ctx context.Context, after uint64) {
-	if _, _, err := r.ask(ctx, watchPatience+firstTry, binary.AppendUvarint([]byte{watchWait}, after)); err != nil {
+	poll := time.NewTimer(watchPoll)
+	defer poll.Stop()
+	select {
+	case r.sidecar.watchWaits <- struct{}{}:
+		defer func() { <-r.sidecar.watchWaits }()
+	case <-poll.C:
+		return
+	case <-ctx.Done():
+		return
+	}
+	if !r.waitAt(ctx, after) {
 		r.sidecar.waitChange(ctx, r.at.group)
 	}
+}
+
+// waitAt waits at the nearest server. It returns false if the call failed.
+func (r *remoteHistory) waitAt(ctx context.Context, after uint64) bool {
+	targets := r.sidecar.targets(r.at.group, false)
+	if len(targets) == 0 {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, watchPatience+firstTry)
+	defer cancel()
+	_, err := r.sidecar.peers.Wait(ctx, targets[0], peercalls.MethodWatchWait,
+		r.message(binary.AppendUvarint([]byte{watchWait}, after)))
+	return err == nil
 }
 
 func (r *remoteHistory) scan(ctx context.Context, prefix string) (feed.Scan, error) {
@@ -127,9 +155,9 @@ func (s *remoteScan) fetch(ctx context.Context, maxBytes int) (err error) {
 	body = binary.AppendUvarint(body, uint64(maxBytes)) //nolint:gosec // positive
 	var f *peercalls.Frame
 	if s.to == "" {
-		f, s.to, err = s.history.ask(ctx, firstTry, body)
+		f, s.to, err = s.history.ask(ctx, body)
 	} else {
-		f, err = s.history.askOne(ctx, s.to, firstTry, body)
+		f, err = s.history.askOne(ctx, s.to, body)
 	}
 	if err != nil {
 		return err
@@ -182,7 +210,7 @@ func readChanges(f *peercalls.Frame) (items []kv.Change) {
 	return items
 }
 
-// serveWatch answers a part of MethodWatch for a node without replicas.
+// serveWatch answers a part of MethodWatch or MethodWatchWait for a node without replicas.
 func (s *server) serveWatch(ctx context.Context, gid uint32, f *peercalls.Frame) ([]byte, error) {
 	at := history{store: f.Text(), prefix: f.Text(), group: gid}
 	local := &localHistory{s.groups[gid], at}

@@ -1,8 +1,11 @@
 package raftfsm
 
 import (
+	"context"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/quorate/quorate/component/state/feed"
@@ -52,4 +55,63 @@ func TestScans_DropWaitsForCall(t *testing.T) {
 	if scan.closed != 1 {
 		t.Errorf("closed %d times", scan.closed)
 	}
+}
+
+// waitingServers answers reads, and keeps calls that wait until the caller gives up.
+type waitingServers struct{ waits chan string }
+
+func (waitingServers) LiveServers() []string { return []string{"a", "b"} }
+
+func (waitingServers) Call(_ context.Context, _, method string, _ []byte) ([]byte, error) {
+	if method == peercalls.MethodRoute {
+		return peercalls.AppendRoutes(nil, []peercalls.GroupRoute{{Leader: "a", Term: 1, Reads: true}}), nil
+	}
+	return append([]byte{1}, make([]byte, 7)...), nil // no changes
+}
+
+func (s waitingServers) Wait(ctx context.Context, server, method string, _ []byte) ([]byte, error) {
+	s.waits <- server + " " + method
+	<-ctx.Done()
+	return nil, fault.New(fault.Timeout, "test", "the call got no slot")
+}
+
+// Many histories are watched. The calls that wait for changes have a method and a limit of their own. Beyond the
+// limit, histories are polled. A wait that gets no answer does not make a server a failed one.
+func TestRemoteHistory_WaitsBlockNoReads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		peers := waitingServers{make(chan string, 2*maxWatchWaits)}
+		stop := make(chan struct{})
+		s := &sidecar{peers: peers, routes: peercalls.NewRouteTable(peers, peers, stop),
+			watchWaits: make(chan struct{}, maxWatchWaits)}
+		s.wg.Go(s.routes.Run)
+		synctest.Wait()
+		nearest := s.routes.Readers(0)[0]
+		r := &remoteHistory{sidecar: s}
+		var wg sync.WaitGroup
+		returned := make(chan time.Duration, maxWatchWaits+1)
+		begun := time.Now()
+		for range maxWatchWaits + 1 {
+			wg.Go(func() {
+				r.wait(t.Context(), 0)
+				returned <- time.Since(begun)
+			})
+		}
+		if first := <-returned; first != watchPoll || len(peers.waits) != maxWatchWaits {
+			t.Errorf("a wait beyond the limit returned after %v; %d calls wait", first, len(peers.waits))
+		}
+		if _, err := r.read(t.Context(), 0, 1); err != nil {
+			t.Errorf("a read beside the waits: %v", err)
+		}
+		wg.Wait()
+		for range maxWatchWaits {
+			if got := <-peers.waits; got != nearest+" "+peercalls.MethodWatchWait {
+				t.Fatalf("a wait called %s", got)
+			}
+		}
+		if got := s.routes.Readers(0)[0]; got != nearest {
+			t.Errorf("after the waits, %s is read, not %s", got, nearest)
+		}
+		close(stop)
+		s.wg.Wait()
+	})
 }

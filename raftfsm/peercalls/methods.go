@@ -50,15 +50,16 @@ const (
 	MethodLockWait     = locks.MethodWait     // waits for a lock
 	MethodTopicWait    = topics.MethodWait    // waits for messages of topics
 	MethodWorkflowWait = workflows.MethodWait // waits for work of workflows, or for the status of one
+	MethodWatchWait    = "raft.watch-wait"    // waits for changes of the history of a prefix
 )
 
 // concurrency is how many calls of one method a server handles at a time for each connection. Further calls wait.
 const concurrency = 256
 
 // Concurrency returns how many calls of a method a server handles at a time for each connection. Further calls wait.
-// Some methods have calls that wait for a lock, a message or work. For these methods, the result equals the maximum
-// number of such calls from one node to one server (peer.Limits.InFlight). So each call gets its place in the queue
-// at once.
+// Some methods have calls that wait for a lock, a message, work or a change. For these methods, the result equals the
+// maximum number of such calls from one node to one server (peer.Limits.InFlight). So each call gets its place in the
+// queue at once.
 func Concurrency(method string) int {
 	if waits(method) {
 		return 1024
@@ -76,13 +77,17 @@ func MaxRequest(method string) int {
 
 // waits reports whether the calls of a method may wait at the server for a long time.
 func waits(method string) bool {
-	return method == MethodLockWait || method == MethodTopicWait || method == MethodWorkflowWait
+	switch method {
+	case MethodLockWait, MethodTopicWait, MethodWorkflowWait, MethodWatchWait:
+		return true
+	}
+	return false
 }
 
 // Methods returns the names of all calls that raftfsm.Host.Serve answers.
 func Methods() []string {
 	return []string{MethodPropose, MethodRead, MethodRoute, MethodReadIndex, MethodConfirm, MethodProgress,
-		MethodCompare, MethodState, MethodRecall, MethodWatch, MethodLock, MethodLockWait,
+		MethodCompare, MethodState, MethodRecall, MethodWatch, MethodWatchWait, MethodLock, MethodLockWait,
 		MethodActor, MethodDue, MethodTopic, MethodTopicWait, MethodWorkflow, MethodWorkflowWait, MethodLost}
 }
 
