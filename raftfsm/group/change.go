@@ -43,8 +43,8 @@ func (g *Group) Form(ctx context.Context) error {
 //	format_blocked  the new server is too old to read the entries of the group, or its version is unknown
 //	not_leader      this server does not lead, or it is transferring leadership
 //	timeout         ctx has ended before the change began
-//	indeterminate   the change may take effect: ctx has ended, or this server has lost leadership
-//	unavailable     the group is closing, and the change may take effect
+//	indeterminate   the change may take effect: ctx has ended, the group is closing, or this server has lost leadership
+//	unavailable     the group is closing, and the change has not begun
 func (g *Group) AddNonvoter(ctx context.Context, id raft.ServerID, prev uint64) error {
 	release, err := g.lockLevel(ctx)
 	if err != nil {
@@ -86,7 +86,7 @@ func untilDeadline(ctx context.Context) time.Duration {
 }
 
 // change waits for the result of the configuration change f. title describes the change in error texts. change
-// returns fault.Indeterminate if ctx ends first: the change may still take effect.
+// returns fault.Indeterminate if ctx ends or the group closes first: the change may still take effect.
 func (g *Group) change(ctx context.Context, title string, f raft.Future) error {
 	done := make(chan error, 1)
 	// If raft shuts down, it gives no result for a change that is committed but not yet applied. This goroutine then
@@ -96,10 +96,9 @@ func (g *Group) change(ctx context.Context, title string, f raft.Future) error {
 	select {
 	case err = <-done:
 	case <-ctx.Done():
-		return &fault.Error{Code: fault.Indeterminate, Op: "group.change",
-			Msg: "it is not known whether this took effect: " + title, Err: ctx.Err()}
+		return errChangeUnknown(title, ctx.Err())
 	case <-g.stop:
-		return errClosing()
+		return errChangeUnknown(title, errClosing())
 	}
 	if err == nil {
 		return nil
@@ -115,4 +114,9 @@ func (g *Group) change(ctx context.Context, title string, f raft.Future) error {
 		e.Code = fault.Timeout
 	}
 	return e
+}
+
+func errChangeUnknown(title string, err error) error {
+	return &fault.Error{Code: fault.Indeterminate, Op: "group.change",
+		Msg: "it is not known whether this took effect: " + title, Err: err}
 }

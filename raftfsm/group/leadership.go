@@ -183,8 +183,9 @@ func (g *Group) Leaders() []LeaderSeen {
 //	conflict       the given server is not another voter, or no voter took over in time
 //	not_leader     this server does not lead, or it is already transferring leadership
 //	timeout        ctx has ended before the transfer began
-//	indeterminate  leadership may be transferred: ctx has ended, or this server has lost leadership
-//	unavailable    the group is closing, and leadership may be transferred
+//	indeterminate  leadership may be transferred: ctx has ended, the group is closing, or this server has lost
+//	               leadership
+//	unavailable    the group is closing, and the transfer has not begun
 //
 // Transfer does not rely on the wait of the raft library for these entries, because that wait can block forever if
 // the voter does not answer. Two unanswered transfers fill an internal channel, and raft then refuses all writes.
