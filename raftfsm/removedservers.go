@@ -49,8 +49,11 @@ func (h *Host) MarkRemoved(ctx context.Context, gid uint32, server string, seen 
 
 // Removals returns a revision that changes with every MarkRemoved, as far as the replica of this node knows. The
 // revision is 0 before the first MarkRemoved. A later call of RemovedServers returns all servers that were marked up
-// to this revision.
+// to this revision. Removals returns fault.Invalid if this node has no replica of the group.
 func (h *Host) Removals(gid uint32) (uint64, error) {
+	if int(gid) >= len(h.groups) {
+		return 0, errNoData("raftfsm.Removals")
+	}
 	v, err := h.groups[gid].Machine().Get(systemStore, removalsKey, 0)
 	if err != nil || !v.Found {
 		return 0, err
@@ -87,8 +90,12 @@ type Standing struct {
 }
 
 // Standing returns what this server knows about another server's membership in a group. The other server has left
-// the group permanently if Removed and Settled are true and Member is false.
+// the group permanently if Removed and Settled are true and Member is false. If this node has no replica of the group,
+// the result is the zero Standing.
 func (h *Host) Standing(gid uint32, server string) Standing {
+	if int(gid) >= len(h.groups) {
+		return Standing{}
+	}
 	g := h.groups[gid]
 	servers, index := g.Servers()
 	s := Standing{Settled: index <= g.Committed()}

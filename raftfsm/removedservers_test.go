@@ -135,6 +135,12 @@ func TestRetire_ServerServesNothingAfterRestart(t *testing.T) {
 		if got, err := h.VerifySession(t.Context(), "", wrote.Session); !fault.Is(err, fault.Unavailable) {
 			t.Errorf("a retired server verified a session: %q, %v", got, err)
 		}
+		if _, err := h.Removals(0); !fault.Is(err, fault.Invalid) {
+			t.Errorf("Removals of a retired server: %v", err)
+		}
+		if got := h.Standing(0, h.Identity().Server); got != (raftfsm.Standing{}) {
+			t.Errorf("Standing of a retired server: %+v", got)
+		}
 	}
 }
 
