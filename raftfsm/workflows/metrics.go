@@ -1,18 +1,22 @@
 package workflows
 
 import (
-	"maps"
-	"slices"
+	"cmp"
+	"sync"
 
 	"github.com/dapr/durabletask-go/api/protos"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/quorate/quorate/component/workflow/turn"
+	"github.com/quorate/quorate/raftfsm/records"
 )
 
 // maxApps limits how many applications have metrics of their own. All other applications share one series, with the
 // label value "other".
 const maxApps = 200
+
+// other is the label value of the series that all other applications share.
+const other = "other"
 
 // total has the counters of an application at a leader.
 type total struct {
@@ -71,7 +75,7 @@ func (t *totals) of(app string) *total {
 	}
 	one := t.apps[app]
 	if one == nil && len(t.apps) >= maxApps {
-		app = "other"
+		app = other
 		one = t.apps[app]
 	}
 	if one == nil {
@@ -150,33 +154,36 @@ type collector struct {
 	keepers                                             []*Keeper
 	instances, turns, activities, waiting, out, backlog *prometheus.Desc
 	oldest, stalled, turnTimes, activityTimes           *prometheus.Desc
+
+	mu       sync.Mutex
+	counters *records.Series[string]
 }
 
 // NewCollector returns a collector of the metrics of workflows. keepers are the Keepers of the groups of a server.
 // Only the leader of a group reports metrics of the group.
 func NewCollector(keepers []*Keeper) prometheus.Collector {
 	app := []string{"app_id"}
-	return &collector{keepers,
-		prometheus.NewDesc("quorate_workflows_total", "Instances of workflows that were created, or have reached a "+
-			"status, counted by the leader.", append(app, "status"), nil),
-		prometheus.NewDesc("quorate_workflow_turns_total", "Turns of workflows by what has become of them, "+
+	return &collector{keepers: keepers, counters: series(),
+		instances: prometheus.NewDesc("quorate_workflows_total", "Instances of workflows that were created, or "+
+			"have reached a status, counted by the leader.", append(app, "status"), nil),
+		turns: prometheus.NewDesc("quorate_workflow_turns_total", "Turns of workflows by what has become of them, "+
 			"counted by the leader.", append(app, "outcome"), nil),
-		prometheus.NewDesc("quorate_workflow_activities_total", "Activities of workflows by what has become of them, "+
-			"counted by the leader.", append(app, "outcome"), nil),
-		prometheus.NewDesc("quorate_workflow_waiting", "Turns and activities that are ready and for which no "+
-			"worker has room.", append(app, "kind"), nil),
-		prometheus.NewDesc("quorate_workflow_running", "Turns and activities that workers have.",
-			append(app, "kind"), nil),
-		prometheus.NewDesc("quorate_workflow_without_worker", "1 if an application has instances that wait and "+
-			"no worker is connected.", app, nil),
-		prometheus.NewDesc("quorate_workflow_waiting_seconds", "For how long the oldest turn or activity that is "+
-			"ready has waited for a worker.", app, nil),
-		prometheus.NewDesc("quorate_workflow_stalled", "Instances that no worker could run, because it lacks a patch "+
-			"or a version, or the history is too long.", app, nil),
-		prometheus.NewDesc("quorate_workflow_turn_seconds", "Time from handing a turn to a worker to its answer.",
-			app, nil),
-		prometheus.NewDesc("quorate_workflow_activity_seconds", "Time from handing an activity to a worker to the "+
-			"stored result.", app, nil)}
+		activities: prometheus.NewDesc("quorate_workflow_activities_total", "Activities of workflows by what has "+
+			"become of them, counted by the leader.", append(app, "outcome"), nil),
+		waiting: prometheus.NewDesc("quorate_workflow_waiting", "Turns and activities that are ready and for "+
+			"which no worker has room.", append(app, "kind"), nil),
+		out: prometheus.NewDesc("quorate_workflow_running", "Turns and activities that workers have.", append(app,
+			"kind"), nil),
+		backlog: prometheus.NewDesc("quorate_workflow_without_worker", "1 if an application has instances that "+
+			"wait and no worker is connected.", app, nil),
+		oldest: prometheus.NewDesc("quorate_workflow_waiting_seconds", "For how long the oldest turn or activity "+
+			"that is ready has waited for a worker.", app, nil),
+		stalled: prometheus.NewDesc("quorate_workflow_stalled", "Instances that no worker could run, because it "+
+			"lacks a patch or a version, or the history is too long.", app, nil),
+		turnTimes: prometheus.NewDesc("quorate_workflow_turn_seconds", "Time from handing a turn to a worker to "+
+			"its answer.", app, nil),
+		activityTimes: prometheus.NewDesc("quorate_workflow_activity_seconds", "Time from handing an activity to "+
+			"a worker to the stored result.", app, nil)}
 }
 
 // Describe implements prometheus.Collector.
@@ -196,11 +203,14 @@ type gauge struct {
 
 // Collect implements prometheus.Collector. It adds up the values of all Raft groups that this server leads.
 func (c *collector) Collect(out chan<- prometheus.Metric) {
-	sums, gauges := map[string]total{}, map[string]gauge{}
+	sums, gauges := map[string]*total{}, map[string]gauge{}
 	for _, k := range c.keepers {
 		k.read(sums, gauges)
 	}
-	for _, app := range keys(sums) {
+	c.mu.Lock()
+	counted := records.Fold(c.counters, sums, addTotals)
+	c.mu.Unlock()
+	for _, app := range counted {
 		t := sums[app]
 		for _, one := range []struct {
 			d     *prometheus.Desc
@@ -218,7 +228,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		out <- t.turnTimes.metric(c.turnTimes, app)
 		out <- t.activityTimes.metric(c.activityTimes, app)
 	}
-	for _, app := range keys(gauges) {
+	for _, app := range records.Fold(series(), gauges, gauge.plus) {
 		g := gauges[app]
 		for _, one := range []struct {
 			d     *prometheus.Desc
@@ -234,28 +244,39 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-func keys[V any](m map[string]V) []string {
-	list := slices.Sorted(maps.Keys(m))
-	return list[:min(len(list), maxApps)]
+func series() *records.Series[string] {
+	return &records.Series[string]{Max: maxApps, Other: other, Compare: cmp.Compare[string]}
 }
 
-func (k *Keeper) read(sums map[string]total, gauges map[string]gauge) {
+// addTotals adds t to sum, or to new counters if sum is nil.
+func addTotals(sum, t *total) *total {
+	if sum == nil {
+		sum = &total{}
+	}
+	for _, p := range [...]struct {
+		to   *uint64
+		from uint64
+	}{{&sum.created, t.created}, {&sum.completed, t.completed}, {&sum.failed, t.failed},
+		{&sum.terminated, t.terminated}, {&sum.stalled, t.stalled}, {&sum.turnsHanded, t.turnsHanded},
+		{&sum.turns, t.turns}, {&sum.refused, t.refused}, {&sum.tasks, t.tasks}, {&sum.results, t.results},
+		{&sum.retried, t.retried}, {&sum.failures, t.failures}, {&sum.retries, t.retries}} {
+		*p.to += p.from
+	}
+	sum.turnTimes.merge(&t.turnTimes)
+	sum.activityTimes.merge(&t.activityTimes)
+	return sum
+}
+
+func (g gauge) plus(o gauge) gauge {
+	return gauge{g.ready + o.ready, g.tasks + o.tasks, g.turns + o.turns, g.activities + o.activities,
+		g.blocked + o.blocked, g.stalled + o.stalled, max(g.waited, o.waited)}
+}
+
+func (k *Keeper) read(sums map[string]*total, gauges map[string]gauge) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for app, t := range k.totals.apps {
-		s := sums[app]
-		for _, p := range [...]struct {
-			to   *uint64
-			from uint64
-		}{{&s.created, t.created}, {&s.completed, t.completed}, {&s.failed, t.failed}, {&s.terminated, t.terminated},
-			{&s.stalled, t.stalled}, {&s.turnsHanded, t.turnsHanded}, {&s.turns, t.turns}, {&s.refused, t.refused},
-			{&s.tasks, t.tasks}, {&s.results, t.results}, {&s.retried, t.retried}, {&s.failures, t.failures},
-			{&s.retries, t.retries}} {
-			*p.to += p.from
-		}
-		s.turnTimes.merge(&t.turnTimes)
-		s.activityTimes.merge(&t.activityTimes)
-		sums[app] = s
+		sums[app] = addTotals(sums[app], t)
 	}
 	for app, a := range k.apps {
 		g := gauges[app]
