@@ -225,11 +225,10 @@ func (m *Main) operation(ctx context.Context, a *command.AdminClient, path strin
 	if drawn {
 		_, _ = fmt.Fprint(m.Stderr, "\r\033[K")
 	}
-	switch code := fault.CodeOf(err); {
-	case err != nil && sum.Done > 0 && !sum.Ended &&
-		(code == fault.Unavailable || code == fault.Timeout || code == fault.NotLeader):
+	switch {
+	case err != nil && sum.Done > 0 && !sum.Ended && !fault.Is(err, fault.Indeterminate):
 		err = &fault.Error{Code: fault.Indeterminate, Op: "cli.topics", Err: err, Msg: "the operation has failed; " +
-			strconv.FormatUint(sum.Done, 10) + " " + verb, Hint: "run the command again: it continues"}
+			strconv.FormatUint(sum.Done, 10) + " " + verb + "; the same command continues it"}
 	case err == nil && !sum.Ended:
 		err = &fault.Error{Code: fault.Indeterminate, Op: "cli.topics", Msg: "the node has stopped before the end; " +
 			strconv.FormatUint(sum.Done, 10) + " " + verb, Hint: "run the command again: it continues"}

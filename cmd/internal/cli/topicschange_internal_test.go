@@ -3,6 +3,7 @@ package cli
 import (
 	"io"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/quorate/quorate/api/admin"
@@ -13,9 +14,14 @@ import (
 // TestOperation_WithoutAnEnd checks that an operation on a topic is not reported as one that was not made if the node
 // stops during it.
 func TestOperation_WithoutAnEnd(t *testing.T) {
-	lost := fault.Marshal(fault.New(fault.Unavailable, "test", "the group has no leader"))
-	for what, rest := range map[string]string{"at a line": "", "in a line": `{"progress"`,
-		"with an error": `{"error":` + string(lost) + "}"} {
+	rests := map[string]string{"at a line": "", "in a line": `{"progress"`}
+	const hint = "what to do about the error"
+	for _, code := range []fault.Code{fault.Unavailable, fault.Timeout, fault.NotLeader, fault.Overloaded,
+		fault.ReadOnly, fault.FormatBlocked, fault.Conflict, fault.Corrupt} {
+		text := fault.Marshal(&fault.Error{Code: code, Op: "test", Msg: "the rest is not done", Hint: hint})
+		rests[string(code)] = `{"error":` + string(text) + "}"
+	}
+	for what, rest := range rests {
 		w, _, _ := watchOf(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, `{"progress":{"done":512}}`+rest)
 		}))
@@ -23,6 +29,9 @@ func TestOperation_WithoutAnEnd(t *testing.T) {
 		sum, err := m.operation(t.Context(), w.client.admin, admin.TopicDeletePath, 1, "records deleted")
 		if !fault.Is(err, fault.Indeterminate) || sum.Done != 512 {
 			t.Errorf("%s: %+v, %v", what, sum, err)
+		}
+		if strings.HasPrefix(rest, `{"error"`) && fault.HintOf(err) != hint {
+			t.Errorf("%s: the hint is %q", what, fault.HintOf(err))
 		}
 	}
 }
