@@ -19,8 +19,9 @@ type Reader interface {
 }
 
 // Gatherer combines concurrent reads of single keys, so that several keys share one request. While maxReads reads are
-// in progress, further keys wait and are then read together. A read never waits only to collect more keys. A Gatherer
-// is safe for concurrent use. Its goroutines end when no key is waiting.
+// in progress, further keys wait and are then read together. A read never waits only to collect more keys. After a
+// failed read of several keys, each of them is read by itself at once, so more reads can be in progress for a while.
+// A Gatherer is safe for concurrent use. Its goroutines end when no key is waiting.
 type Gatherer struct {
 	reader Reader
 
@@ -75,17 +76,21 @@ func (g *Gatherer) Get(ctx context.Context, key string) (state.Item, error) {
 		return state.Item{}, ctx.Err()
 	}
 	if w.err != nil { // the error may concern another key
+		g.mu.Lock()
+		g.running++
+		g.mu.Unlock()
+		defer g.next()
 		return g.reader.ReadOne(ctx, key)
 	}
 	return w.item, w.item.Err
 }
 
-// next continues after Get has read a single key. If other keys wait, it starts run, which reads them. Otherwise it
-// marks the read as ended.
+// next continues after Get has read a single key. If other keys wait, and no more than maxReads reads are in progress,
+// it starts run, which reads them. Otherwise it marks the read as ended.
 func (g *Gatherer) next() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if len(g.waiting) == 0 {
+	if len(g.waiting) == 0 || g.running > maxReads {
 		g.end()
 		return
 	}

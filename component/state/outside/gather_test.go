@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/component/state/outside"
@@ -104,6 +105,35 @@ func TestGatherer_ConcurrentReadsShareRoundTrip(t *testing.T) {
 			t.Errorf("a later read = %+v, %v", item, err)
 		}
 	}
+}
+
+// TestGatherer_WaitsForTheReadAfterAFailedOne blocks the read of a single key after a failed read of several keys.
+func TestGatherer_WaitsForTheReadAfterAFailedOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &reader{begun: make(chan string, 100), goOn: make(chan struct{}), fail: true}
+		g := outside.NewGatherer(r)
+		for _, key := range []string{"a", "b", "c"} {
+			go func() { _, _ = g.Get(t.Context(), key) }()
+		}
+		synctest.Wait() // two keys are read, and one waits
+		r.goOn <- struct{}{}
+		r.goOn <- struct{}{}
+		synctest.Wait() // the key that waited is read by itself
+		waited := false
+		go func() {
+			g.Wait()
+			waited = true
+		}()
+		synctest.Wait()
+		if n := len(r.begun); n != 3 || waited {
+			t.Errorf("%d reads of single keys began; Wait returned during a read: %v", n, waited)
+		}
+		r.goOn <- struct{}{}
+		synctest.Wait()
+		if !waited {
+			t.Error("Wait did not return after the last read")
+		}
+	})
 }
 
 // TestGatherer_CallersDoNotShareValues reads one key several times in one round trip. Each caller modifies its value,
