@@ -107,19 +107,27 @@ func decodeCall(ctx context.Context, in *runtimev1.InvokeServiceRequest) (*invok
 }
 
 // readAnswer reads the body of an application's answer, which must fit into one message. After the first freeAnswer
-// bytes, it reserves memory before it reads the rest.
+// bytes, it reserves memory before it reads further. If the length is unknown, it reserves more whenever the body
+// exceeds what is reserved.
 func (s *invokeMethods) readAnswer(ctx context.Context, r *http.Response) ([]byte, error) {
+	most, next := s.limit, int64(DefaultMaxBodySize)
+	if r.ContentLength >= 0 {
+		most = min(r.ContentLength, s.limit)
+		next = most
+	}
 	var read bytes.Buffer
 	_, err := read.ReadFrom(io.LimitReader(r.Body, freeAnswer))
-	if a := arrivalOf(ctx); err == nil && read.Len() == freeAnswer && a != nil {
-		size := r.ContentLength
-		if size < 0 {
-			size = DefaultMaxBodySize
+	a, reserved := arrivalOf(ctx), int64(0)
+	for a != nil && err == nil && reserved < most && int64(read.Len()) >= max(reserved, freeAnswer) {
+		if !a.answer.Held() {
+			a.answer = s.answers.Share()
 		}
-		a.answer = s.answers.Share()
-		if err := a.answer.Add(ctx, answerCopies*min(size, s.limit)); err != nil {
+		next = min(next, most)
+		if err := a.answer.Add(ctx, answerCopies*(next-reserved)); err != nil {
 			return nil, api.AnswerOverloaded(err)
 		}
+		reserved, next = next, 4*next
+		_, err = read.ReadFrom(io.LimitReader(r.Body, reserved-int64(read.Len())))
 	}
 	if err == nil {
 		_, err = read.ReadFrom(io.LimitReader(r.Body, s.limit+1-int64(read.Len())))
