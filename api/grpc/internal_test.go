@@ -1,6 +1,7 @@
 package grpc
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -10,6 +11,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	commonv1 "github.com/dapr/dapr/pkg/proto/common/v1"
 	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
@@ -179,5 +181,88 @@ func TestInvoke_AnswerWaitsForMemory(t *testing.T) {
 			t.Errorf("length %d: %d bytes, %v, memory held: %t", length, len(got), err, call.answer.Held())
 		}
 		call.answer.Release()
+	}
+}
+
+// An answer without a length may be larger than what readAnswer reserves first. readAnswer then reserves more before
+// it reads more.
+func TestInvoke_AnswerWithoutLengthReservesWhatItReads(t *testing.T) {
+	const budget, large = 64 << 20, 48 << 20 // three quarters are for large requests
+	s := &invokeMethods{core: &core{limit: 16 << 20,
+		answers: admission.New(admission.Options{Bytes: budget, Patience: 1, LargePatience: 1, Penalty: 1})}}
+	call := &arrival{Context: t.Context()}
+	read := func() ([]byte, int64, error) {
+		body := strings.NewReader(strings.Repeat("x", 10<<20))
+		got, err := s.readAnswer(call, &http.Response{Body: io.NopCloser(body), ContentLength: -1})
+		return got, body.Size() - int64(body.Len()), err
+	}
+	others := s.answers.Share()
+	if !others.TryAdd(large - answerCopies*DefaultMaxBodySize) {
+		t.Fatal("no room")
+	}
+	if _, n, err := read(); api.AsError(err).Kind != api.Indeterminate || n > DefaultMaxBodySize {
+		t.Errorf("with little memory: %d bytes were read, %v", n, err)
+	}
+	call.answer.Release()
+	others.Release()
+	got, _, err := read()
+	if err != nil || len(got) != 10<<20 {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	if others.TryAdd(large - answerCopies*int64(len(got)) + 1) {
+		t.Error("less memory is reserved than the answer needs")
+	}
+	others.Release()
+	call.answer.Release()
+}
+
+// lateWire is a stream whose next bytes, or whose end, come after the budget has cut the transfer.
+type lateWire struct{ end error }
+
+func (w lateWire) ReadMessageHeader([]byte) error {
+	<-time.After(4 * admission.SlowAfter)
+	return w.end
+}
+
+func (lateWire) RecvCompress() string { return "" }
+
+// The last bytes of a request, or its end, arrive when the budget has just cut its transfer. The context of the call
+// has ended then, so that the call must not begin.
+func TestReceiver_CutAtTheEndIsOverloaded(t *testing.T) {
+	for name, receive := range map[string]func(*receiver) error{
+		"end": func(r *receiver) error {
+			r.wire = lateWire{io.EOF}
+			return r.end()
+		},
+		"last bytes": func(r *receiver) error {
+			r.wire = lateWire{}
+			return r.pieces(make([]byte, 1), true)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				budget := admission.New(admission.Options{Bytes: 8 << 20})
+				ctx, cancel := context.WithCancel(t.Context())
+				r := &receiver{arrival: &arrival{Context: ctx, cancel: cancel}, share: budget.Share()}
+				if !r.share.TryAdd(4 << 20) {
+					t.Fatal("no room")
+				}
+				other := budget.Share()
+				waited := make(chan error)
+				go func() { waited <- other.Add(t.Context(), 4<<20) }()
+				synctest.Wait()
+				err := receive(r)
+				if ctx.Err() == nil {
+					t.Error("the transfer was not cut")
+				}
+				if api.AsError(err).Kind != api.Unavailable {
+					t.Errorf("got %v", err)
+				}
+				r.share.Release()
+				if err := <-waited; err != nil {
+					t.Error(err)
+				}
+			})
+		})
 	}
 }

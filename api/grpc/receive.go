@@ -233,8 +233,8 @@ func (r *receiver) pieces(b []byte, reserved bool) error {
 		r.mu.Lock()
 		transfer = r.share.Transfer(r.arrival.cancel)
 		r.mu.Unlock()
-		defer transfer.End()
 	}
+	defer transfer.End()
 	for len(b) > 0 {
 		piece := b[:min(len(b), readPiece)]
 		if err := r.read(piece); err != nil {
@@ -245,6 +245,10 @@ func (r *receiver) pieces(b []byte, reserved bool) error {
 		}
 		transfer.Moved(len(piece))
 		b = b[len(piece):]
+	}
+	transfer.End() // so that it is not cut after the next line
+	if transfer.Cut() {
+		return errSlow() // the context of the call has ended
 	}
 	return nil
 }
@@ -271,13 +275,14 @@ func (r *receiver) end() error {
 		transfer = r.share.Transfer(r.arrival.cancel)
 	}
 	r.mu.Unlock()
-	defer transfer.End()
 	var more [1]byte
-	switch err := r.read(more[:]); {
+	err := r.read(more[:])
+	transfer.End() // so that it is not cut after the next line
+	switch {
+	case transfer.Cut():
+		return errSlow() // also at the end of the stream: the context of the call has ended
 	case errors.Is(err, io.EOF):
 		return nil
-	case transfer.Cut():
-		return errSlow()
 	case err != nil:
 		return cutShort(err)
 	}

@@ -144,16 +144,18 @@ func (c *core) fill(b *buffer, p *reply, r *http.Request, control *http.Response
 		n, err := r.Body.Read(b.data[len(b.data):cap(b.data)])
 		b.data = b.data[:len(b.data)+n]
 		transfer.Moved(n)
-		if errors.Is(err, io.EOF) {
+		if err == nil {
+			continue
+		}
+		transfer.End() // so that it is not cut after the next line
+		switch {
+		case transfer.Cut(): // also at the end of the body: net/http may have canceled the request
+			return api.Overloaded(fault.New(fault.Overloaded, "http.body",
+				"the body arrived too slowly while other requests waited for memory"))
+		case errors.Is(err, io.EOF):
 			return nil
 		}
-		if err != nil {
-			if transfer.Cut() {
-				return api.Overloaded(fault.New(fault.Overloaded, "http.body",
-					"the body arrived too slowly while other requests waited for memory"))
-			}
-			return err
-		}
+		return err
 	}
 	return nil
 }

@@ -3,6 +3,8 @@ package http
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"log/slog"
 	"net/http/httptest"
 	"net/url"
@@ -19,6 +21,7 @@ import (
 
 	"github.com/quorate/quorate/api/apitest"
 	"github.com/quorate/quorate/api/invoke"
+	"github.com/quorate/quorate/internal/admission"
 )
 
 func TestDeadline_MatchesPackageContext(t *testing.T) {
@@ -304,4 +307,38 @@ func TestCollapsed_KeepsKeys(t *testing.T) {
 			t.Errorf("%s %s: %s, want %s", c.verb, c.path, got, c.want)
 		}
 	}
+}
+
+// lateBody is a body that ends after the budget has cut its transfer.
+type lateBody struct{}
+
+func (lateBody) Read([]byte) (int, error) {
+	<-time.After(4 * admission.SlowAfter)
+	return 0, io.EOF
+}
+
+// The end of a body arrives when the budget has just cut the transfer. net/http may have ended the context of the
+// request then, so that the request must not begin.
+func TestBody_CutAtTheEndIsOverloaded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		budget := admission.New(admission.Options{Bytes: 8 << 20})
+		c := &core{requests: budget, bodyLimit: DefaultMaxBodySize, timeout: time.Minute}
+		p := &reply{ResponseWriter: httptest.NewRecorder(), start: time.Now(), share: budget.Share()}
+		if !p.share.TryAdd(4 << 20) {
+			t.Fatal("no room")
+		}
+		other := budget.Share()
+		waited := make(chan error)
+		go func() { waited <- other.Add(t.Context(), 4<<20) }()
+		synctest.Wait()
+		r := httptest.NewRequestWithContext(t.Context(), "POST", "/", lateBody{})
+		r.ContentLength = 10
+		if err := c.readInto(new(buffer), p, r); !strings.Contains(fmt.Sprint(err), "too slowly") {
+			t.Errorf("got %v", err)
+		}
+		p.share.Release()
+		if err := <-waited; err != nil {
+			t.Error(err)
+		}
+	})
 }
