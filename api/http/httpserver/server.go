@@ -201,10 +201,10 @@ func (s *Server) Close(ctx context.Context) error {
 		select { // Shutdown does not wait for connections that were taken over
 		case <-s.active.drain():
 		case <-ctx.Done():
-			s.abort() // ends upgraded connections, which s.http.Close does not know
-			if err = ctx.Err(); s.taken.None() {
-				err = nil
+			if !s.taken.None() { // before abort, which ends the watches
+				err = ctx.Err()
 			}
+			s.abort() // ends upgraded connections, which s.http.Close does not know
 		}
 	}
 	if err != nil {

@@ -98,36 +98,43 @@ func TestHTTP2_IdleStreamIsKept(t *testing.T) {
 	}
 }
 
-// A client cancels a stream on which nothing is written. net/http would keep a stream with a deadline in memory until
-// the deadline passes, and then reset it.
+// A client cancels a stream, and its handler then writes something or nothing. net/http would keep a stream with a
+// deadline in memory until the deadline passes, and then reset it.
 func TestHTTP2_CanceledStreamGetsNoDeadline(t *testing.T) {
-	t.Parallel()
-	const stall = 50 * time.Millisecond
-	returned := make(chan struct{})
-	server := servertest.Open(t, httpserver.Config{WriteStall: stall, Handler: http.HandlerFunc(
-		func(_ http.ResponseWriter, r *http.Request) {
-			<-r.Context().Done()
-			close(returned)
-		})})
-	f := get2(t, server, 1<<20)
-	if err := f.WriteRSTStream(1, http2.ErrCodeCancel); err != nil {
-		t.Fatal(err)
-	}
-	<-returned
-	<-time.After(2 * stall)
-	if err := f.WritePing(false, [8]byte{1}); err != nil {
-		t.Fatal(err)
-	}
-	for {
-		frame, err := f.ReadFrame()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, reset := frame.(*http2.RSTStreamFrame); reset {
-			t.Fatal("the server has reset the canceled stream")
-		}
-		if p, ok := frame.(*http2.PingFrame); ok && p.IsAck() {
-			return
-		}
+	for name, answer := range map[string]string{"nothing written": "", "written late": "late"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const stall = 50 * time.Millisecond
+			returned := make(chan struct{})
+			server := servertest.Open(t, httpserver.Config{WriteStall: stall, Handler: http.HandlerFunc(
+				func(w http.ResponseWriter, r *http.Request) {
+					<-r.Context().Done()
+					if answer != "" {
+						_, _ = io.WriteString(w, answer)
+					}
+					close(returned)
+				})})
+			f := get2(t, server, 1<<20)
+			if err := f.WriteRSTStream(1, http2.ErrCodeCancel); err != nil {
+				t.Fatal(err)
+			}
+			<-returned
+			<-time.After(2 * stall)
+			if err := f.WritePing(false, [8]byte{1}); err != nil {
+				t.Fatal(err)
+			}
+			for {
+				frame, err := f.ReadFrame()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, reset := frame.(*http2.RSTStreamFrame); reset {
+					t.Fatal("the server has reset the canceled stream")
+				}
+				if p, ok := frame.(*http2.PingFrame); ok && p.IsAck() {
+					return
+				}
+			}
+		})
 	}
 }
