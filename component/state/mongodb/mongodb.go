@@ -10,6 +10,7 @@ package mongodb
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -105,6 +106,11 @@ func (s *Store) probe(ctx context.Context) error {
 	hello, err := s.greet(ctx)
 	if err == nil {
 		s.standalone = hello.Set == "" && hello.Message != "isdbgrid"
+	}
+	if e, ok := fault.As(err); ok && errors.Is(err, context.Canceled) && ctx.Err() == nil {
+		// If the handshake of a connection fails, the driver closes all connections, and cancels the calls on them. A
+		// repeated probe gets the reason.
+		e.Code, e.Msg = fault.Unavailable, "the driver has closed the connection to MongoDB at "+s.settings.where()
 	}
 	return err
 }
