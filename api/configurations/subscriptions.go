@@ -330,11 +330,11 @@ func (s *Stream) expected() []string {
 }
 
 // firstOf returns the first changes after a resubscription: the current items, which wait in the new subscription, and
-// the deletions of those keys of before that are no longer in the store. The new subscription does not report these
+// the deletions of those expected keys that are no longer in the store. The new subscription does not report these
 // deletions. The current items are taken first, because a key that they contain can be deleted at any moment. The
 // subscription reports that deletion later.
 func firstOf(ctx context.Context, store configuration.Store, again configuration.Subscription,
-	before []string) ([]configuration.Item, error) {
+	expected []string) ([]configuration.Item, error) {
 	waiting, cancel := context.WithCancel(ctx)
 	cancel() // Next returns what waits, and does not wait for more
 	items, err := again.Next(waiting)
@@ -345,7 +345,7 @@ func firstOf(ctx context.Context, store configuration.Store, again configuration
 	for i := range items {
 		current[items[i].Key] = true
 	}
-	missing := slices.DeleteFunc(slices.Clone(before), func(key string) bool { return current[key] })
+	missing := slices.DeleteFunc(slices.Clone(expected), func(key string) bool { return current[key] })
 	gone, err := deletedOf(ctx, store, missing)
 	return append(gone, items...), err
 }

@@ -491,7 +491,7 @@ func TestTransfer_FailsIfTheSessionEndsMeanwhile(t *testing.T) {
 	}
 }
 
-// A transfer skips actors whose records have other epochs. The new owner is not told that it got them.
+// A transfer skips actors whose records have other epochs. The new owner does not learn of them.
 func TestTransfer_ReportsNoSkippedActors(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.register("a")

@@ -43,7 +43,7 @@ func (g *Group) Form(ctx context.Context) error {
 //	format_blocked  the new server is too old to read the entries of the group, or its version is unknown
 //	not_leader      this server does not lead, or it is transferring leadership
 //	timeout         ctx has ended before the change began
-//	indeterminate   the change may take effect: ctx has ended, the group is closing, or this server has lost leadership
+//	indeterminate   the change may take effect: ctx has ended, the group is closing, or leadership was lost
 //	unavailable     the group is closing, and the change has not begun
 func (g *Group) AddNonvoter(ctx context.Context, id raft.ServerID, prev uint64) error {
 	release, err := g.lockLevel(ctx)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/api/admin/schema"
+	"github.com/quorate/quorate/internal/fault"
 )
 
 func TestRemove_ReportsWhatItWaitsFor(t *testing.T) {
@@ -106,7 +107,7 @@ func TestRemove_LosesTheLeaderAfterItHasBegun(t *testing.T) {
 			return
 		}
 		w.WriteHeader(http.StatusServiceUnavailable)
-		_, _ = io.WriteString(w, `{"code":"unavailable","message":"group 0 has no leader"}`)
+		_, _ = w.Write(fault.Marshal(fault.New(fault.Unavailable, "test.Remove", "group 0 has no leader")))
 	}))
 	_ = server.Listener.Close()
 	server.Listener = l
@@ -118,7 +119,8 @@ func TestRemove_LosesTheLeaderAfterItHasBegun(t *testing.T) {
 		if requests.Load() < 2 {
 			continue // the first answer came too late
 		}
-		if got.code != 1 || !strings.Contains(got.stderr, "the removal may have been completed: group 0 has no leader") ||
+		const want = "the removal may have been completed: group 0 has no leader"
+		if got.code != 1 || !strings.Contains(got.stderr, want) ||
 			!strings.Contains(got.stderr, "repeat the command with the server id n2.0123456789abcdef") {
 			t.Errorf("%+v", got)
 		}
