@@ -146,7 +146,7 @@ func (p *place) await(ctx context.Context, c Claim, patience time.Duration) (loc
 	// The waiting time has passed. The lock may have been granted at the last moment. The leader may be about to
 	// release it, so the caller must not use it. A new leader does not know that it must release it.
 	now, found, err := p.current(ctx)
-	if err == nil && found && now.Request == c.Request {
+	if err == nil && found && now.Request == c.Request && now.Owner == c.Owner {
 		_, _, err = p.ask(ctx, &call{what: callRelease, token: now.Token})
 	}
 	return lock.Grant{}, err
