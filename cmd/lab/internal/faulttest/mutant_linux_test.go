@@ -77,10 +77,10 @@ func mutants() map[string]mutant {
 			"TestCluster_ReplacesALeaderWhoseDiskHangs", "1", "kept its place|had just begun to hang", nil, "",
 		},
 		"eventual writes acknowledged before they are anywhere": {
-			"raftfsm/write.go", "\t\ta, sure, err := r.send(ctx, gid, req, ack)\n",
+			"raftfsm/write.go", "\t\ta, sure, err := r.send(ctx, gid, req, ack, term)\n",
 			"\t\tif ack == group.Durable {\n\t\t\tcopied := *req\n" +
-				"\t\t\tgo func() { _, _, _ = r.send(context.WithoutCancel(ctx), gid, &copied, ack) }()\n" +
-				"\t\t\treturn group.Answer{}, nil\n\t\t}\n\t\ta, sure, err := r.send(ctx, gid, req, ack)\n",
+				"\t\t\tgo func() { _, _, _ = r.send(context.WithoutCancel(ctx), gid, &copied, ack, term) }()\n" +
+				"\t\t\treturn group.Answer{}, nil\n\t\t}\n\t\ta, sure, err := r.send(ctx, gid, req, ack, term)\n",
 			"TestEventualWrites_SurviveFollowerFailures", "3", lost, nil, "",
 		},
 		"replicas that do not all do the same": {
