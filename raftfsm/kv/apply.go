@@ -127,7 +127,10 @@ func (m *Machine) install() error {
 	w.txn.set(metaKey(), w.meta.append(nil))
 	m.ahead.Store(w.meta.clock)
 	m.visible.Store(w.meta.applied)
-	replaced := m.tables.Swap(uint32(w.meta.tables())) != uint32(w.meta.tables()) // before the old set is deleted
+	replaced := w.meta.tables() != m.readEra().tables()
+	if replaced {
+		m.era.Add(1) // before the old set is deleted
+	}
 	m.reads.begin()
 	if replaced {
 		m.reads.clear()

@@ -336,3 +336,6 @@ func (m *Machine) CutAt(room uint64) (ranges [][2][]byte, first, last []byte) {
 	}
 	return ranges, first, last
 }
+
+// Era returns the era of the tables that readers use.
+func (m *Machine) Era() uint64 { return uint64(m.readEra()) }

@@ -27,6 +27,18 @@ const otherTables tables = 0x10
 // other returns the set that is not live when t is live.
 func (t tables) other() tables { return t ^ otherTables }
 
+// era counts the restores that have replaced the tables since the machine was opened. It is odd if otherTables is the
+// live set. Every restore makes the other set the live one, so the next era is the number plus one. Unlike the set,
+// an era never comes back: a reader that finds the same era before and after a read has read within one era, even if
+// two restores could have run meanwhile.
+type era uint64
+
+// firstEra returns the era of a machine that is opened with the live set t.
+func firstEra(t tables) era { return era(t / otherTables) }
+
+// tables returns the live set.
+func (e era) tables() tables { return tables(e%2) * otherTables }
+
 func (t tables) data() byte   { return tableData + byte(t) }
 func (t tables) due() byte    { return tableDue + byte(t) }
 func (t tables) client() byte { return tableClient + byte(t) }

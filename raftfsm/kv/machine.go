@@ -66,8 +66,8 @@ type Machine struct {
 	// ahead is the cluster time of the newest batch that may be in the database, published or not.
 	ahead   atomic.Uint64
 	visible atomic.Uint64 // applied index of that batch
-	// tables is the set of tables that readers use: the live set of the newest batch that may be in the database.
-	tables  atomic.Uint32
+	// era selects the set of tables that readers use: the live set of the newest batch that may be in the database.
+	era     atomic.Uint64 // an era
 	marks   atomic.Pointer[[]Mark]
 	exports exports
 	locks   storeChanges
@@ -288,7 +288,7 @@ func (m *Machine) load() error {
 		return errStorage("kv.Open", "cannot read the histories in "+m.dir, err)
 	}
 	m.writer = w
-	m.tables.Store(uint32(last.tables()))
+	m.era.Store(uint64(firstEra(last.tables())))
 	m.publish()
 	return nil
 }

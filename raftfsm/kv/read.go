@@ -49,8 +49,8 @@ func (m *Machine) GetWithin(store, key string, now uint64, maxBytes int64) (Valu
 	buf := m.buffers.Get().(*[]byte)
 	defer m.buffers.Put(buf)
 	for {
-		live := m.live()
-		*buf = appendDataKey((*buf)[:0], live, store, key)
+		era := m.readEra()
+		*buf = appendDataKey((*buf)[:0], era.tables(), store, key)
 		clock := m.Clock()
 		v, sure, err := m.getNow(*buf, max(clock, now), clock, maxBytes)
 		if err == nil && !sure {
@@ -59,7 +59,7 @@ func (m *Machine) GetWithin(store, key string, now uint64, maxBytes int64) (Valu
 		switch {
 		case err != nil:
 			return Value{}, m.unreadable("kv.Get", "cannot read a key of store "+store, err)
-		case live == m.live():
+		case era == m.readEra():
 			return v, nil
 			// Otherwise a restore has just replaced the tables, and the loop reads again.
 		}
@@ -241,18 +241,18 @@ type view struct {
 
 func (m *Machine) view() *view {
 	for {
-		live, clock := m.live(), m.Clock()
-		v := &view{m: m, snapshot: m.db.NewSnapshot(), live: live, clock: clock}
-		if live == m.live() {
+		era, clock := m.readEra(), m.Clock()
+		v := &view{m: m, snapshot: m.db.NewSnapshot(), live: era.tables(), clock: clock}
+		if era == m.readEra() {
 			return v
 		}
 		_ = v.snapshot.Close() // a restore has just replaced the tables; closing a snapshot does not fail
 	}
 }
 
-// live returns the set of tables that readers use at the moment. Equal results before and after a read prove that no
-// restore has replaced the tables in between.
-func (m *Machine) live() tables { return tables(m.tables.Load()) }
+// readEra returns the era of the tables that readers use. Equal results before and after a read prove that no restore
+// has replaced the tables in between.
+func (m *Machine) readEra() era { return era(m.era.Load()) }
 
 func (v *view) close() error { return v.snapshot.Close() }
 
