@@ -89,3 +89,15 @@ func BenchmarkWrap(b *testing.B) {
 		}
 	}
 }
+
+func TestTTL_IsBoundedAndIgnoredIfUnreadable(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		"90": 90 * time.Second, "5m": 5 * time.Minute,
+		"3153600001": maxTTL, "9223372036854775807": maxTTL, "99999999999999999999": maxTTL, "2000000h": maxTTL,
+		"0": 0, "-1": 0, "-99999999999999999999": 0, "soon": 0, "": 0,
+	} {
+		if got := ttlOf(map[string]string{"ttlInSeconds": text}); got != want {
+			t.Errorf("%q: %v, want %v", text, got, want)
+		}
+	}
+}

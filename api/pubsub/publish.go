@@ -3,6 +3,7 @@ package pubsub
 import (
 	"cmp"
 	"context"
+	"errors"
 	"maps"
 	"net/http"
 	"strconv"
@@ -238,15 +239,16 @@ func raw(metadata map[string]string) bool {
 	return on && err == nil
 }
 
-// ttlOf returns the time to live in metadata; 0 = none. As in Dapr, a value that cannot be read is ignored.
+// ttlOf returns the time to live in metadata, at most maxTTL; 0 = none. As in Dapr, a value that cannot be read is
+// ignored.
 func ttlOf(metadata map[string]string) time.Duration {
 	for name, value := range metadata {
 		if !strings.EqualFold(name, "ttlInSeconds") && !strings.EqualFold(name, "ttl") {
 			continue
 		}
-		if n, err := strconv.ParseInt(value, 10, 64); err == nil {
-			if n > 0 && n <= int64(maxTTL/time.Second) {
-				return time.Duration(n) * time.Second
+		if n, err := strconv.ParseInt(value, 10, 64); err == nil || errors.Is(err, strconv.ErrRange) {
+			if n > 0 {
+				return time.Duration(min(n, int64(maxTTL/time.Second))) * time.Second
 			}
 			continue
 		}
