@@ -67,8 +67,8 @@ func (o *output) Operations() []string { return []string{operationCreate} }
 // Invoke publishes one event or an array of events. A CloudEvent, an event in the Event Grid schema, and an array of
 // either kind stay unchanged. Any other JSON value becomes the data of a new CloudEvent.
 //
-// If the topic is overloaded or unavailable, Invoke waits and retries, within the limits of ctx and of the number of
-// attempts. It does not retry an attempt whose outcome is unknown, so it never publishes an event twice.
+// If the topic refuses the events for the moment, Invoke waits and retries, within the limits of ctx and of the number
+// of attempts. It does not retry an attempt whose outcome is unknown, so it never publishes an event twice.
 func (o *output) Invoke(ctx context.Context, r bindings.Request) (*bindings.Response, error) {
 	if !strings.EqualFold(r.Operation, operationCreate) {
 		return nil, fault.New(fault.Invalid, "eventgrid.Invoke",
@@ -119,7 +119,8 @@ func (o *output) once(ctx context.Context, body []byte, media string) (wait time
 	if response.StatusCode/100 == 2 {
 		return -1, nil
 	}
-	return patience(response), o.refused(response.StatusCode, said)
+	wait = patience(response)
+	return wait, o.refused(response.StatusCode, wait >= 0, said)
 }
 
 // broken returns the error of an attempt that got no answer. If there was a connection, the error is
@@ -144,12 +145,16 @@ func broken(ctx context.Context, err error, connected bool) error {
 }
 
 // patience returns the delay that a topic requests before the next attempt; 0 means the default delay. It returns a
-// negative value if a retry is useless, because the status is not 429 or 503.
+// negative value if a retry is useless or could publish the events twice. A topic has refused the events if the status
+// is 429, or 503 with the header Retry-After. A 503 without the header may come from a proxy that lost the answer.
 func patience(response *http.Response) time.Duration {
-	if s := response.StatusCode; s != http.StatusTooManyRequests && s != http.StatusServiceUnavailable {
+	after := response.Header.Get("Retry-After")
+	switch s := response.StatusCode; {
+	case s == http.StatusTooManyRequests:
+	case s == http.StatusServiceUnavailable && after != "":
+	default:
 		return -1
 	}
-	after := response.Header.Get("Retry-After")
 	if seconds, err := strconv.Atoi(after); err == nil && seconds >= 0 && seconds <= 3600 {
 		return time.Duration(seconds) * time.Second
 	}
@@ -159,8 +164,9 @@ func patience(response *http.Response) time.Duration {
 	return 0
 }
 
-// refused returns the error for an unsuccessful answer, with the topic's reason.
-func (o *output) refused(status int, said []byte) error {
+// refused returns the error for an unsuccessful answer, with the topic's reason. If retry is true, the topic has not
+// taken the events and allows a later attempt.
+func (o *output) refused(status int, retry bool, said []byte) error {
 	e := &fault.Error{Op: "eventgrid.Invoke", Msg: fmt.Sprintf("the topic answered %d", status)}
 	switch {
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
@@ -169,7 +175,7 @@ func (o *output) refused(status int, said []byte) error {
 		e.Code, e.Hint = fault.Overloaded, "publish less, or give the request more time"
 	case status == http.StatusRequestEntityTooLarge:
 		e.Code, e.Hint = fault.TooLarge, "publish fewer or smaller events at once"
-	case status == http.StatusServiceUnavailable:
+	case status == http.StatusServiceUnavailable && retry:
 		e.Code = fault.Unavailable
 	case status >= http.StatusInternalServerError:
 		e.Code, e.Hint = fault.Indeterminate, "the topic may have taken the events"

@@ -142,7 +142,8 @@ func TestInvoke_AnswersOfTopic(t *testing.T) {
 	for status, code := range map[int]fault.Code{
 		200: "", 201: "", 202: "", 204: "", 302: fault.Invalid, 400: fault.Invalid, 401: fault.Denied,
 		403: fault.Denied, 404: fault.Invalid,
-		413: fault.TooLarge, 500: fault.Indeterminate, 502: fault.Indeterminate, 504: fault.Indeterminate,
+		413: fault.TooLarge, 500: fault.Indeterminate, 502: fault.Indeterminate, 503: fault.Indeterminate,
+		504: fault.Indeterminate,
 	} {
 		f := newFake(t)
 		f.Refuse("topic", "POST", eventgridtest.Refusal{Status: status,
@@ -160,7 +161,8 @@ func TestInvoke_AnswersOfTopic(t *testing.T) {
 
 func TestInvoke_HonoursRetryAfter(t *testing.T) {
 	f := newFake(t)
-	f.Refuse("topic", "POST", eventgridtest.Refusal{Status: 429, RetryAfter: "1"}, eventgridtest.Refusal{Status: 503})
+	f.Refuse("topic", "POST", eventgridtest.Refusal{Status: 429, RetryAfter: "1"},
+		eventgridtest.Refusal{Status: 503, RetryAfter: "0"})
 	start := time.Now()
 	if err := create(t, f, event("1"), nil); err != nil {
 		t.Fatal(err)
