@@ -65,8 +65,8 @@ func (m *commands) logsCommand() *cobra.Command {
 	return c
 }
 
-// output returns the path of the newest output of an application, and a function that reports whether the application
-// still runs.
+// output returns the path of the output of the newest run of an application, and a function that reports whether the
+// application still runs.
 func (m *commands) output(c *cobra.Command, set *settings.Set, app string) (string, func() bool, error) {
 	config, err := m.Resolve(set, c.Flags(), nil)
 	if err != nil {
@@ -77,10 +77,7 @@ func (m *commands) output(c *cobra.Command, set *settings.Set, app string) (stri
 		return "", nil, err
 	}
 	found, missing := find(notes, app)
-	path := ""
-	for _, n := range found {
-		path = n.Run.Log
-	}
+	path := newestLog(found)
 	if missing != nil && config.Data.StateDir != "" {
 		for _, ended := range outputs(filepath.Dir(logPath(config.Data.StateDir, app, 0)), app) {
 			path, missing = ended, nil
@@ -95,6 +92,17 @@ func (m *commands) output(c *cobra.Command, set *settings.Set, app string) (stri
 			Hint: "start it with: quorate run --app-id " + command.Printable(app) + " -- COMMAND"}
 	}
 	return path, func() bool { return runs(config.Data.RuntimeDir, path) }, nil
+}
+
+// newestLog returns the path of the output of the newest run that has one, or "".
+func newestLog(notes []hostshare.Note) string {
+	path, started := "", time.Time{}
+	for _, n := range notes {
+		if n.Run.Log != "" && !n.Run.Started.Before(started) {
+			path, started = n.Run.Log, n.Run.Started
+		}
+	}
+	return path
 }
 
 // runs reports whether the process that writes to path runs.

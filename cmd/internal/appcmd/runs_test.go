@@ -33,6 +33,21 @@ func announced(t *testing.T, apps ...string) (runtimeDir string) {
 	return runtimeDir
 }
 
+func TestNewestLog_OfRunsInAnyOrder(t *testing.T) {
+	t.Parallel()
+	start := time.Now()
+	run := func(log string, after time.Duration) hostshare.Note {
+		return hostshare.Note{Run: &hostshare.Run{Log: log, Started: start.Add(after)}}
+	}
+	notes := []hostshare.Note{run("old", 0), run("new", 2), run("between", 1), run("", 3)}
+	if got := newestLog(notes); got != "new" {
+		t.Errorf("%q", got)
+	}
+	if got := newestLog(notes[3:]); got != "" {
+		t.Errorf("%q", got)
+	}
+}
+
 func TestFind_SuggestsOrLists(t *testing.T) {
 	t.Parallel()
 	notes, err := list(announced(t, "orders", "payments"))
