@@ -165,10 +165,11 @@ func (s shop) book(ctx context.Context, key string, change int, note string, r r
 		if err != nil {
 			return r, err
 		}
-		if r.Answer = booked; number+change < 0 {
-			r.Answer, change = "too little is left", 0
+		next := number + change
+		if r.Answer = booked; next < 0 {
+			r.Answer, next = "too little is left", number
 		}
-		saved, err := s.node.Save(ctx, demokit.If(key, etag, number+change), demokit.If(note, "", r))
+		saved, err := s.node.Save(ctx, demokit.If(key, etag, next), demokit.If(note, "", r))
 		if saved || err != nil {
 			return r, err
 		}
