@@ -64,10 +64,10 @@ func missed(ratio, goal float64) string {
 }
 
 // missedCost returns the text that marks a ratio of CPU times as below its goal. It returns "" if there is no goal,
-// if the ratio reaches the goal, or if the CPU time of Quorate is not known. The ratio is the CPU time per request
+// if the ratio reaches the goal, or if one of the CPU times is not known. The ratio is the CPU time per request
 // of the other system, divided by that of Quorate.
 func missedCost(quorate, other *figures, goal float64) string {
-	if goal == 0 || quorate.cpu == 0 || float64(other.cost())/float64(quorate.cost()) >= goal {
+	if goal == 0 || quorate.cpu == 0 || other.cpu == 0 || float64(other.cost())/float64(quorate.cost()) >= goal {
 		return ""
 	}
 	return ", CPU below the goal of " + strconv.FormatFloat(goal, 'g', -1, 64)

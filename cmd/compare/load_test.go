@@ -210,6 +210,9 @@ func TestGoals_MarkAValueAbove(t *testing.T) {
 	if got := missedCost(&quorate, &other, goal); got != "" {
 		t.Errorf("a ratio at its goal is marked: %q", got)
 	}
+	if got := missedCost(&quorate, &figures{count: 1}, goal); got != "" {
+		t.Errorf("a ratio to an unknown CPU time is marked: %q", got)
+	}
 	if exceeded(time.Hour, costGoals[callTable][call][64]) != "" || exceeded(megabytes(40), memoryGoal) != "" {
 		t.Error("a value without a goal, or at its goal, is marked")
 	}

@@ -110,8 +110,11 @@ func (a *counterApp) increment(ctx context.Context, t *history.Turn) (err error)
 		t.Result = written(failure(Request{}, reply.status, reply.body).Outcome)
 	}
 	a.remember(t)
-	if t.Result != history.Written {
-		return fmt.Errorf("the write is answered with %d %s %w", reply.status, reply.body, err)
+	switch {
+	case err != nil:
+		return fmt.Errorf("the write has no answer: %w", err)
+	case t.Result != history.Written:
+		return fmt.Errorf("the write is answered with %d %s", reply.status, reply.body)
 	}
 	return nil
 }

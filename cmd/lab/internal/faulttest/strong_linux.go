@@ -2,6 +2,7 @@ package faulttest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -119,6 +120,9 @@ func (l *StrongLoad) Verify(ctx context.Context) (*history.Keys, error) {
 // last reads the families with the numbers from first to end-1 once more, through all running nodes in turn.
 func (l *StrongLoad) last(ctx context.Context, first, end int) error {
 	nodes := l.cluster.Running()
+	if len(nodes) == 0 {
+		return errors.New("the last reads need a running node")
+	}
 	reader := &strongClient{load: l, id: -1, seen: map[string]Item{}}
 	for f := first; f < end; f++ {
 		err := Until(ctx, func() error {
