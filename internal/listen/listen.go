@@ -73,11 +73,14 @@ func Spare(ctx context.Context, n int) ([]int, error) {
 	var out []int
 	for _, i := range rand.Perm(endSpare - firstSpare) {
 		if len(out) == n {
-			return out, nil
+			break
 		}
 		if port := firstSpare + i; free(ctx, net.JoinHostPort("127.0.0.1", strconv.Itoa(port))) {
 			out = append(out, port)
 		}
+	}
+	if len(out) == n {
+		return out, nil
 	}
 	return nil, fault.New(fault.Unavailable, "listen.Spare",
 		fmt.Sprintf("127.0.0.1 has less than %d free ports between %d and %d", n, firstSpare, endSpare-1))
