@@ -159,7 +159,7 @@ func TestConfigValidate_NamesFlagValueAndFix(t *testing.T) {
 		`--metrics-port "3500" is refused (--http-port has`:   func(c *node.Config) { c.Metrics.Port = given(3500) },
 		`--app-port "3500" is refused (--http-port has`:       func(c *node.Config) { c.App.Port = 3500 },
 		`--app-protocol "tcp" is refused (give one of http, `: func(c *node.Config) { c.App.Protocol = "tcp" },
-		`--app-health-probe-timeout "6s" is refused (keep`: func(c *node.Config) {
+		`--app-health-probe-timeout "6s" is refused (give at most`: func(c *node.Config) {
 			c.App.Health.Timeout = 6 * time.Second
 		},
 		`--listen-address "node1" is refused (give an IP`: func(c *node.Config) {

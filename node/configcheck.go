@@ -104,7 +104,7 @@ func (a App) validate(p *problems, prefix string) {
 	p.positive(prefix+"health-probe-interval", a.Health.Interval)
 	p.positive(prefix+"health-probe-timeout", a.Health.Timeout)
 	p.check(a.Health.Timeout <= a.Health.Interval, prefix+"health-probe-timeout", a.Health.Timeout,
-		"keep it below "+prefix+"health-probe-interval")
+		"give at most "+prefix+"health-probe-interval")
 	p.between(prefix+"health-threshold", a.Health.Threshold, 1, 1000)
 }
 
