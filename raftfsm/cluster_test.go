@@ -483,6 +483,63 @@ func TestLostWrite_IsReportedToItsApplication(t *testing.T) {
 	whole("mine||k")
 }
 
+// A session learns of a lost write from its next eventual read, also if it has written under the next leader meanwhile.
+// With a token, it learns this at every node. Afterwards it still reads its later write.
+func TestLostWrite_IsReportedAfterAnotherWrite(t *testing.T) {
+	t.Parallel()
+	for name, withToken := range map[string]bool{"with a token": true, "without a token": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			registries := map[string]*prometheus.Registry{} // by node id
+			c := startCluster(t, 3, func(o *raftfsm.Options) {
+				registries[o.NodeID] = o.Registerer.(*prometheus.Registry)
+			})
+			reader, w := c.loseWrite("app||lost", func(s state.Store) { set(t, s, "app||k", "old", state.Strong) })
+			writer := c.leader(reader.Identity().Server)
+			set(t, writer.Store("", "s"), "app||other", "1", state.Strong)
+			c.heal()
+			token := ""
+			if withToken { // for the node of the reader, the write and the reads are of no application that it knows
+				token, reader, writer = w.Session, c.others(reader)[0], reader
+			} else {
+				writer = reader
+			}
+			again, err := writer.Store("", "s").Set(within(t, time.Minute), state.SetRequest{
+				Items: []state.Write{{Key: "app||k", Value: []byte("new")}}, Consistency: state.Eventual,
+				Session: token})
+			must(t, err)
+			token = again.Session
+			if !withToken {
+				token = ""
+			}
+			s := reader.Store("", "s")
+			read := func(key string) (state.Item, error) {
+				return s.Get(within(t, time.Minute), state.GetRequest{Key: key,
+					ReadOptions: state.ReadOptions{Session: token}})
+			}
+			eventually(t, func() error { // an answer before the replica has caught up is stale for another reason
+				got, err := read("app||lost")
+				if err == nil && got.Level != state.Stale {
+					t.Fatalf("read %q at level %s after the write was lost", got.Value, got.Level)
+				}
+				if err == nil && counter(t, registries[reader.Identity().Node], "quorate_store_stale_reads_total",
+					"reason", "lost_write") != 1 {
+					err = errors.New("the answer is stale for another reason")
+				}
+				if withToken && err == nil {
+					token = got.Session
+				}
+				return err
+			})
+			got, err := read("app||k")
+			must(t, err)
+			if string(got.Value) != "new" || got.Level != state.SessionLevel {
+				t.Errorf("the next read returned %q at %s", got.Value, got.Level)
+			}
+		})
+	}
+}
+
 // Only a leader knows that an entry is lost. A server that knows no leader and whose log is shorter must answer
 // with an error or stale data, and must not drop the position from the session.
 func TestLostWrite_IsNotReportedWithoutLeader(t *testing.T) {

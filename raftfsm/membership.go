@@ -152,7 +152,7 @@ func (m *membership) promise(candidate string) error {
 // Adopt returns nil. Adopt returns fault.Invalid if the node belongs to another cluster.
 func (h *Host) Adopt(cluster string, epoch uint64) error {
 	if h.node.startsEpoch(epoch) {
-		h.router.forgetOwnWrites() // their positions are in the log of an earlier epoch, which may be lost
+		h.router.forgetPositions() // they are in the log of an earlier epoch, which may be lost
 	}
 	return h.node.adopt(cluster, epoch)
 }

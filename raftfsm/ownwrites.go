@@ -1,6 +1,8 @@
 package raftfsm
 
 import (
+	"cmp"
+	"slices"
 	"strings"
 	"sync"
 
@@ -15,18 +17,56 @@ const maxOwn = 1024
 // application identifies an application: its keys are those of one store with one prefix.
 type application struct{ store, prefix string }
 
-// ownWrites records, for one group, the log position of the newest write of each application on this node. The next
-// eventual read of the application waits until the replica has applied this write. If the write was lost, that read
+// maxLeaders is the maximum number of positions in awaited. Each belongs to another leader.
+const maxLeaders = 16
+
+// awaited are positions that a read must wait for. No position of the list covers another. So the list has one
+// position, unless the leader has changed since the last read: an uncommitted write of the earlier leader may be lost
+// although the group has a position of a later leader with a greater index. The positions are never changed.
+type awaited []*session.Seen
+
+// with returns the list with the position at added, and without the positions that at replaces. It may change w. If
+// there are more than maxLeaders positions, it drops the one of the earliest leader: its loss is then not reported.
+func (w awaited) with(at *session.Seen) awaited {
+	if slices.ContainsFunc(w, func(s *session.Seen) bool { return s.Covers(*at) && !at.Replaces(*s) }) {
+		return w
+	}
+	w = append(slices.DeleteFunc(w, func(s *session.Seen) bool { return at.Replaces(*s) }), at)
+	if len(w) > maxLeaders {
+		first := slices.MinFunc(w, func(a, b *session.Seen) int { return cmp.Compare(a.Pos.Term, b.Pos.Term) })
+		w = w.without([]*session.Seen{first})
+	}
+	return w
+}
+
+// without returns the list without the positions in done. It may change w.
+func (w awaited) without(done []*session.Seen) awaited {
+	return slices.DeleteFunc(w, func(s *session.Seen) bool { return slices.Contains(done, s) })
+}
+
+// newest returns the position of the newest write that may be uncommitted, or the zero position. Of two leaders, the
+// later one has the writes of the earlier one that were not lost. Every read index covers the committed positions.
+func (w awaited) newest() (at session.Seen) {
+	for _, s := range w {
+		if !s.Committed && cmp.Or(cmp.Compare(at.Pos.Term, s.Pos.Term), cmp.Compare(at.Pos.Index, s.Pos.Index)) < 0 {
+			at = *s
+		}
+	}
+	return at
+}
+
+// ownWrites records, for one group, the log positions of the newest writes of each application on this node. The next
+// eventual read of the application waits until the replica has applied these writes. If a write was lost, that read
 // reports the loss.
 //
-// At most maxOwn applications have a position of their own. All others share the position rest. Invariant: a write is
-// at or below the position of its application, or at or below rest. This holds until a read has seen the write or
-// reported its loss.
+// At most maxOwn applications have positions of their own. All others share the positions rest. Invariant: a write is
+// covered by a position of its application or of rest. This holds until a read has seen the write or reported its
+// loss.
 type ownWrites struct {
 	mu sync.Mutex
-	by map[application]*session.Seen // guarded by mu; entries are replaced, never changed
-	// rest is the newest position of all applications without a position of their own; guarded by mu
-	rest *session.Seen
+	by map[application]awaited // guarded by mu
+	// rest are the newest positions of all applications without positions of their own; guarded by mu
+	rest awaited
 }
 
 // note records that an application has seen the position at.
@@ -35,68 +75,62 @@ func (o *ownWrites) note(app application, at session.Seen) {
 	defer o.mu.Unlock()
 	have, known := o.by[app]
 	switch {
-	case known && !have.Before(at):
-		return
 	case o.by == nil:
-		o.by = map[application]*session.Seen{}
+		o.by = map[application]awaited{}
 	case !known && len(o.by) >= maxOwn:
 		o.shareOne()
 	}
-	o.by[app] = &at
+	o.by[app] = have.with(&at)
 }
 
-// shareOne moves the position of one application to rest. The caller holds mu.
+// shareOne moves the positions of one application to rest. The caller holds mu.
 func (o *ownWrites) shareOne() {
-	for app, s := range o.by {
+	for app, own := range o.by {
 		delete(o.by, app)
-		o.share(s)
+		for _, s := range own {
+			o.rest = o.rest.with(s)
+		}
 		return
 	}
 }
 
-// share raises rest to s. The caller holds mu.
-func (o *ownWrites) share(s *session.Seen) {
-	if o.rest == nil || o.rest.Before(*s) {
-		o.rest = s
-	}
-}
-
-// shareAll raises rest to s, for a change that affects all applications. It drops the positions of applications that
-// are before s.
+// shareAll adds s to rest, for a change that affects all applications. It drops the positions of applications that s
+// covers.
 func (o *ownWrites) shareAll(s *session.Seen) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.share(s)
-	for app, have := range o.by {
-		if have.Before(*s) {
-			delete(o.by, app)
-		}
+	o.rest = o.rest.with(s)
+	for app := range o.by {
+		o.keep(app, slices.DeleteFunc(o.by[app], func(have *session.Seen) bool { return s.Covers(*have) }))
 	}
+}
+
+// keep sets the positions of an application. The caller holds mu.
+func (o *ownWrites) keep(app application, own awaited) {
+	if len(own) == 0 {
+		delete(o.by, app)
+		return
+	}
+	o.by[app] = own
 }
 
 // positions returns the positions that a read of q has to wait for.
 func (o *ownWrites) positions(q *query) (out []*session.Seen) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.rest != nil {
-		out = append(out, o.rest)
-	}
+	out = append(out, o.rest...)
 	if len(o.by) == 0 {
 		return out
 	}
 	if q.all() {
-		for app, s := range o.by {
+		for app, own := range o.by {
 			if app.store == q.store {
-				out = append(out, s)
+				out = append(out, own...)
 			}
 		}
 		return out
 	}
-	q.applications(func(app application) {
-		if s := o.by[app]; s != nil {
-			out = append(out, s)
-		}
-	})
+	q.applications(func(app application) { out = append(out, o.by[app]...) })
 	return out
 }
 
@@ -104,15 +138,11 @@ func (o *ownWrites) positions(q *query) (out []*session.Seen) {
 func (o *ownWrites) newest() (at session.Seen) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.rest != nil {
-		at = *o.rest
+	all := slices.Clone(o.rest)
+	for _, own := range o.by {
+		all = append(all, own...)
 	}
-	for _, s := range o.by {
-		if at.Before(*s) {
-			at = *s
-		}
-	}
-	return at
+	return all.newest()
 }
 
 // settle removes the positions in applied. The read q has waited until the replica had applied these positions (see
@@ -123,18 +153,8 @@ func (o *ownWrites) settle(q *query, applied []*session.Seen) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, s := range applied {
-		if o.rest == s {
-			o.rest = nil
-		}
-	}
-	drop := func(app application) {
-		for _, s := range applied {
-			if o.by[app] == s {
-				delete(o.by, app)
-			}
-		}
-	}
+	o.rest = o.rest.without(applied)
+	drop := func(app application) { o.keep(app, o.by[app].without(applied)) }
 	if !q.all() {
 		q.applications(drop)
 		return
@@ -144,16 +164,17 @@ func (o *ownWrites) settle(q *query, applied []*session.Seen) {
 	}
 }
 
-// settleElsewhere updates own after another server has answered the read q. awaited has the positions of own that the
+// settleElsewhere updates own after another server has answered the read q. done has the positions of own that the
 // read had to wait for, and got describes the answer. If the answer contains all writes up to these positions, or
-// reports that writes were lost, settleElsewhere removes these positions from own. If the answer is not stale, own
-// records the position of the answer. So a later read from another replica returns no older data.
-func settleElsewhere(own *ownWrites, q *query, awaited []*session.Seen, got given) {
-	shared := own.shares(awaited)
+// reports that writes were lost, settleElsewhere removes these positions from own. If the answer is not stale, or has
+// waited for all positions that were not lost, own records the position of the answer. So a later read from another
+// replica returns no older data.
+func settleElsewhere(own *ownWrites, q *query, done []*session.Seen, got given) {
+	shared := own.shares(done)
 	if got.ownDone {
-		own.settle(q, awaited)
+		own.settle(q, done)
 	}
-	if got.level != state.Stale {
+	if got.level != state.Stale || got.ownDone {
 		own.moveTo(q, got.at, shared)
 	}
 }
@@ -170,11 +191,11 @@ func (o *ownWrites) moveTo(q *query, at session.Seen, shared bool) {
 	}
 }
 
-// shares reports whether own, a result of positions, contains the shared position rest.
+// shares reports whether own, a result of positions, contains a shared position of rest.
 func (o *ownWrites) shares(own []*session.Seen) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.rest != nil && len(own) > 0 && own[0] == o.rest
+	return slices.ContainsFunc(o.rest, func(s *session.Seen) bool { return slices.Contains(own, s) })
 }
 
 // clear removes all positions.

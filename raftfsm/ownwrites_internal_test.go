@@ -2,6 +2,7 @@ package raftfsm
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/quorate/quorate/raftfsm/peercalls"
@@ -48,6 +49,61 @@ func TestOwnWrites_AreKeptPerApplication(t *testing.T) {
 	}
 	if o.settle(q, o.positions(q)); len(o.positions(q)) != 0 {
 		t.Error("a settled position is still waited for")
+	}
+}
+
+// An uncommitted write of an earlier leader may be lost, so no position of a later leader may replace it.
+func TestOwnWrites_KeepUncommittedWritesOfEarlierLeaders(t *testing.T) {
+	app, q := application{"s", "mine"}, get("s", "mine||k")
+	for name, c := range map[string]struct{ noted, want []session.Seen }{
+		"a later write of the same leader": {
+			[]session.Seen{at(0, 1, 10, false), at(0, 1, 12, false)}, []session.Seen{at(0, 1, 12, false)}},
+		"a write of a later leader": {
+			[]session.Seen{at(0, 1, 10, false), at(0, 2, 12, false), at(0, 2, 13, false)},
+			[]session.Seen{at(0, 1, 10, false), at(0, 2, 13, false)}},
+		"a shorter log of a later leader": {
+			[]session.Seen{at(0, 1, 20, false), at(0, 2, 12, false)},
+			[]session.Seen{at(0, 1, 20, false), at(0, 2, 12, false)}},
+		"a read from a later leader": {
+			[]session.Seen{at(0, 1, 10, false), at(0, 2, 12, true)},
+			[]session.Seen{at(0, 1, 10, false), at(0, 2, 12, true)}},
+		"a read that ends before the write": {
+			[]session.Seen{at(0, 2, 12, true), at(0, 1, 10, false)},
+			[]session.Seen{at(0, 2, 12, true), at(0, 1, 10, false)}},
+		"a read under the same leader": {
+			[]session.Seen{at(0, 1, 10, false), at(0, 1, 10, true)}, []session.Seen{at(0, 1, 10, true)}},
+		"a write after committed ones": {
+			[]session.Seen{at(0, 1, 10, true), at(0, 2, 12, false)}, []session.Seen{at(0, 2, 12, false)}},
+		"an older read": {
+			[]session.Seen{at(0, 2, 12, true), at(0, 2, 11, true)}, []session.Seen{at(0, 2, 12, true)}},
+	} {
+		var o, shared ownWrites
+		for _, s := range c.noted {
+			o.note(app, s)
+			shared.shareAll(&s)
+		}
+		for _, own := range [][]*session.Seen{o.positions(q), shared.positions(q)} {
+			var got []session.Seen
+			for _, s := range own {
+				got = append(got, *s)
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("%s: has to wait for %v, want %v", name, got, c.want)
+			}
+		}
+	}
+	var o ownWrites
+	for term := range uint64(3 * maxLeaders) {
+		o.note(app, at(0, term+1, 10*term+1, false))
+	}
+	if own := o.positions(q); len(own) != maxLeaders || own[maxLeaders-1].Pos.Term != 3*maxLeaders {
+		t.Errorf("%d positions, the last is %v", len(own), *own[len(own)-1])
+	}
+	if got := o.newest().Pos.Term; got != 3*maxLeaders {
+		t.Errorf("the newest write has term %d", got)
+	}
+	if o.settle(q, o.positions(q)); len(o.positions(q)) != 0 || len(o.by) != 0 {
+		t.Error("settled positions are still waited for")
 	}
 }
 

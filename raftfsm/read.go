@@ -49,8 +49,11 @@ func (r *router) read(ctx context.Context, gid uint32, opts *state.ReadOptions, 
 	q.strong = opts.Consistency == state.Strong
 	own := &r.group(gid).own
 	ask := asking{bound: opts.MaxStaleness, foreign: foreign, own: own.positions(q)}
-	if s, ok := sess.Of(gid); ok {
-		ask.session = &s
+	if seen := slices.Clone(sess.Of(gid)); len(seen) > 0 {
+		ask.session = &seen[len(seen)-1]
+		for i := range seen[:len(seen)-1] { // of earlier leaders
+			ask.own = append(ask.own, &seen[i])
+		}
 	}
 	got, err := r.replica.read(ctx, gid, ask, q)
 	if err != nil {
@@ -62,7 +65,9 @@ func (r *router) read(ctx context.Context, gid uint32, opts *state.ReadOptions, 
 	r.noteSeen(got.at)
 	if got.level != state.Stale || got.forgive {
 		token := opts.Session
-		if got.forgive || foreign { // the token has positions that no longer count
+		uncovered := func(e session.Seen) bool { return !got.at.Covers(e) }
+		// If the answer reflects the positions of the token, or they no longer count, at replaces all of them.
+		if got.forgive || foreign || got.ownDone && slices.ContainsFunc(sess.Of(gid), uncovered) {
 			sess, token = sess.Without(gid), ""
 		}
 		p.Session = r.tokens.After(token, sess, got.at, cluster)
@@ -74,7 +79,8 @@ func (r *router) read(ctx context.Context, gid uint32, opts *state.ReadOptions, 
 type asking struct {
 	bound   time.Duration // maximum age of an eventual read; 0 = none
 	session *session.Seen // what the session has seen of the group
-	// own are the newest writes of the application on the requesting node that the replica may not have applied
+	// own are the newest writes of the application on the requesting node that the replica may not have applied, and
+	// the other positions of the session
 	own     []*session.Seen
 	foreign bool // the session is of another cluster
 }
@@ -86,7 +92,7 @@ type given struct {
 	at      session.Seen  // position that the session has seen with this answer
 	reason  string        // why the answer is stale; empty = it is not
 	forgive bool          // a position of the session or of the node was lost; the answer reports that
-	ownDone bool          // the answer reflects the positions in asking.own, or reports their loss
+	ownDone bool          // the answer reflects asking.session and asking.own, or reports what was lost
 	served  string        // value of the label "served"
 }
 
@@ -184,11 +190,9 @@ type reading struct {
 // slow clock could then return the item again. To prevent this, strong first advances the time in the log.
 func (r *reading) strong(ctx context.Context) error {
 	// An eventual write of the session, or of this node, may be on the leader's disk and not committed yet.
-	var after session.Seen
-	for _, s := range append(r.own[:len(r.own):len(r.own)], r.session) {
-		if s != nil && after.Before(*s) {
-			after = *s
-		}
+	after := awaited(r.own).newest()
+	if r.session != nil {
+		after = awaited{&after, r.session}.newest()
 	}
 	for {
 		sent := time.Now()
@@ -265,9 +269,14 @@ func (r *reading) eventual(ctx context.Context) error {
 	}
 	if r.bound > 0 {
 		if r.out.age < 0 || r.out.age > r.bound {
-			err := r.strong(ctx)
+			if err := r.strong(ctx); err != nil {
+				return err
+			}
 			r.out.level = state.Bounded
-			return err
+			if reason == staleLost || reason == staleRestored { // no later read reports it
+				r.out.level, r.out.reason = state.Stale, reason
+			}
+			return nil
 		}
 		r.out.level = state.Bounded
 	}
@@ -280,9 +289,9 @@ func (r *reading) eventual(ctx context.Context) error {
 	return nil
 }
 
-// catchUp waits until the local replica has applied two positions: that of the session, and that of the application's
-// newest write on the requesting node. It returns "" on success. Otherwise it returns the reason, and the caller must
-// mark the answer as stale.
+// catchUp waits until the local replica has applied the positions of the session, and those of the application's newest
+// writes on the requesting node. It returns "" on success. Otherwise it returns the reason, and the caller must mark
+// the answer as stale.
 func (r *reading) catchUp(ctx context.Context) (reason string, err error) {
 	if r.foreign {
 		r.out.forgive = true
@@ -292,38 +301,38 @@ func (r *reading) catchUp(ctx context.Context) (reason string, err error) {
 		return staleBehind, nil
 	}
 	if r.session != nil {
-		if r.restored(*r.session) {
-			return staleRestored, nil
-		}
-		if reason, err := r.await(ctx, *r.session); reason != "" || err != nil {
+		if reason, err = r.reach(ctx, *r.session); reason == staleNoQuorum || err != nil {
 			return reason, err
 		}
-		if r.restored(*r.session) { // a restore came during the wait
-			return staleRestored, nil
-		}
 	}
-	return r.awaitOwn(ctx)
-}
-
-// awaitOwn waits for the writes of the application at the requesting node. The results mean the same as for catchUp.
-func (r *reading) awaitOwn(ctx context.Context) (reason string, err error) {
 	for _, s := range r.own {
-		if r.restored(*s) {
-			reason = staleRestored
+		if r.session != nil && *s == *r.session {
 			continue
 		}
-		why, err := r.await(ctx, *s)
+		why, err := r.reach(ctx, *s)
 		switch {
 		case err != nil:
 			return why, err
-		case why == staleLost, why == staleForeign:
-			reason = why
-		case why != "":
+		case why == staleNoQuorum:
+			r.out.forgive = false // a later read reports the losses, too
 			return why, nil
+		case why != "":
+			reason = why
 		}
 	}
-	r.out.ownDone = true // the answer reflects the writes, or reports their loss
+	r.out.ownDone = true
 	return reason, nil
+}
+
+// reach works like await, but returns staleRestored if a restore has replaced the data at s.
+func (r *reading) reach(ctx context.Context, s session.Seen) (reason string, err error) {
+	if r.restored(s) {
+		return staleRestored, nil
+	}
+	if reason, err = r.await(ctx, s); reason == "" && err == nil && r.restored(s) { // the restore came during the wait
+		return staleRestored, nil
+	}
+	return reason, err
 }
 
 // restored reports whether a restore has replaced the data at position s. If so, it sets a flag in the answer. The
@@ -341,7 +350,8 @@ func (r *reading) restored(s session.Seen) bool {
 // asks. The result is one of these:
 //
 //   - reason is "" and err is nil: the replica has applied s.
-//   - reason is staleLost: entries of another leader have replaced s.
+//   - reason is staleLost: entries of another leader have replaced s. The replica has then applied all positions that
+//     s covers and that were not lost, so the session need not keep them.
 //   - reason is staleForeign: s is committed according to the session, but this cluster has committed less.
 //   - reason is staleNoQuorum: sessionPatience has passed.
 //   - err is set: ctx has ended, or another failure.
@@ -359,7 +369,8 @@ func (r *reading) await(ctx context.Context, s session.Seen) (reason string, err
 		end()
 	}
 	held := r.holds(s)
-	if held == group.Unknown {
+	asked := held == group.Unknown
+	if asked {
 		var ri group.ReadIndex
 		if ri, held, err = r.readIndex(wait, s.Pos); err == nil && isInvented(s, ri) {
 			r.out.forgive = true
@@ -373,7 +384,14 @@ func (r *reading) await(ctx context.Context, s session.Seen) (reason string, err
 		err = r.group.WaitApplied(wait, s.Pos.Index)
 	}
 	// Entries of another leader may have replaced s during the wait.
-	if !s.Committed && (held == group.Lost || r.group.Holds(s.Pos) == group.Lost) {
+	lost := !s.Committed && (held == group.Lost || r.group.Holds(s.Pos) == group.Lost)
+	if lost && err == nil && !asked {
+		// The log reaches s, because it has another entry there. What is applied is final.
+		if err = r.group.WaitApplied(wait, s.Pos.Index); err == nil {
+			lost = r.group.Holds(s.Pos) != group.Held
+		}
+	}
+	if lost && err == nil {
 		r.server.metrics.lostEvents.Inc()
 		r.out.forgive = true
 		return staleLost, nil
@@ -415,8 +433,9 @@ func (r *reading) see(now uint64) (pending bool, err error) {
 		if (err == nil || fault.Is(err, fault.Unavailable)) && m != r.group.Machine() {
 			continue // the machine was replaced meanwhile by a received one
 		}
+		index := m.Visible() // before the term: an uncommitted entry of that term is then not lost below the index
 		r.out.at = session.Seen{Group: r.id, Committed: true,
-			Pos: raftlog.Position{Term: r.group.Term(), Index: m.Visible()}}
+			Pos: raftlog.Position{Term: r.group.Term(), Index: index}}
 		return pending, err
 	}
 }

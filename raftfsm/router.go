@@ -85,11 +85,14 @@ func (r *router) noteWrite(at session.Seen, ops []command.Op) {
 // for that position.
 func (r *router) noteRestore(at session.Seen) { r.group(at.Group).own.shareAll(&at) }
 
-// forgetOwnWrites forgets the writes of this node in every group.
-func (r *router) forgetOwnWrites() {
+// forgetPositions forgets the writes of this node, and all positions that it has seen, in every group.
+func (r *router) forgetPositions() {
 	if p := r.groups.Load(); p != nil {
 		for i := range *p {
-			(*p)[i].own.clear()
+			g := &(*p)[i]
+			g.own.clear()
+			g.seen.Store(0)
+			g.term.Store(0)
 		}
 	}
 }

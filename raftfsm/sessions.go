@@ -2,6 +2,7 @@ package raftfsm
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 
 	"github.com/quorate/quorate/internal/fault"
@@ -9,8 +10,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/session"
 )
 
-// MergeSessions returns a session token that contains, for each group, the newer of the positions in the tokens a
-// and b. An empty token contains no position. MergeSessions returns false if a token cannot be decoded or belongs to
+// MergeSessions returns a session token that contains the positions in the tokens a and b, without those that others
+// cover. An empty token contains no position. MergeSessions returns false if a token cannot be decoded or belongs to
 // another cluster.
 func (h *Host) MergeSessions(a, b string) (string, bool) {
 	return h.router.tokens.Merge(a, b, h.router.cluster())
@@ -26,8 +27,7 @@ func (h *Host) AnswerSession(token, requestToken, answerToken string) (string, b
 		request = nil
 	}
 	return h.router.tokens.MergeIf(token, answerToken, h.router.cluster(), func(n session.Seen) bool {
-		e, both := request.Of(n.Group)
-		return !both || e != n || h.router.knows(n)
+		return !slices.Contains(request, n) || h.router.knows(n)
 	})
 }
 
@@ -75,14 +75,13 @@ func (r *router) cluster() session.Cluster {
 	return session.Cluster{Tag: r.node.tag.Load(), Groups: r.replica.partitions()}
 }
 
-// noteSeen records that the position n exists.
+// noteSeen records that a leader or a replica has answered with the position n.
 func (r *router) noteSeen(n session.Seen) {
-	if !n.Committed {
-		return
-	}
 	g := r.group(n.Group)
-	raise(&g.seen, n.Pos.Index)
 	raise(&g.term, n.Pos.Term)
+	if n.Committed {
+		raise(&g.seen, n.Pos.Index)
+	}
 }
 
 // raise sets v to n, unless v is greater.

@@ -323,8 +323,11 @@ func (s *Store) write(ctx context.Context, w writing) (state.Written, error) {
 	if w.consistency != state.Strong && w.requestID == "" && unconditional(req.Ops) {
 		ack = group.Durable
 	}
-	seen, _ := sess.Of(p)
-	a, err := s.router.writeAfter(ctx, p, req, ack, seen.Pos.Term)
+	var term uint64
+	if seen := sess.Of(p); len(seen) > 0 {
+		term = seen[len(seen)-1].Pos.Term
+	}
+	a, err := s.router.writeAfter(ctx, p, req, ack, term)
 	if err != nil {
 		return state.Written{}, err
 	}

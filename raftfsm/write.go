@@ -73,7 +73,7 @@ func (r *router) send(ctx context.Context, gid uint32, req *command.Request, ack
 	for sure = true; ; {
 		a, err = r.replica.propose(ctx, gid, data, ack, values)
 		switch {
-		case err == nil && ack == group.Durable && a.Term < max(term, r.group(gid).term.Load()):
+		case err == nil && a.Result.Outcome == 0 && a.Term < max(term, r.group(gid).term.Load()):
 			sure, ack = false, group.Committed
 			continue
 		case err == nil:

@@ -44,14 +44,14 @@ func (t *Cache) own(token string, cluster Cluster) (Session, bool) {
 	return s, err == nil && !foreign
 }
 
-// Merge returns a token that contains the newer position of a and b for each group. It returns false if a or b is
-// invalid or belongs to another cluster.
+// Merge returns a token that contains the positions of a and b, without those that others cover. It returns false if a
+// or b is invalid or belongs to another cluster.
 func (t *Cache) Merge(a, b string, cluster Cluster) (string, bool) {
 	return t.MergeIf(a, b, cluster, func(Seen) bool { return true })
 }
 
 // MergeIf works like Merge, but uses a position of b only if accept returns true for it. It calls accept only for
-// positions that are newer than those of a.
+// positions that those of a do not cover.
 func (t *Cache) MergeIf(a, b string, cluster Cluster, accept func(Seen) bool) (string, bool) {
 	first, ok := t.own(a, cluster)
 	if !ok {

@@ -2,20 +2,26 @@
 // cluster and, for each group, the newest log position (term and index) that the application has seen. A read with a
 // token never returns data from before these positions, unless the answer is marked as stale.
 //
-// A token is base64url without padding. The content is version 1 (1 byte) and the cluster (8 bytes), followed by
-// three uvarints for each group in ascending order: its id, its term, and index<<1|committed.
+// If the leader of a group has changed, a token may have several positions of the group. An uncommitted write of the
+// earlier leader may be lost, although the application has seen a greater index of the later leader. The next eventual
+// read waits for both, or reports the loss, and leaves one position.
 //
-// Tokens are not signed, so a client can invent positions. Parse accepts at most one position for each group of the
-// cluster, and Cache.After never writes more. The caller must verify a position before other requests depend on it.
+// A token is base64url without padding. The content is version 1 (1 byte) and the cluster (8 bytes), followed by
+// three uvarints for each position: the id of the group, the term, and index<<1|committed. The positions are in
+// ascending order of group and term.
+//
+// Tokens are not signed, so a client can invent positions. Parse accepts at most maxLeaders positions for each group of
+// the cluster, and Cache.After never writes more. The caller must verify a position before other requests depend on it.
 //
 // The package owns the format of tokens. It has no goroutines.
 package session
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/binary"
 	"math"
-	"sort"
+	"slices"
 
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/raftlog"
@@ -23,9 +29,11 @@ import (
 
 const (
 	sessionVersion = 1
-	headerSize     = 1 + 8                          // bytes before the first position
-	maxSeen        = 3 + 2*binary.MaxVarintLen64    // bytes of a position
-	maxToken       = headerSize + MaxGroups*maxSeen // bytes of a token, before base64
+	headerSize     = 1 + 8                       // bytes before the first position
+	maxSeen        = 3 + 2*binary.MaxVarintLen64 // bytes of a position
+	maxLeaders     = 3                           // positions of a group, each under another leader
+	// maxToken is the maximum size of a token in bytes, before base64.
+	maxToken = headerSize + MaxGroups*maxLeaders*maxSeen
 )
 
 // MaxGroups is the maximum number of groups of a cluster.
@@ -53,7 +61,8 @@ type Seen struct {
 	Committed bool
 }
 
-// Session is a decoded token. A nil Session has no positions.
+// Session is a decoded token, in ascending order of group and term. No position of it covers another. A nil Session
+// has no positions.
 type Session []Seen
 
 // Parse decodes a token. The result foreign is true if the token belongs to another cluster, or names a group that the
@@ -79,12 +88,17 @@ func Parse(token string, cluster Cluster) (s Session, foreign bool, err error) {
 			}
 			v[i], b = x, b[n:]
 		}
-		if v[0] > math.MaxUint32 || (len(s) > 0 && uint32(v[0]) <= s[len(s)-1].Group) {
-			return nil, false, malformed("its groups are out of order")
+		if v[0] > math.MaxUint32 {
+			return nil, false, malformed("it has a group that no cluster has")
+		}
+		n := Seen{Group: uint32(v[0]), Pos: raftlog.Position{Term: v[1], Index: v[2] >> 1}, Committed: v[2]&1 == 1}
+		if len(s) > 0 && order(s[len(s)-1], n) >= 0 {
+			return nil, false, malformed("its positions are out of order")
 		}
 		foreign = foreign || !cluster.has(v[0])
-		s = append(s, Seen{Group: uint32(v[0]), Pos: raftlog.Position{Term: v[1], Index: v[2] >> 1},
-			Committed: v[2]&1 == 1})
+		if s = append(s, n); len(s.Of(n.Group)) > maxLeaders {
+			return nil, false, malformed("it has too many positions of a group")
+		}
 	}
 	if foreign {
 		return nil, true, nil
@@ -97,62 +111,65 @@ func malformed(why string) error {
 		Hint: "send the Quorate-Session header of an earlier answer unchanged, or none"}
 }
 
-// Of returns the log position that the session has seen in the group g. It returns false if the session has no
-// position of this group.
-func (s Session) Of(g uint32) (Seen, bool) {
-	for i := range s {
-		if s[i].Group == g {
-			return s[i], true
-		}
-	}
-	return Seen{}, false
+func order(a, b Seen) int {
+	return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Pos.Term, b.Pos.Term))
 }
 
-// Before reports whether position n should replace s. The position with the greater index is newer; the terms do not
-// matter. With equal indexes, n replaces s unless s is committed and n is not.
-func (s Seen) Before(n Seen) bool {
-	if n.Pos.Index == s.Pos.Index {
-		return n.Committed || !s.Committed
+// Of returns the positions that the session has seen in the group g, in ascending order of their terms. It returns a
+// part of s.
+func (s Session) Of(g uint32) Session {
+	from := slices.IndexFunc(s, func(e Seen) bool { return e.Group >= g })
+	if from < 0 {
+		return nil
 	}
-	return n.Pos.Index > s.Pos.Index
+	end := from
+	for end < len(s) && s[end].Group == g {
+		end++
+	}
+	return s[from:end:end]
 }
 
-// Holds reports whether the session already has n, or a position of the same group that n does not replace.
+// Covers reports whether a read that has waited for s need not wait for n, a position of the same group. Usually the
+// greater index covers the smaller one. But if s is of another leader than n, n may be lost unless it is committed.
+// If s itself was lost, the read reports the loss, and has waited for all entries up to its index that were not lost.
+func (s Seen) Covers(n Seen) bool {
+	return s.Pos.Index >= n.Pos.Index && (n.Committed || s.Pos.Term == n.Pos.Term)
+}
+
+// Replaces reports whether a session with the position s needs n instead. If neither replaces the other and s does not
+// cover n, the session needs both.
+func (n Seen) Replaces(s Seen) bool { return n.Covers(s) && !(s.Committed && s.Covers(n)) }
+
+// Holds reports whether the session already has n, or a position that covers n.
 func (s Session) Holds(n Seen) bool {
-	e, ok := s.Of(n.Group)
-	return ok && (e == n || !e.Before(n))
+	return slices.ContainsFunc(s.Of(n.Group), func(e Seen) bool { return e == n || e.Covers(n) && !n.Replaces(e) })
 }
 
-// With returns a copy of the session with the position n added. If the session has a position of the same group, With
-// keeps the one that Seen.Before prefers. The receiver is not changed.
+// With returns the session with the position n added, and without the positions that n replaces. If the group then has
+// more than maxLeaders positions, With drops the one of the earliest leader: its loss is not reported. The receiver is
+// not changed.
 func (s Session) With(n Seen) Session {
+	if s.Holds(n) {
+		return s
+	}
 	out := make(Session, 0, len(s)+1)
-	placed := false
 	for _, e := range s {
-		if e.Group == n.Group {
-			placed = true
-			if e.Before(n) {
-				e = n
-			}
-		}
-		out = append(out, e)
-	}
-	if !placed {
-		out = append(out, n)
-		sort.Slice(out, func(i, j int) bool { return out[i].Group < out[j].Group })
-	}
-	return out
-}
-
-// Without returns the session without its position of the group g.
-func (s Session) Without(g uint32) Session {
-	out := make(Session, 0, len(s))
-	for _, e := range s {
-		if e.Group != g {
+		if e.Group != n.Group || !n.Replaces(e) {
 			out = append(out, e)
 		}
 	}
+	at, _ := slices.BinarySearchFunc(out, n, order)
+	out = slices.Insert(out, at, n)
+	if len(out.Of(n.Group)) > maxLeaders {
+		first := slices.IndexFunc(out, func(e Seen) bool { return e.Group == n.Group })
+		out = slices.Delete(out, first, first+1)
+	}
 	return out
+}
+
+// Without returns the session without its positions of the group g.
+func (s Session) Without(g uint32) Session {
+	return slices.DeleteFunc(slices.Clone(s), func(e Seen) bool { return e.Group == g })
 }
 
 // Token encodes the session for the cluster with this tag.

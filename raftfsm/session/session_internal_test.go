@@ -18,27 +18,46 @@ func TestSession_KeepsNewestPositions(t *testing.T) {
 	for name, c := range map[string]struct {
 		have Session
 		next Seen
-		want Seen
+		want Session
 	}{
-		"first":   {nil, at(0, 1, 5, true), at(0, 1, 5, true)},
-		"further": {Session{at(0, 1, 5, true)}, at(0, 1, 9, true), at(0, 1, 9, true)},
-		"behind":  {Session{at(0, 1, 9, true)}, at(0, 1, 5, true), at(0, 1, 9, true)},
+		"first":   {nil, at(0, 1, 5, true), Session{at(0, 1, 5, true)}},
+		"further": {Session{at(0, 1, 5, true)}, at(0, 1, 9, true), Session{at(0, 1, 9, true)}},
+		"behind":  {Session{at(0, 1, 9, true)}, at(0, 1, 5, true), Session{at(0, 1, 9, true)}},
 		"a later term that is behind": {Session{at(0, 4, 150, true)}, at(0, 5, 90, true),
-			at(0, 4, 150, true)},
+			Session{at(0, 4, 150, true)}},
 		"an eventual write": {Session{at(0, 1, 5, true)}, at(0, 1, 9, false),
-			at(0, 1, 9, false)},
-		"the eventual write was committed": {Session{at(0, 1, 9, false)}, at(0, 1, 9, true), at(0, 1, 9, true)},
+			Session{at(0, 1, 9, false)}},
+		"the eventual write was committed": {Session{at(0, 1, 9, false)}, at(0, 1, 9, true),
+			Session{at(0, 1, 9, true)}},
 		"a read below an eventual write": {Session{at(0, 1, 9, false)}, at(0, 1, 7, true),
-			at(0, 1, 9, false)},
+			Session{at(0, 1, 9, false)}},
 		"a read above an eventual write": {Session{at(0, 1, 9, false)}, at(0, 1, 12, true),
-			at(0, 1, 12, true)},
+			Session{at(0, 1, 12, true)}},
+		"committed is not undone by its equal": {Session{at(0, 1, 9, true)}, at(0, 1, 9, false),
+			Session{at(0, 1, 9, true)}},
 		"another leader's write in the same place": {Session{at(0, 1, 9, false)}, at(0, 2, 9, false),
-			at(0, 2, 9, false)},
-		"committed is not undone by its equal": {Session{at(0, 1, 9, true)}, at(0, 1, 9, false), at(0, 1, 9, true)},
+			Session{at(0, 1, 9, false), at(0, 2, 9, false)}},
+		"another leader's write": {Session{at(0, 1, 9, false)}, at(0, 2, 12, false),
+			Session{at(0, 1, 9, false), at(0, 2, 12, false)}},
+		"another leader's shorter log": {Session{at(0, 1, 20, false)}, at(0, 2, 12, false),
+			Session{at(0, 1, 20, false), at(0, 2, 12, false)}},
+		"a read from another leader": {Session{at(0, 1, 9, false), at(1, 1, 5, true)}, at(0, 2, 12, true),
+			Session{at(0, 1, 9, false), at(0, 2, 12, true), at(1, 1, 5, true)}},
+		"an earlier leader's write": {Session{at(0, 2, 12, true)}, at(0, 1, 9, false),
+			Session{at(0, 1, 9, false), at(0, 2, 12, true)}},
+		"a fourth leader": {Session{at(0, 1, 9, false), at(0, 2, 12, false), at(0, 3, 14, false), at(1, 1, 1, true)},
+			at(0, 4, 16, false),
+			Session{at(0, 2, 12, false), at(0, 3, 14, false), at(0, 4, 16, false), at(1, 1, 1, true)}},
 	} {
-		got, ok := c.have.With(c.next).Of(0)
-		if !ok || got != c.want {
+		got := c.have.With(c.next)
+		if !cmp.Equal(got, c.want) || !got.Holds(c.next) {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
+		}
+		if again := got.With(c.next); !cmp.Equal(again, got) {
+			t.Errorf("%s: %+v becomes %+v", name, got, again)
+		}
+		if rest := got.Without(0); len(rest.Of(0)) > 0 || !cmp.Equal(rest.Of(1), got.Of(1)) {
+			t.Errorf("%s: without the group: %+v", name, rest)
 		}
 	}
 }
@@ -47,7 +66,7 @@ func TestSession_KeepsNewestPositions(t *testing.T) {
 var here = Cluster{Tag: 7, Groups: MaxGroups} //nolint:gochecknoglobals // constant
 
 func TestToken_RoundTrips(t *testing.T) {
-	in := Session{at(0, 1, 2, true), at(3, 1<<40, 1<<60, false), at(255, 0, 0, true)}
+	in := Session{at(0, 1, 2, true), at(3, 7, 9, false), at(3, 1<<40, 1<<60, false), at(255, 0, 0, true)}
 	out, foreign, err := Parse(in.Token(7), here)
 	if err != nil || foreign {
 		t.Fatalf("foreign %v, %v", foreign, err)
@@ -113,7 +132,9 @@ func TestToken_IsReusedIfUnchanged(t *testing.T) {
 func TestParse_BoundIsThatOfWriter(t *testing.T) {
 	var all Session
 	for g := range uint32(MaxGroups) {
-		all = append(all, at(g, math.MaxUint64, math.MaxUint64>>1, true))
+		for leader := range uint64(maxLeaders) {
+			all = append(all, at(g, math.MaxUint64-maxLeaders+leader, math.MaxUint64>>1, false))
+		}
 	}
 	got, foreign, err := Parse(all.Token(7), here)
 	if err != nil || foreign || !cmp.Equal(got, all) {
@@ -121,6 +142,20 @@ func TestParse_BoundIsThatOfWriter(t *testing.T) {
 	}
 	if _, _, err := Parse(all.Token(7)+strings.Repeat("A", 1<<10), here); err == nil {
 		t.Error("a longer token was read")
+	}
+}
+
+func TestParse_RefusesPositionsThatNoSessionHas(t *testing.T) {
+	for name, s := range map[string]Session{
+		"groups in descending order": {at(1, 1, 5, true), at(0, 1, 5, true)},
+		"a position twice":           {at(0, 1, 5, true), at(0, 1, 5, true)},
+		"terms in descending order":  {at(0, 2, 5, false), at(0, 1, 9, false)},
+		"too many of a group": {at(0, 1, 5, false), at(0, 2, 6, false), at(0, 3, 7, false),
+			at(0, 4, 8, false)},
+	} {
+		if got, _, err := Parse(s.Token(7), here); err == nil {
+			t.Errorf("%s: %+v", name, got)
+		}
 	}
 }
 
