@@ -14,8 +14,8 @@ import (
 	"github.com/quorate/quorate/internal/child"
 )
 
-// Sessions has clients that check the session guarantees. Each client writes growing numbers to its own key. With
-// eventual consistency, it reads its own key and those of other clients. Each response must contain everything that
+// Sessions has clients that check the session guarantees. Each client writes growing numbers to its own keys. With
+// eventual consistency, it reads its own keys and those of other clients. Each response must contain everything that
 // its session has written and read, unless it is marked stale. Half of the clients move between nodes and send a
 // session token. The others stay on one node, send no token, and share the session of their application.
 type Sessions struct {
@@ -25,8 +25,8 @@ type Sessions struct {
 	wg      sync.WaitGroup
 
 	mu sync.Mutex
-	// open has, by client, the numbers whose write has an unknown outcome and may still be applied. mu guards it and
-	// the fields below.
+	// open has, by key, the numbers whose write has an unknown outcome and may still be applied. mu guards it and the
+	// fields below.
 	open  map[int]map[int]bool
 	bad   []string
 	marks []span    // responses marked stale
@@ -35,6 +35,10 @@ type Sessions struct {
 	stale int
 	lost  int // stale responses that informed a session of a possibly lost write
 }
+
+// ownKeys is the number of keys of a client. With more than one, a client writes after a write that was lost, and
+// then reads the key of the lost write. Client i has the keys from ownKeys*i.
+const ownKeys = 2
 
 // span is the time of a call at a node.
 type span struct {
@@ -54,8 +58,10 @@ type suspect struct {
 func StartSessions(c *Cluster, seed uint64, clients int) *Sessions {
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &Sessions{cluster: c, clients: clients, stop: cancel, open: map[int]map[int]bool{}}
+	for key := range clients * ownKeys {
+		s.open[key] = map[int]bool{}
+	}
 	for id := range clients {
-		s.open[id] = map[int]bool{}
 		rnd := rand.New(rand.NewPCG(seed, uint64(id)+2000)) //nolint:gosec // chance, not a secret
 		one := &sessionClient{all: s, id: id, rnd: rnd, seen: map[int]int{}}
 		if nodes := c.Running(); id%2 == 1 {
@@ -113,12 +119,17 @@ type sessionClient struct {
 	life  *child.Process
 	token string
 
-	n       int         // last number that was sent
-	durable int         // greatest own number that cannot be lost, because it was acknowledged as strong
-	since   time.Time   // when the newest acknowledged number was sent
-	written int         // greatest own acknowledged number since the last response marked stale
-	seen    map[int]int // by client, the greatest number in a response not marked stale
-	trace   []string    // the latest calls
+	own   [ownKeys]ownKey
+	seen  map[int]int // by key, the greatest number in a response not marked stale
+	trace []string    // the latest calls
+}
+
+// ownKey is what a client knows about one of its keys.
+type ownKey struct {
+	n       int       // last number that was sent
+	durable int       // greatest number that cannot be lost, because it was acknowledged as strong
+	since   time.Time // when the newest acknowledged number was sent
+	written int       // greatest acknowledged number since the last response marked stale
 }
 
 // traced is the number of calls that a violation lists.
@@ -148,7 +159,8 @@ func (c *sessionClient) one(ctx context.Context) {
 	}
 	if life := n.current(); c.home != nil && life != c.life {
 		// Without a token, a session lasts as long as the node's process.
-		c.life, c.written = life, c.durable
+		c.life = life
+		c.expectLoss()
 	}
 	var a Answer
 	switch c.rnd.IntN(6) {
@@ -157,9 +169,9 @@ func (c *sessionClient) one(ctx context.Context) {
 	case 1, 2:
 		a = c.write(ctx, n, Eventual)
 	case 3, 4:
-		a = c.read(ctx, n, c.id)
+		a = c.read(ctx, n, c.id*ownKeys+c.rnd.IntN(ownKeys))
 	default:
-		a = c.read(ctx, n, c.rnd.IntN(c.all.clients))
+		a = c.read(ctx, n, c.rnd.IntN(c.all.clients*ownKeys))
 	}
 	if a.Outcome != Done {
 		pause(ctx, 10*time.Millisecond)
@@ -184,31 +196,40 @@ func (c *sessionClient) do(ctx context.Context, n *Node, r Request) Answer {
 	return a
 }
 
-func sessionKey(client int) string { return "s" + strconv.Itoa(client) }
+func sessionKey(key int) string { return "s" + strconv.Itoa(key) }
+
+// expectLoss records that acknowledged eventual writes of the session may be lost.
+func (c *sessionClient) expectLoss() {
+	for i := range c.own {
+		c.own[i].written = c.own[i].durable
+	}
+}
 
 func (c *sessionClient) write(ctx context.Context, n *Node, level Level) Answer {
-	c.n++
+	i := c.rnd.IntN(ownKeys)
+	own, key := &c.own[i], c.id*ownKeys+i
+	own.n++
 	begin := time.Now()
-	a := c.do(ctx, n, Set(sessionKey(c.id), strconv.Itoa(c.n), level))
+	a := c.do(ctx, n, Set(sessionKey(key), strconv.Itoa(own.n), level))
 	if a.Outcome == Unknown {
 		c.all.mu.Lock()
-		c.all.open[c.id][c.n] = true
+		c.all.open[key][own.n] = true
 		c.all.mu.Unlock()
 	}
 	if a.Outcome != Done {
 		return a
 	}
-	c.written, c.since = c.n, begin
+	own.written, own.since = own.n, begin
 	if level == Strong {
-		c.durable = c.n
+		own.durable = own.n
 	}
 	return a
 }
 
 // read reads a number and checks it against what the session knows.
-func (c *sessionClient) read(ctx context.Context, n *Node, of int) Answer {
+func (c *sessionClient) read(ctx context.Context, n *Node, key int) Answer {
 	life, begin := n.current(), time.Now()
-	a := c.do(ctx, n, Get(sessionKey(of), Eventual))
+	a := c.do(ctx, n, Get(sessionKey(key), Eventual))
 	if a.Outcome != Done {
 		return a
 	}
@@ -216,34 +237,35 @@ func (c *sessionClient) read(ctx context.Context, n *Node, of int) Answer {
 		return a // the node was restarted, which starts a new session
 	}
 	got, _ := strconv.Atoi(a.Items[0].Value) // 0 if absent
-	sure, floor := c.seen[of], c.seen[of]
-	if of == c.id {
-		sure, floor = max(sure, c.durable), max(floor, c.written)
+	var own ownKey
+	if key/ownKeys == c.id {
+		own = c.own[key%ownKeys]
 	}
+	sure, floor := max(c.seen[key], own.durable), max(c.seen[key], own.written)
 	c.all.mu.Lock()
 	defer c.all.mu.Unlock()
 	c.all.reads++
 	if a.Stale() {
 		c.all.stale++
-		if c.written > c.durable {
+		if slices.ContainsFunc(c.own[:], func(o ownKey) bool { return o.written > o.durable }) {
 			c.all.lost++
 		}
 		c.all.marks = append(c.all.marks, span{n, begin, time.Now()})
-		c.written = c.durable
+		c.expectLoss()
 		return a
 	}
-	if got < floor && !c.all.open[of][got] {
-		text := fmt.Sprintf("client %d (%s) read %d of client %d at %s at %s, level %q, after it had seen %d; "+
+	if got < floor && !c.all.open[key][got] {
+		text := fmt.Sprintf("client %d (%s) read %d of key %s at %s at %s, level %q, after it had seen %d; "+
 			"written %d, durable %d; its calls:\n%s",
-			c.id, c.kind(), got, of, n.Name, time.Now().Format(time.RFC3339Nano), a.Level, c.seen[of], c.written,
-			c.durable, strings.Join(c.trace, "\n"))
+			c.id, c.kind(), got, sessionKey(key), n.Name, time.Now().Format(time.RFC3339Nano), a.Level, c.seen[key],
+			own.written, own.durable, strings.Join(c.trace, "\n"))
 		if c.home != nil && got >= sure {
-			c.all.loose = append(c.all.loose, suspect{span{n, c.since, time.Now()}, text})
+			c.all.loose = append(c.all.loose, suspect{span{n, own.since, time.Now()}, text})
 		} else {
 			c.all.bad = append(c.all.bad, text)
 		}
 	}
-	c.seen[of] = max(c.seen[of], got)
+	c.seen[key] = max(c.seen[key], got)
 	return a
 }
 
