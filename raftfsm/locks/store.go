@@ -113,7 +113,7 @@ func (l *Store) TryLock(ctx context.Context, c lock.Claim) (lock.Grant, error) {
 	if c.Wait <= 0 {
 		return lock.Grant{}, nil
 	}
-	g, err := p.await(ctx, claim, c.Wait)
+	g, err := p.await(ctx, claim, c.Wait, c.RequestID != "")
 	if err == nil && g.Granted && c.RequestID != "" {
 		return p.granted(ctx, g.Token) // an earlier request with the same id may have acquired the lock
 	}
@@ -132,8 +132,10 @@ func (p *place) granted(ctx context.Context, token uint64) (lock.Grant, error) {
 	return lock.Grant{Granted: true, Token: token, Expiry: left}, nil
 }
 
-// await waits for a lock that has another owner, at most for the given patience.
-func (p *place) await(ctx context.Context, c Claim, patience time.Duration) (lock.Grant, error) {
+// await waits for a lock that has another owner, at most for the given patience. The parameter repeatable is true if
+// the client can repeat the call with the same request. A repetition may then get the lock while await still runs. So
+// await returns fault.Indeterminate for a lock that it finds at the end of the wait, and does not release it.
+func (p *place) await(ctx context.Context, c Claim, patience time.Duration, repeatable bool) (lock.Grant, error) {
 	waiting, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	token, _, err := p.ask(waiting, &call{what: callWait, claim: c})
@@ -146,7 +148,13 @@ func (p *place) await(ctx context.Context, c Claim, patience time.Duration) (loc
 	// The waiting time has passed. The lock may have been granted at the last moment. The leader may be about to
 	// release it, so the caller must not use it. A new leader does not know that it must release it.
 	now, found, err := p.current(ctx)
-	if err == nil && found && now.Request == c.Request && now.Owner == c.Owner {
+	switch {
+	case err != nil || !found || now.Request != c.Request || now.Owner != c.Owner:
+	case repeatable:
+		err = &fault.Error{Code: fault.Indeterminate, Op: "raftfsm.TryLock",
+			Msg:  "the lock may have been granted at the end of the wait",
+			Hint: "repeat the call with the same Quorate-Request-Id"}
+	default:
 		_, _, err = p.ask(ctx, &call{what: callRelease, token: now.Token})
 	}
 	return lock.Grant{}, err

@@ -85,6 +85,49 @@ func TestTryLock_GrantAtTheEndOfTheWaitIsReleased(t *testing.T) {
 	})
 }
 
+// cut is the access of a node that loses the leader while a call waits.
+type cut struct {
+	access
+	meanwhile func() // runs after the time-out of the call, before the node reads the lock
+}
+
+func (a cut) Ask(ctx context.Context, gid uint32, method string, body []byte) ([]byte, bool, error) {
+	if method != locks.MethodWait {
+		return a.access.Ask(ctx, gid, method, body)
+	}
+	<-ctx.Done()
+	a.meanwhile()
+	return nil, false, ctx.Err()
+}
+
+func TestTryLock_EndOfAWaitDoesNotReleaseTheLockOfTheRepeatedCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		s := locks.NewStore(access{w: w}, "s", "c", false)
+		key := lock.Key{Prefix: "app", Resource: "r"}
+		first, err := s.TryLock(t.Context(), lock.Claim{Key: key, Owner: "first", Expiry: hour})
+		testutil.Must(t, err)
+		claim := lock.Claim{Key: key, Owner: "second", RequestID: "id", Expiry: hour, Wait: 2 * time.Second}
+		var repeated lock.Grant
+		lost := cut{access{w: w}, func() {
+			_, err := w.keeper.Release(t.Context(), locks.RecordName("s", "c", key), first.Token)
+			testutil.Must(t, err)
+			synctest.Wait()
+			repeated, err = s.TryLock(t.Context(), claim)
+			testutil.Must(t, err)
+		}}
+		got, err := locks.NewStore(lost, "s", "c", false).TryLock(t.Context(), claim)
+		if !fault.Is(err, fault.Indeterminate) || got.Granted {
+			t.Errorf("the first call: %+v, %v", got, err)
+		}
+		now, err := s.Look(t.Context(), key)
+		testutil.Must(t, err)
+		if !repeated.Granted || !now.Granted || now.Token != repeated.Token {
+			t.Errorf("the repeated call has got %+v, but the lock is %+v", repeated, now)
+		}
+	})
+}
+
 // repeating is the access of a node that makes each call to the leader twice, because the first answer is lost.
 type repeating struct {
 	access
