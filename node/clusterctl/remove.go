@@ -109,16 +109,18 @@ func (ctl *Controller) remove(ctx context.Context, server string) (schema.Remove
 }
 
 // unfinished returns the error of a removal that the leaders of some groups have begun before err. They complete the
-// removal, so the error must not say that nothing was done.
+// removal, so the error must not say that nothing was done. fault.Conflict stays, because the answer of the group is
+// final, but its text also names the removal that has begun.
 func unfinished(err error, begun int) error {
-	switch fault.CodeOf(err) {
-	case fault.Unavailable, fault.NotLeader, fault.Timeout:
-		if begun > 0 {
-			return &fault.Error{Code: fault.Indeterminate, Op: opRemove, Err: err,
-				Msg: fmt.Sprintf("the removal has begun in %d groups and continues there", begun)}
-		}
+	if begun == 0 {
+		return err
 	}
-	return err
+	e := &fault.Error{Code: fault.Indeterminate, Op: opRemove, Key: fault.KeyOf(err), Err: err,
+		Msg: fmt.Sprintf("the removal has begun in %d of the groups and continues there", begun)}
+	if fault.Is(err, fault.Conflict) {
+		e.Code = fault.Conflict
+	}
+	return e
 }
 
 // askRemove sends c to the leader of the group, which may be this node. If leadership changes or the leader is

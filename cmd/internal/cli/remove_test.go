@@ -93,6 +93,42 @@ func TestRemove_OfANodeThatCrashes(t *testing.T) {
 		"--data-dir", c.home)
 }
 
+// TestRemove_FailsAfterALostAnswer checks that the failure of a repeated request does not hide that an earlier request
+// may have begun the removal.
+func TestRemove_FailsAfterALostAnswer(t *testing.T) {
+	c := newConsole(t)
+	l, err := net.Listen("unix", filepath.Join(c.home, "admin.sock"))
+	must(t, err)
+	var requests atomic.Int32
+	var second atomic.Pointer[fault.Error]
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if requests.Add(1) == 1 {
+			panic(http.ErrAbortHandler) // closes the connection
+		}
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = w.Write(fault.Marshal(second.Load()))
+	}))
+	_ = server.Listener.Close()
+	server.Listener = l
+	server.Start()
+	defer server.Close()
+	for _, code := range []fault.Code{fault.Timeout, fault.Overloaded} {
+		second.Store(fault.New(code, "test.Remove", "group 0 does not answer"))
+		for wait := 100 * time.Millisecond; ; wait *= 2 {
+			requests.Store(0)
+			got := c.run("remove", "n2.0123456789abcdef", "--wait", wait.String(), "--data-dir", c.home)
+			if requests.Load() < 2 {
+				continue // the first request took too long
+			}
+			const want = "ended before its answer; the change may have been made"
+			if got.code != 1 || !strings.Contains(got.stderr, want) {
+				t.Errorf("%s: %+v", code, got)
+			}
+			break
+		}
+	}
+}
+
 // TestRemove_LosesTheLeaderAfterItHasBegun checks that a removal which the node has accepted is not reported as
 // unavailable, because it may be completed without the command.
 func TestRemove_LosesTheLeaderAfterItHasBegun(t *testing.T) {

@@ -104,7 +104,7 @@ func (m *commands) untilRemoved(ctx context.Context, a *command.AdminClient, pat
 			}
 			return r, err
 		case err != nil && (!passes(err, r.ServerID != "") || time.Now().After(deadline)):
-			switch lost := fault.Is(err, fault.Unavailable) || fault.Is(err, fault.NotLeader); {
+			switch lost := notDone(err); {
 			case lost && unanswered != nil:
 				err = unanswered
 			case lost && r.ServerID != "": // the node accepted an earlier request
@@ -144,6 +144,16 @@ func passes(err error, begun bool) bool {
 		return true
 	case fault.Unavailable, fault.NotLeader:
 		return begun
+	}
+	return false
+}
+
+// notDone reports whether err says that its own request did nothing. Such an error tells nothing about an earlier
+// request.
+func notDone(err error) bool {
+	switch fault.CodeOf(err) {
+	case fault.Unavailable, fault.NotLeader, fault.Timeout, fault.Overloaded, fault.FormatBlocked:
+		return true
 	}
 	return false
 }
