@@ -214,7 +214,8 @@ func (c *channel) first(ctx context.Context, sub *subscriber, initial bool) erro
 	return nil
 }
 
-// present returns the keys of a subscription that existed when the subscription last read them.
+// present returns the keys of a subscription that existed when the subscription last read them. After Close, they stay
+// as the subscription has delivered them.
 func (c *channel) present(sub *subscriber) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -448,6 +449,9 @@ func (c *channel) readOnce(ctx context.Context, subs []*subscriber, keys []strin
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if err := ctx.Err(); err != nil { // Close has ended the queues, so present must not contain what they would drop
+		return err
+	}
 	for _, sub := range subs {
 		sub.compare(present, keys, len(keys) == 0)
 	}

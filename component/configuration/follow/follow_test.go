@@ -375,6 +375,27 @@ func TestHub_ReadOfAnotherSubscriptionDelaysNeitherPresentNorClose(t *testing.T)
 	})
 }
 
+// A component is replaced while its hub has read that an item was deleted. The subscription cannot deliver this any
+// more, so the item must stay in its list. The reader of the subscription then learns of the deletion by comparison.
+func TestHub_CloseDuringAReadKeepsUndeliveredDeletions(t *testing.T) {
+	in(t, plain, func(b *bed) {
+		held := b.hold()
+		b.set("a", "")
+		b.reports.Changed("a")
+		synctest.Wait() // the hub has read that there is no item a
+		go b.hub.Close()
+		synctest.Wait()
+		<-held
+		synctest.Wait()
+		if items, err := b.sub.Next(b.t.Context()); !fault.Is(err, fault.Unavailable) {
+			b.t.Errorf("Next: %v, %v", items, err)
+		}
+		if got := slices.Sorted(slices.Values(b.sub.Present())); !slices.Equal(got, []string{"a", "b"}) {
+			b.t.Errorf("present are %v", got)
+		}
+	})
+}
+
 // The hub stops listening to a channel after its last subscription, and listens again for the next subscription.
 func TestHub_ListensWhileThereAreSubscriptions(t *testing.T) {
 	in(t, plain, func(b *bed) {

@@ -280,10 +280,14 @@ func (m *mirror) follow(ctx context.Context) error {
 }
 
 // apply delivers the changes in one part of the watch to the subscriptions. It stores the items of a snapshot until
-// the snapshot is complete.
+// the snapshot is complete. After stop, it returns an error and changes nothing, because the queues would drop the
+// changes, and present would not contain deleted items any more.
 func (m *mirror) apply(part *state.WatchPart) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.stopped != nil {
+		return m.stopped
+	}
 	for i := range part.Items {
 		c := &part.Items[i]
 		m.fresh[c.Key] = true
