@@ -20,15 +20,16 @@ type Reader interface {
 
 // Gatherer combines concurrent reads of single keys, so that several keys share one request. While maxReads reads are
 // in progress, further keys wait and are then read together. A read never waits only to collect more keys. After a
-// failed read of several keys, each of them is read by itself at once, so more reads can be in progress for a while.
-// A Gatherer is safe for concurrent use. Its goroutines end when no key is waiting.
+// failed read of several keys, each of them is read by itself at once. maxReads does not count these repeated reads, so
+// they never delay other keys. A Gatherer is safe for concurrent use. Its goroutines end when no key is waiting.
 type Gatherer struct {
 	reader Reader
 
 	mu      sync.Mutex
 	waiting []*wanted
-	running int
-	idle    sync.Cond // signals that running has become 0
+	running int       // reads that maxReads limits
+	repeats int       // reads of single keys after a failed read of several keys
+	idle    sync.Cond // signals that both have become 0
 }
 
 // wanted is a key that a caller waits for.
@@ -37,6 +38,9 @@ type wanted struct {
 	ready chan struct{} // closed when item and err are set
 	item  state.Item
 	err   error
+
+	left    bool // the caller has given up; guarded by Gatherer.mu
+	repeats bool // the read failed, and Gatherer.repeats counts the next one; guarded by Gatherer.mu
 }
 
 const (
@@ -70,27 +74,45 @@ func (g *Gatherer) Get(ctx context.Context, key string) (state.Item, error) {
 	select {
 	case <-w.ready:
 	case <-ctx.Done():
-		g.mu.Lock()
-		g.waiting = slices.DeleteFunc(g.waiting, func(one *wanted) bool { return one == w })
-		g.mu.Unlock()
+		g.leave(w)
 		return state.Item{}, ctx.Err()
 	}
 	if w.err != nil { // the error may concern another key
-		g.mu.Lock()
-		g.running++
-		g.mu.Unlock()
-		defer g.next()
+		defer g.endRepeat()
 		return g.reader.ReadOne(ctx, key)
 	}
 	return w.item, w.item.Err
 }
 
-// next continues after Get has read a single key. If other keys wait, and no more than maxReads reads are in progress,
-// it starts run, which reads them. Otherwise it marks the read as ended.
+// leave makes the Gatherer forget a caller that has given up.
+func (g *Gatherer) leave(w *wanted) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.waiting = slices.DeleteFunc(g.waiting, func(one *wanted) bool { return one == w })
+	w.left = true
+	if w.repeats {
+		g.endRepeatLocked()
+	}
+}
+
+// endRepeat marks a repeated read as ended.
+func (g *Gatherer) endRepeat() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.endRepeatLocked()
+}
+
+func (g *Gatherer) endRepeatLocked() {
+	g.repeats--
+	g.signalLocked()
+}
+
+// next continues after Get has read a single key. If other keys wait, it starts run, which reads them. Otherwise it
+// marks the read as ended.
 func (g *Gatherer) next() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if len(g.waiting) == 0 || g.running > maxReads {
+	if len(g.waiting) == 0 {
 		g.end()
 		return
 	}
@@ -99,7 +121,13 @@ func (g *Gatherer) next() {
 
 // end ends one of the running reads. The caller holds g.mu.
 func (g *Gatherer) end() {
-	if g.running--; g.running == 0 {
+	g.running--
+	g.signalLocked()
+}
+
+// signalLocked wakes Wait if no read is in progress. The caller holds g.mu.
+func (g *Gatherer) signalLocked() {
+	if g.running == 0 && g.repeats == 0 {
 		g.idle.Broadcast()
 	}
 }
@@ -136,8 +164,24 @@ func (g *Gatherer) run() {
 				seen[w.key] = true
 			}
 		}
+		if err != nil {
+			g.repeat(some)
+		}
 		for _, w := range some {
 			close(w.ready)
+		}
+	}
+}
+
+// repeat counts the reads that callers repeat after a failed read. It must run before the callers continue, so that
+// Wait does not return in between.
+func (g *Gatherer) repeat(some []*wanted) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, w := range some {
+		if !w.left {
+			w.repeats = true
+			g.repeats++
 		}
 	}
 }
@@ -147,7 +191,7 @@ func (g *Gatherer) run() {
 func (g *Gatherer) Wait() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for g.running > 0 {
+	for g.running > 0 || g.repeats > 0 {
 		g.idle.Wait()
 	}
 }
