@@ -30,11 +30,16 @@ func Holder(dir string) (pid string, held bool) {
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_SH|syscall.LOCK_NB); err == nil {
 		_ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN)
 		return "", false
-	} else if !errors.Is(err, syscall.EWOULDBLOCK) {
+	} else if !conflicts(err) {
 		return "", false
 	}
 	text, _ := io.ReadAll(io.LimitReader(f, 64))
 	return strings.TrimSpace(string(text)), true
+}
+
+// conflicts reports whether an error of flock says that another process has the lock. On CIFS this error is EACCES.
+func conflicts(err error) bool {
+	return errors.Is(err, syscall.EWOULDBLOCK) || errors.Is(err, syscall.EACCES)
 }
 
 // lock locks f exclusively. It returns an error at once if another process has an exclusive lock. It tries again for
@@ -42,7 +47,7 @@ func Holder(dir string) (pid string, held bool) {
 func lock(f *os.File) error {
 	for end := time.Now().Add(lockPatience); ; time.Sleep(lockPause) {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if !errors.Is(err, syscall.EWOULDBLOCK) || time.Now().After(end) {
+		if !conflicts(err) || time.Now().After(end) {
 			return err
 		}
 		if err := syscall.Flock(int(f.Fd()), syscall.LOCK_SH|syscall.LOCK_NB); err != nil {
@@ -84,7 +89,7 @@ func LockDir(dir string) (*Lock, error) {
 // notLocked returns the error for a data directory that could not be locked because of err. holder is the content of
 // the lock file.
 func notLocked(err error, dir string, holder []byte) error {
-	if !errors.Is(err, syscall.EWOULDBLOCK) {
+	if !conflicts(err) {
 		return unusable(err, dir)
 	}
 	return &fault.Error{Code: fault.Unavailable, Op: "raftfsm.Open", Key: dir,

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -94,6 +95,10 @@ func TestLockDir_InUseOnlyIfAnotherProcessHasTheLock(t *testing.T) {
 	}
 	if err := l.Release(); err != nil {
 		t.Error(err)
+	}
+	if err := notLocked(syscall.EACCES, dir, []byte("7\n")); !fault.Is(err, fault.Unavailable) ||
+		!strings.Contains(err.Error(), "is in use by process 7") {
+		t.Errorf("a directory on CIFS that is locked: %v", err)
 	}
 	for _, cause := range []error{syscall.ENOLCK, syscall.ENOTSUP, syscall.EBADF} {
 		if err := notLocked(cause, dir, nil); !fault.Is(err, fault.Internal) || !errors.Is(err, cause) {
