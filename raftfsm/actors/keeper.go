@@ -490,13 +490,14 @@ func (k *Keeper) Release(ctx context.Context, owned []Owned) error {
 // Transfer makes the given host the owner of actors that another host owned. It skips an actor if the epoch in its
 // record differs from the epoch in owned. It returns fault.NotFound if the session of the host has ended, or if the
 // host accepts no more actors. keep is true if an operator moves the actors. The leader then does not spread the
-// actors of this scope for keepFor.
+// actors of this scope for keepFor. Transfer informs the host of its new actors, also of those that an earlier attempt
+// with an unknown outcome has transferred.
 func (k *Keeper) Transfer(ctx context.Context, owned []Owned, host string, keep bool) error {
 	if len(owned) == 0 {
 		return nil
 	}
 	k.mu.Lock()
-	_, err := k.enterLocked(opTransfer)
+	m, err := k.enterLocked(opTransfer)
 	var h Host
 	if s := k.sessions[host]; err == nil && (s == nil || s.ending) {
 		err = errEnded(opTransfer)
@@ -515,7 +516,10 @@ func (k *Keeper) Transfer(ctx context.Context, owned []Owned, host string, keep 
 		if err == nil && res.Outcome != kv.Applied && res.Key == SessionKey(h.ID) {
 			err = errEnded(opTransfer)
 		}
-		return res.Outcome == kv.Applied, err
+		if err != nil || res.Outcome == kv.Applied || len(some) > 1 {
+			return res.Outcome == kv.Applied, err
+		}
+		return isHostOf(m, h.ID, some[0].Actor)
 	})
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -526,8 +530,19 @@ func (k *Keeper) Transfer(ctx context.Context, owned []Owned, host string, keep 
 	return err
 }
 
+// isHostOf reports whether the record of an actor names the host with this id.
+func isHostOf(m *kv.Machine, id string, actor Actor) (bool, error) {
+	v, err := m.GetMany(kv.LockStore, []string{actor.Key()}, 0)
+	if err != nil {
+		return false, err
+	}
+	a, found, err := ParseActivation(v[0])
+	return found && a.Host == id, err
+}
+
 // each calls commit, which commits a request, with all actors. If the state machine refuses that request, each calls
-// commit once per actor. It returns the actors whose request was applied. After an error, these may be some of them.
+// commit once per actor. It returns the actors for which commit has returned true. After an error, these may be some of
+// them.
 func each(owned []Owned, commit func([]Owned) (applied bool, err error)) (done []Owned, err error) {
 	switch applied, err := commit(owned); {
 	case err != nil:

@@ -507,6 +507,33 @@ func TestTransfer_ReportsNoSkippedActors(t *testing.T) {
 	})
 }
 
+// The first attempt of a transfer gets no answer, and is applied. The second attempt changes nothing, but the new owner
+// still learns of the actors.
+func TestTransfer_RepeatedAfterAnUnknownOutcomeIsReported(t *testing.T) {
+	for _, count := range []int{1, 2} {
+		inWorld(t, func(t *testing.T, w *world) {
+			w.register("a")
+			w.register("b")
+			var owned []actors.Owned
+			var want []actors.Actor
+			for i := range count {
+				id := fmt.Sprint(i)
+				owned = append(owned, actors.Owned{Actor: actor(id), Epoch: w.activate("a", id).Epoch})
+				want = append(want, actor(id))
+			}
+			w.delay = true
+			if err := w.keeper.Transfer(t.Context(), owned, "b", false); !fault.Is(err, fault.Indeterminate) {
+				t.Errorf("the first attempt: %v", err)
+			}
+			synctest.Wait() // the outcome is known now
+			testutil.Must(t, w.keeper.Transfer(t.Context(), owned, "b", false))
+			if taken := w.renew("b", 0).Take; !slices.Equal(taken, want) {
+				t.Errorf("the new owner has got %v, want %v", taken, want)
+			}
+		})
+	}
+}
+
 func TestLeave_FreesActorsAndRemovesRecords(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.register("a")
