@@ -88,14 +88,14 @@ type Keeper struct {
 
 	updates records.Updates // not guarded by mu, because Update must not block
 
-	mu       sync.Mutex
-	group    records.Group // nil until Attach
-	closed   bool
-	machine  *kv.Machine // nil = this server did not lead at the last update
-	term     uint64
-	reign    uint64 // grows by one when the Keeper resigns, which also happens within a term, after a restore
-	repeats  bool   // a read has failed, and the Keeper reads again after a pause
-	restored uint64 // number of the last restore of the machine
+	mu         sync.Mutex
+	group      records.Group // nil until Attach
+	closed     bool
+	machine    *kv.Machine // nil = this server did not lead at the last update
+	term       uint64
+	reign      uint64      // grows by one when the Keeper resigns, which also happens within a term, after a restore
+	stopRepeat func() bool // stops the timer of the next read after a failed one; nil = there is no such timer
+	restored   uint64      // number of the last restore of the machine
 
 	instances map[Ref]*instance
 	idle      *list.List // idle *instance values, the least recently used first
@@ -148,13 +148,16 @@ func (k *Keeper) Attach(g records.Group) {
 	k.updates.Start(k.running.Go, k.update)
 }
 
-// Close ends the sessions, and waits for the goroutines of the Keeper.
+// Close ends the sessions and timers, and waits for the goroutines of the Keeper.
 func (k *Keeper) Close() {
 	k.updates.Stop()
 	k.mu.Lock()
 	k.closed = true
 	k.stop()
 	k.resign()
+	if k.stopRepeat != nil {
+		k.stopRepeat()
+	}
 	k.mu.Unlock()
 	k.running.Wait()
 }
@@ -181,14 +184,13 @@ func (k *Keeper) repeatAfter(err error) {
 		return
 	}
 	k.resign()
-	if k.repeats {
+	if k.stopRepeat != nil || k.closed {
 		return
 	}
-	k.repeats = true
-	k.opts.AfterFunc(retryPause, func() { // k.after would do nothing, because the Keeper has resigned
+	k.stopRepeat = k.opts.AfterFunc(retryPause, func() { // k.after would do nothing, because the Keeper has resigned
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		k.repeats = false
+		k.stopRepeat = nil
 		k.Update()
 	})
 }

@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -58,4 +59,27 @@ func TestKeeper_DamagedRecordEndsNoStreams(t *testing.T) {
 			{Kind: command.OpDelete, Store: kv.WorkflowStore, Key: "?"}}})
 	})
 	check(t, "a damaged record", broken, trace)
+}
+
+// A read has failed, and the Keeper is to read again after a pause.
+func TestClose_StopsTheTimerOfTheNextRead(t *testing.T) {
+	running := 0
+	k := NewKeeper(Options{AfterFunc: func(time.Duration, func()) func() bool {
+		running++
+		return func() bool { running--; return true }
+	}})
+	fail := func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.repeatAfter(errors.New("a read has failed"))
+	}
+	fail()
+	if running != 1 {
+		t.Fatalf("%d timers", running)
+	}
+	k.Close()
+	fail()
+	if running != 0 {
+		t.Errorf("%d timers run after Close", running)
+	}
 }
