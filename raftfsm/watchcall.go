@@ -97,6 +97,9 @@ func (r *remoteHistory) read(ctx context.Context, after uint64, maxBytes int) (k
 // wait implements historyReader. If maxWatchWaits calls of this node wait already, wait returns after watchPoll. After
 // an error, it returns soon. It records no failure of the server. The read that follows does so, if the server has
 // failed.
+//
+// The call also needs a place among the calls to the server that wait for locks, topics and workflows (see
+// peer.Client.Wait). While these have all places, the call fails after watchPatience + firstTry.
 func (r *remoteHistory) wait(ctx context.Context, after uint64) {
 	poll := time.NewTimer(watchPoll)
 	defer poll.Stop()
