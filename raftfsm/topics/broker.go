@@ -353,7 +353,7 @@ func (b *Broker) Close() error {
 }
 
 // Replay moves a consumer group back to the first message that was published at or after since. The group then
-// receives all messages from there on again. Replay returns fault.NotFound if the group does not exist.
+// receives all messages from there on again. Replay returns the errors of Admin.Replay.
 func (b *Broker) Replay(ctx context.Context, topic, group string, since time.Time) error {
 	return NewAdmin(b.access, b.store).Replay(ctx, topic, group, 0, since)
 }

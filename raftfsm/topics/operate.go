@@ -606,7 +606,7 @@ func timeOf(ms uint64) time.Time { return time.UnixMilli(int64(min(ms, math.MaxI
 
 // Replay makes a consumer group receive messages again. If offset is not 0, these are the messages from that offset
 // on. Otherwise they are the messages that were published at or after since. Replay returns fault.NotFound if the
-// group does not exist.
+// group does not exist. It returns fault.Indeterminate if it fails after the group may have been moved back in part.
 func (a *Admin) Replay(ctx context.Context, topic, group string, offset uint64, since time.Time) error {
 	groups, err := a.access.Groups(ctx)
 	if err != nil {
@@ -616,16 +616,30 @@ func (a *Admin) Replay(ctx context.Context, topic, group string, offset uint64, 
 	for gid := range groups {
 		c := call{what: callReplay, offset: offset, since: millis(since), join: Join{Group: group,
 			Topic: Topic{Group: gid, Store: a.store, Name: topic}}}
-		_, _, err := records.AskChange(ctx, a.access, gid, Method, c.append())
-		if err != nil && !fault.Is(err, fault.NotFound) {
+		_, repeated, err := a.access.Ask(ctx, gid, Method, c.append())
+		switch {
+		case err == nil:
+			found = true
+		case fault.Is(err, fault.NotFound): // this part has no such group, whatever an earlier attempt has done
+		case found || repeated:
+			return errPartlyReplayed(err)
+		default:
 			return err
 		}
-		found = found || err == nil
 	}
 	if !found {
 		return fault.New(fault.NotFound, opReplay, "topic "+topic+" has no consumer group "+group)
 	}
 	return nil
+}
+
+// errPartlyReplayed returns the error of a replay that ended with err after it may have moved a part of the group.
+func errPartlyReplayed(err error) error {
+	if fault.Is(err, fault.Indeterminate) {
+		return err
+	}
+	return &fault.Error{Code: fault.Indeterminate, Op: opReplay, Err: err,
+		Msg: "a part of the group may have been moved back", Hint: "run it again: a replay can be repeated"}
 }
 
 // Remove removes a topic, or only a consumer group if group is not empty. It returns fault.Conflict if there are

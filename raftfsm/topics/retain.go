@@ -437,60 +437,71 @@ func holdsOf(m *kv.Machine, t Topic) (h holds, err error) {
 
 // Replay moves a group back to the message with the given offset. If offset is 0, this is the first message that was
 // published at or after since. The group then receives all messages from there on again. Earlier messages that the
-// group has not settled stay unsettled. Replay returns fault.NotFound if the group does not exist.
+// group has not settled stay unsettled. Replay returns fault.NotFound if the group does not exist. It returns
+// fault.Indeterminate if it fails after it has moved the group back in part.
 func (k *Keeper) Replay(t Topic, group string, offset, since uint64) error {
 	if err := checkNames(opReplay, t.Name, group); err != nil {
 		return err
 	}
-	for {
-		k.mu.Lock()
-		err := k.lead(opReplay)
-		g, m := k.group, k.machine
-		k.mu.Unlock()
-		if err == nil {
-			err = k.confirm(g)
-		}
-		if err != nil {
+	for changed := false; ; {
+		applied, done, err := k.moveBack(t, group, offset, since)
+		switch {
+		case err != nil && changed:
+			return errPartlyReplayed(err)
+		case err != nil:
 			return err
-		}
-		v, err := m.Get(kv.TopicStore, t.key(tableGroup, group), 0)
-		if err != nil {
-			return err
-		}
-		if !v.Found {
-			return fault.New(fault.NotFound, opReplay, "topic "+t.Name+" has no consumer group "+group)
-		}
-		c, ok := readCursor(v.Value, v.Revision)
-		if !ok {
-			return errRecord("a cursor", t)
-		}
-		from := offset
-		if from == 0 {
-			if from, err = firstSince(m, t, since); err != nil {
-				return err
-			}
-		}
-		c.used = g.Now()
-		ops, done, err := back(m, t, group, &c, max(from, 1)-1)
-		if err != nil {
-			return err
-		}
-		fence, err := trimFence(m, t)
-		if err != nil {
-			return err
-		}
-		res, err := k.commit(g, append(ops, fence))
-		if err != nil {
-			return err
-		}
-		if res.Outcome != kv.Applied {
-			continue // the group has settled something meanwhile, or retention has removed messages
-		}
-		k.moved(t, group, g, m)
-		if done {
+		case done:
 			return nil
 		}
+		changed = changed || applied
 	}
+}
+
+// moveBack proposes one request of a replay. The result applied is false if the group has settled something meanwhile,
+// or if retention has removed messages. If done is false, the replay needs further requests.
+func (k *Keeper) moveBack(t Topic, group string, offset, since uint64) (applied, done bool, err error) {
+	k.mu.Lock()
+	err = k.lead(opReplay)
+	g, m := k.group, k.machine
+	k.mu.Unlock()
+	if err == nil {
+		err = k.confirm(g)
+	}
+	if err != nil {
+		return false, false, err
+	}
+	v, err := m.Get(kv.TopicStore, t.key(tableGroup, group), 0)
+	if err != nil {
+		return false, false, err
+	}
+	if !v.Found {
+		return false, false, fault.New(fault.NotFound, opReplay, "topic "+t.Name+" has no consumer group "+group)
+	}
+	c, ok := readCursor(v.Value, v.Revision)
+	if !ok {
+		return false, false, errRecord("a cursor", t)
+	}
+	from := offset
+	if from == 0 {
+		if from, err = firstSince(m, t, since); err != nil {
+			return false, false, err
+		}
+	}
+	c.used = g.Now()
+	ops, last, err := back(m, t, group, &c, max(from, 1)-1)
+	if err != nil {
+		return false, false, err
+	}
+	fence, err := trimFence(m, t)
+	if err != nil {
+		return false, false, err
+	}
+	res, err := k.commit(g, append(ops, fence))
+	if err != nil || res.Outcome != kv.Applied {
+		return false, false, err
+	}
+	k.moved(t, group, g, m)
+	return true, last, nil
 }
 
 // back returns the operations that move the cursor c of a group back to upto. They also remove the parked records of
