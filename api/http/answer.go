@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// countedAnswer is the smallest answer in bytes for which memory is reserved. Smaller answers fit into the
-	// buffers of a connection.
+	// countedAnswer is the smallest answer in bytes for which memory is reserved. A smaller answer needs little more
+	// memory than the request itself.
 	countedAnswer = 16 << 10
 	// answerPiece is the number of bytes per write of an answer. admission.Transfer measures the speed of the client
 	// after each write.
@@ -83,8 +83,8 @@ func (p *reply) room(size int) error {
 	return p.answer.AddUsed(p.ctx, int64(size))
 }
 
-// transmit writes a body for which memory is reserved. It aborts the answer if the client reads slowly while other
-// answers wait for memory, or while other requests wait for the memory that is still reserved for the request.
+// transmit writes a body while memory is reserved for the answer or for the request. It aborts the answer if the client
+// reads slowly while others wait for that memory.
 func (p *reply) transmit(body []byte) {
 	control := http.NewResponseController(p.ResponseWriter)
 	cut := func() { _ = control.SetWriteDeadline(time.Now()) }

@@ -78,7 +78,8 @@ var (
 	valueStale        = []string{string(state.Stale)}
 )
 
-// autoLength is the smallest body in bytes for which net/http does not set the Content-Length itself.
+// autoLength is the smallest body in bytes for which net/http does not set the Content-Length itself. A smaller body
+// fits into a buffer of net/http, so its handler never waits for the client.
 const autoLength = 2048
 
 // send answers a read with a status, a content type and a body. For a large body, it first reserves memory. If there
@@ -103,7 +104,7 @@ func (p *reply) respond(status int, contentType []string, body []byte) {
 	if status != http.StatusOK {
 		p.WriteHeader(status)
 	}
-	if p.answer.Held() && len(body) >= countedAnswer {
+	if len(body) >= autoLength && (p.answer.Held() || p.share.Held()) {
 		p.transmit(body)
 		return
 	}

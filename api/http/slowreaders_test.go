@@ -10,8 +10,10 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/net/http2"
 
 	"github.com/quorate/quorate/api/actors"
 	"github.com/quorate/quorate/api/apitest"
@@ -235,5 +237,69 @@ func TestAnswers_SilentClientKeepsNoMemoryOfItsRequest(t *testing.T) {
 	})
 	if gathered(t, f.Metrics, "quorate_request_memory_cut_total", "requests") == 0 {
 		t.Error("the silent client was not cut")
+	}
+}
+
+// headOf reads the frames of a connection until the head of an answer.
+func headOf(t *testing.T, f *http2.Framer) {
+	t.Helper()
+	for {
+		frame, err := f.ReadFrame()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := frame.(*http2.HeadersFrame); ok {
+			return
+		}
+	}
+}
+
+// An answer that needs no reservation itself waits for a window of HTTP/2. Its client keeps no memory that others need.
+func TestAnswers_SmallAnswersOverHTTP2KeepNoMemory(t *testing.T) {
+	const size = 8 << 10
+	text := strings.Repeat("x", size)
+	for name, c := range map[string]struct {
+		setup, request  large
+		answers, others int64 // sizes of the budgets, with room for one request at a time
+		cut             string
+	}{
+		"bulk get": {large{"POST", "/v1.0/state/orders", `[{"key":"a","value":"` + text + `"}]`, true},
+			large{"POST", "/v1.0/state/orders/bulk", `{"keys":["a"]}`, false}, 1 << 20, 0, ""},
+		"list of jobs": {large{"POST", "/v1.0/jobs/j", `{"dueTime":"1h","data":"` + text + `"}`, true},
+			large{"GET", "/v1.0/jobs", "", false}, 160 << 10, 0, "answers"},
+		"binding with a large body": {large{}, large{"POST", "/v1.0/bindings/events",
+			`{"operation":"create","data":"` + text + `"}` + strings.Repeat(" ", largeAnswer), true}, 0, 2 << 20,
+			"requests"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			if c.setup.path != "" {
+				if w := call(t, newFace(t, f), c.setup.method, c.setup.path, c.setup.body); w.Code >= 300 {
+					t.Fatalf("%d %s", w.Code, w.Body)
+				}
+			}
+			f.config.Registerer = prometheus.NewRegistry()
+			f.config.Answers = admission.New(admission.Options{Name: "answers", Bytes: c.answers,
+				Registerer: f.Metrics})
+			f.config.Requests = admission.New(admission.Options{Name: "requests", Bytes: c.others,
+				Registerer: f.Metrics})
+			server := servertest.Open(t, httpserver.Config{WriteStall: time.Hour, Handler: newFace(t, f)})
+			r := c.request
+			headOf(t, servertest.Send2(t, server, 0, r.method, r.path, r.body))
+			testutil.Eventually(t, func() error {
+				status, _, body := do(t, r.method, "http://"+server.Addr().String()+r.path, r.body)
+				if status != http.StatusOK || len(body) < size {
+					return fmt.Errorf("%d %s", status, body)
+				}
+				return nil
+			})
+			for _, budget := range []string{"answers", "requests"} {
+				cuts := gathered(t, f.Metrics, "quorate_request_memory_cut_total", budget)
+				if (cuts > 0) != (budget == c.cut) {
+					t.Errorf("the budget for %s has cut %v clients", budget, cuts)
+				}
+			}
+		})
 	}
 }

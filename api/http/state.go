@@ -105,6 +105,9 @@ func (s *stateRoutes) bulkGetState(p *reply, r *http.Request) error {
 	b := s.buffer()
 	defer s.release(b)
 	b.data = jsonbody.AppendBulk(b.data, bulk.Items)
+	if len(b.data) < countedAnswer {
+		p.answer.Release() // much more is reserved than the answer needs
+	}
 	return p.send(http.StatusOK, valueJSON, b.data)
 }
 

@@ -143,9 +143,9 @@ type Transfer struct {
 
 // Transfer registers the transfer of a body from or to a client. The caller must call End when the transfer has ended.
 // While other requests wait for memory, the budget may call the function cut to abort the transfer, possibly several
-// times. cut must not block and must not call methods of the transfer. If the share has no budget, the result is nil.
+// times. cut must not block and must not call methods of the transfer. If the share has no bytes, the result is nil.
 func (s *Share) Transfer(cut func()) *Transfer {
-	if s.budget == nil {
+	if !s.Held() {
 		return nil
 	}
 	l := &s.budget.small

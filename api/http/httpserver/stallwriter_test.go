@@ -1,43 +1,21 @@
 package httpserver_test
 
 import (
-	"bytes"
 	"io"
 	"net/http"
 	"testing"
 	"time"
 
 	"golang.org/x/net/http2"
-	"golang.org/x/net/http2/hpack"
 
 	"github.com/quorate/quorate/api/http/httpserver"
 	"github.com/quorate/quorate/api/http/servertest"
 )
 
-// get2 sends a GET over HTTP/2. The client lets the server send window bytes of the answer.
+// get2 sends a GET over HTTP/2 (see servertest.Send2).
 func get2(t *testing.T, server *httpserver.Server, window uint32) *http2.Framer {
 	t.Helper()
-	conn := servertest.Send(t, server, http2.ClientPreface)
-	f := http2.NewFramer(conn, conn)
-	if err := f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: window}); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.WriteWindowUpdate(0, 1<<20); err != nil { // of the connection
-		t.Fatal(err)
-	}
-	var head bytes.Buffer
-	enc := hpack.NewEncoder(&head)
-	for _, h := range [][2]string{{":method", "GET"}, {":scheme", "http"}, {":path", "/"},
-		{":authority", "localhost"}} {
-		if err := enc.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: head.Bytes(), EndHeaders: true,
-		EndStream: true}); err != nil {
-		t.Fatal(err)
-	}
-	return f
+	return servertest.Send2(t, server, window, http.MethodGet, "/", "")
 }
 
 // end reads until the stream ends. It returns the bytes of the answer, and whether the server has reset the stream.

@@ -3,6 +3,7 @@
 package servertest
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"log/slog"
@@ -10,6 +11,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 
 	"github.com/quorate/quorate/api/http/httpserver"
 	"github.com/quorate/quorate/internal/testutil"
@@ -59,4 +63,28 @@ func Send(t testing.TB, server *httpserver.Server, text string) net.Conn {
 		t.Fatal(err)
 	}
 	return conn
+}
+
+// Send2 opens a connection to server (see Dial), and sends a request as its first stream over HTTP/2. The client lets
+// the server send window bytes of the answer.
+func Send2(t testing.TB, server *httpserver.Server, window uint32, method, path, body string) *http2.Framer {
+	t.Helper()
+	conn := Send(t, server, http2.ClientPreface)
+	f := http2.NewFramer(conn, conn)
+	testutil.Must(t, f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: window}))
+	testutil.Must(t, f.WriteWindowUpdate(0, 1<<20)) // of the connection
+	var head bytes.Buffer
+	enc := hpack.NewEncoder(&head)
+	for _, h := range [][2]string{{":method", method}, {":scheme", "http"}, {":path", path},
+		{":authority", "localhost"}} {
+		testutil.Must(t, enc.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]}))
+	}
+	testutil.Must(t, f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: head.Bytes(), EndHeaders: true,
+		EndStream: body == ""}))
+	for body != "" {
+		n := min(len(body), 16<<10)
+		testutil.Must(t, f.WriteData(1, n == len(body), []byte(body[:n])))
+		body = body[n:]
+	}
+	return f
 }
