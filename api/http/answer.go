@@ -2,10 +2,13 @@ package http
 
 import (
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/http/watches"
 	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/admission"
 )
 
 const (
@@ -86,8 +89,7 @@ func (p *reply) room(size int) error {
 // transmit writes a body while memory is reserved for the answer or for the request. It aborts the answer if the client
 // reads slowly while others wait for that memory.
 func (p *reply) transmit(body []byte) {
-	control := http.NewResponseController(p.ResponseWriter)
-	cut := func() { _ = control.SetWriteDeadline(time.Now()) }
+	cut := p.cutter()
 	answer, request := p.answer.Transfer(cut), p.share.Transfer(cut)
 	defer answer.End()
 	defer request.End()
@@ -101,6 +103,28 @@ func (p *reply) transmit(body []byte) {
 		if answer.Cut() || request.Cut() {
 			p.broken = true
 			return
+		}
+	}
+}
+
+// cutter returns a function that aborts the answer, for Share.Transfer. Over HTTP/2, it resets the stream. If the
+// client reads nothing from its connection, the reset cannot be sent, and the stream does not end. So if the answer has
+// not ended admission.SlowAfter after the first call, the next call closes the connection.
+func (p *reply) cutter() (cut func()) {
+	control, conn := http.NewResponseController(p.ResponseWriter), watches.ConnOf(p.ctx)
+	var mu sync.Mutex // two budgets may call the function at the same time
+	var first time.Time
+	return func() {
+		_ = control.SetWriteDeadline(time.Now())
+		mu.Lock()
+		defer mu.Unlock()
+		switch now := time.Now(); {
+		case first.IsZero():
+			first = now
+		case conn != nil && now.Sub(first) > admission.SlowAfter:
+			stuck := conn
+			conn = nil
+			go func() { _ = stuck.Close() }() // Close may wait, and the budget is locked
 		}
 	}
 }

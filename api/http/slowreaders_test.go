@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -301,5 +302,35 @@ func TestAnswers_SmallAnswersOverHTTP2KeepNoMemory(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A client over HTTP/2 opens large windows, and then reads nothing from its connection. The end of its stream cannot
+// be sent either. Its connection is closed when others need the memory.
+func TestAnswers_SilentHTTP2ConnectionIsClosed(t *testing.T) {
+	f, requests := newLarge(t, admission.Options{Bytes: 2 << 20}) // one answer at a time
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	testutil.Must(t, err)
+	server := servertest.Open(t, httpserver.Config{WriteStall: time.Hour, Listener: smallBuffers{listener},
+		Handler: newFace(t, f)})
+	c := requests["secret"]
+	silent := servertest.Send2(t, server, 1<<20, c.method, c.path, c.body)
+	testutil.Eventually(t, func() error {
+		if gathered(t, f.Metrics, "quorate_request_memory_bytes", "answers") == 0 {
+			return errors.New("there is no answer")
+		}
+		return nil
+	})
+	testutil.Eventually(t, func() error {
+		if _, _, body := do(t, c.method, "http://"+server.Addr().String()+c.path, c.body); len(body) < largeAnswer {
+			return errors.New(body)
+		}
+		return nil
+	})
+	for err = error(nil); err == nil; {
+		_, err = silent.ReadFrame()
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Error("the connection is open")
 	}
 }
