@@ -113,19 +113,20 @@ func (a *AdminClient) send(ctx context.Context, method, path string, body []byte
 	transport := &http.Transport{MaxResponseHeaderBytes: rest.MaxHeader,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dialUnix(ctx, socket) }}
 	defer transport.CloseIdleConnections()
+	ctx, sent := traceSent(ctx)
 	req, err := http.NewRequestWithContext(ctx, method, "http://admin"+path, bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
 	resp, err := (&http.Client{Transport: transport, CheckRedirect: NoRedirect}).Do(req)
 	if err != nil {
-		return a.unanswered(method, socket, err)
+		return a.unanswered(method, socket, sent.Load(), err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	answer, err := io.ReadAll(resp.Body)
 	switch {
 	case err != nil:
-		return a.unanswered(method, socket, err)
+		return a.unanswered(method, socket, sent.Load(), err)
 	case resp.StatusCode != http.StatusOK:
 		return fault.Unmarshal(answer)
 	}
@@ -150,6 +151,7 @@ func (a *AdminClient) Stream(ctx context.Context, method, path string, body io.R
 			return new(net.Dialer).DialContext(ctx, "unix", socket)
 		}}
 	defer transport.CloseIdleConnections()
+	ctx, sent := traceSent(ctx)
 	req, err := http.NewRequestWithContext(ctx, method, "http://admin"+path, body)
 	if err != nil {
 		return err
@@ -159,7 +161,7 @@ func (a *AdminClient) Stream(ctx context.Context, method, path string, body io.R
 	}
 	resp, err := (&http.Client{Transport: transport, CheckRedirect: NoRedirect}).Do(req)
 	if err != nil {
-		return a.unanswered(method, socket, err)
+		return a.unanswered(method, socket, sent.Load(), err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode == http.StatusOK {
@@ -167,7 +169,7 @@ func (a *AdminClient) Stream(ctx context.Context, method, path string, body io.R
 	}
 	text, err := io.ReadAll(resp.Body)
 	if err != nil {
-		return a.unanswered(method, socket, err)
+		return a.unanswered(method, socket, sent.Load(), err)
 	}
 	err = fault.Unmarshal(text)
 	if e, ok := fault.As(err); ok && resp.StatusCode == http.StatusNotFound && e.Op == adminapi.OpUnknown {
@@ -182,14 +184,14 @@ func dialUnix(ctx context.Context, path string) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "unix", path)
 }
 
-// unanswered returns the error for a request without an answer. For a change it returns fault.Indeterminate,
-// because the node may have made the change, unless the connection could not be opened. Otherwise it returns
-// fault.Unavailable, or fault.Denied if the socket belongs to another user.
-func (a *AdminClient) unanswered(method, socket string, err error) error {
+// unanswered returns the error for a request without an answer. For a change that may have been sent, it returns
+// fault.Indeterminate, because the node may have made the change. Otherwise it returns fault.Unavailable, or
+// fault.Denied if the socket belongs to another user.
+func (a *AdminClient) unanswered(method, socket string, sent bool, err error) error {
 	e := &fault.Error{Code: fault.Unavailable, Op: "cli.admin", Msg: "the node on " + a.DataDir + " does not answer",
 		Err: RootCause(err)}
 	switch {
-	case method != http.MethodGet && wasSent(err):
+	case method != http.MethodGet && sent:
 		e.Code = fault.Indeterminate
 		e.Msg = "the connection to the node on " + a.DataDir + " ended before its answer; the change may have been made"
 		e.Hint = "check whether the change was made before you run the command again"

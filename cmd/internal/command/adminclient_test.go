@@ -1,6 +1,7 @@
 package command_test
 
 import (
+	"context"
 	"errors"
 	"net"
 	"net/http"
@@ -21,13 +22,15 @@ func TestAdminClient_LostAnswer(t *testing.T) {
 	defer os.RemoveAll(dir)
 	a := command.AdminClient{DataDir: dir}
 	var v any
-	stream := func(method string) error {
-		return a.Stream(t.Context(), method, "/x", nil, func(*http.Response) error { return errors.New("an answer") })
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	stream := func(ctx context.Context, method string) error {
+		return a.Stream(ctx, method, "/x", nil, func(*http.Response) error { return errors.New("an answer") })
 	}
 	for what, err := range map[string]error{
 		"get":           a.Get(t.Context(), "/x", &v),
 		"post":          a.Post(t.Context(), "/x", 1, &v),
-		"streamed post": stream(http.MethodPost),
+		"streamed post": stream(t.Context(), http.MethodPost),
 	} {
 		if !fault.Is(err, fault.Unavailable) {
 			t.Errorf("%s without a node: %v", what, err)
@@ -48,9 +51,12 @@ func TestAdminClient_LostAnswer(t *testing.T) {
 		want fault.Code
 	}{
 		"get":           {a.Get(t.Context(), "/x", &v), fault.Unavailable},
-		"streamed get":  {stream(http.MethodGet), fault.Unavailable},
+		"streamed get":  {stream(t.Context(), http.MethodGet), fault.Unavailable},
 		"post":          {a.Post(t.Context(), "/x", 1, &v), fault.Indeterminate},
-		"streamed post": {stream(http.MethodPost), fault.Indeterminate},
+		"streamed post": {stream(t.Context(), http.MethodPost), fault.Indeterminate},
+
+		"post that was not sent":          {a.Post(canceled, "/x", 1, &v), fault.Unavailable},
+		"streamed post that was not sent": {stream(canceled, http.MethodPost), fault.Unavailable},
 	} {
 		if !fault.Is(c.err, c.want) {
 			t.Errorf("%s: %v, want the code %s", what, c.err, c.want)

@@ -11,10 +11,12 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -197,8 +199,8 @@ type response struct {
 	Body   []byte
 }
 
-// Do sends a request that changes nothing, and returns the response. The response is an error if its status is 300 or
-// more.
+// Do sends a request, and returns the response. The response is an error if its status is 300 or more. If there is no
+// whole answer, the error does not tell whether the request was executed. For a change, use Change.
 func (c *APIClient) Do(ctx context.Context, method, path string, q url.Values, h http.Header,
 	body []byte) (response, error) {
 	r, _, err := c.exchange(ctx, method, path, q, h, body)
@@ -224,13 +226,14 @@ func (c *APIClient) exchange(ctx context.Context, method, path string, q url.Val
 	if len(q) > 0 {
 		address += "?" + q.Encode()
 	}
+	ctx, sent := traceSent(ctx)
 	req, err := c.request(ctx, method, address, h, body)
 	if err != nil {
 		return response{}, false, err
 	}
 	resp, err := c.Http.Do(req)
 	if err != nil {
-		return response{}, wasSent(err), Unreachable(c.Base, err)
+		return response{}, sent.Load(), Unreachable(c.Base, err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	text, err := io.ReadAll(resp.Body)
@@ -243,11 +246,12 @@ func (c *APIClient) exchange(ctx context.Context, method, path string, q url.Val
 	return response{resp.StatusCode, resp.Header, text}, false, nil
 }
 
-// wasSent reports whether a request that failed with err may have been sent. This is not the case if no connection was
-// opened.
-func wasSent(err error) bool {
-	var op *net.OpError
-	return !errors.As(err, &op) || op.Op != "dial"
+// traceSent returns a context for a request. After the request has ended, sent is true if the request may have been
+// sent. It is false if no connection was opened, or if a TLS handshake failed.
+func traceSent(ctx context.Context) (traced context.Context, sent *atomic.Bool) {
+	sent = new(atomic.Bool)
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn: func(httptrace.GotConnInfo) { sent.Store(true) }}), sent
 }
 
 // unknownChange returns fault.Indeterminate for a change whose answer was lost because of err.
@@ -293,13 +297,14 @@ func NoRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastRe
 // answer is lost.
 func (c *APIClient) Call(ctx context.Context, method, path string, h http.Header, body []byte,
 	limit int64) (status int, text []byte, err error) {
+	ctx, sent := traceSent(ctx)
 	req, err := c.request(ctx, method, c.Base+path, h, body)
 	if err != nil {
 		return 0, nil, err
 	}
 	resp, err := c.Http.Do(req)
 	switch {
-	case err != nil && method != http.MethodGet && wasSent(err):
+	case err != nil && method != http.MethodGet && sent.Load():
 		return 0, nil, unknownChange(c.Base, RootCause(err))
 	case err != nil:
 		return 0, nil, Unreachable(c.Base, err)

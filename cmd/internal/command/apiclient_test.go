@@ -1,10 +1,14 @@
 package command_test
 
 import (
+	"context"
 	"io"
+	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 
 	"github.com/quorate/quorate/cmd/internal/command"
 	"github.com/quorate/quorate/internal/fault"
@@ -81,6 +85,47 @@ func TestAPIClient_LostAnswerOfAChangeIsIndeterminate(t *testing.T) {
 	for name, f := range map[string]func(string) error{"change": change, "call": call(http.MethodPost)} {
 		if err := f("/none"); !fault.Is(err, fault.Unavailable) {
 			t.Errorf("%s without a server: %v, want %s", name, err, fault.Unavailable)
+		}
+	}
+}
+
+// A change that could not be sent was certainly not made, whatever the reason is.
+func TestAPIClient_UnsentChangeIsNotIndeterminate(t *testing.T) {
+	nothing := func(http.ResponseWriter, *http.Request) { t.Error("a request has arrived") }
+	plain := httptest.NewServer(http.HandlerFunc(nothing))
+	defer plain.Close()
+	secured := httptest.NewUnstartedServer(http.HandlerFunc(nothing))
+	secured.Config.ErrorLog = log.New(io.Discard, "", 0) // the server logs the handshake that fails
+	secured.StartTLS()
+	defer secured.Close()
+	blocked := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}}
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	invalid := http.Header{"X-Value": {"a\nb"}}
+	for name, c := range map[string]struct {
+		ctx    context.Context
+		client command.APIClient
+		header http.Header
+	}{
+		"TLS with a plain server": {t.Context(), command.APIClient{
+			Base: "https://" + plain.Listener.Addr().String(), Http: &http.Client{}}, nil},
+		"certificate not trusted": {t.Context(), command.APIClient{Base: secured.URL, Http: &http.Client{}}, nil},
+		"time-out during the dial": {t.Context(), command.APIClient{Base: plain.URL,
+			Http: &http.Client{Transport: blocked, Timeout: time.Millisecond}}, nil},
+		"canceled":           {canceled, command.APIClient{Base: plain.URL, Http: &http.Client{}}, nil},
+		"unsupported scheme": {t.Context(), command.APIClient{Base: "ftp://127.0.0.1", Http: &http.Client{}}, nil},
+		"invalid header":     {t.Context(), command.APIClient{Base: plain.URL, Http: &http.Client{}}, invalid},
+	} {
+		_, err := c.client.Change(c.ctx, http.MethodPost, "/", nil, c.header, nil)
+		if !fault.Is(err, fault.Unavailable) {
+			t.Errorf("%s: the change returns %v", name, err)
+		}
+		if _, _, err = c.client.Call(c.ctx, http.MethodPost, "/", c.header, nil, 1000); !fault.Is(err,
+			fault.Unavailable) {
+			t.Errorf("%s: the call returns %v", name, err)
 		}
 	}
 }
