@@ -351,10 +351,16 @@ func Overloaded(err error) error {
 // AnswerOverloaded returns the public error for a request that was executed, and whose answer the node dropped because
 // of overload. err is the reason.
 func AnswerOverloaded(err error) error {
+	text := fault.Text(err)
+	if e, ok := fault.As(err); ok {
+		bare := *e
+		bare.Hint = "" // the hint says to retry, and a retry would execute the request again
+		text = bare.Text()
+	}
 	return &Error{
 		Kind:    Indeterminate,
 		Code:    CodeOverloaded,
-		Message: "the request was executed, but its answer was dropped: " + fault.Text(err),
+		Message: "the request was executed, but its answer was dropped: " + text,
 		Details: Details{Reason: ReasonIndeterminate},
 		Cause:   err,
 	}

@@ -19,3 +19,15 @@ func TestFailed_FormatBlocked(t *testing.T) {
 		}
 	}
 }
+
+// A retry would execute the request again, so the message has no hint to retry.
+func TestAnswerOverloaded_HasNoHintToRetry(t *testing.T) {
+	err := &fault.Error{Code: fault.Overloaded, Op: "test", Msg: "the memory is in use", Hint: "retry after a moment"}
+	want := "the request was executed, but its answer was dropped: the memory is in use"
+	if e := AsError(AnswerOverloaded(err)); e.Message != want || e.Kind != Indeterminate {
+		t.Errorf("kind %d: %q, want %q", e.Kind, e.Message, want)
+	}
+	if err.Hint == "" {
+		t.Error("the reason was changed")
+	}
+}
