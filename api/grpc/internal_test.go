@@ -172,7 +172,7 @@ func TestInvoke_AnswerWaitsForMemory(t *testing.T) {
 			!strings.Contains(fmt.Sprint(err), "memory") {
 			t.Errorf("length %d: got %v", length, err)
 		}
-		if read := int(body.Size()) - body.Len(); read > freeAnswer {
+		if read := int(body.Size()) - body.Len(); read > freeAnswer+1 {
 			t.Errorf("length %d: %d bytes were read", length, read)
 		}
 		others.Release()
@@ -200,7 +200,7 @@ func TestInvoke_AnswerWithoutLengthReservesWhatItReads(t *testing.T) {
 	if !others.TryAdd(large - answerCopies*DefaultMaxBodySize) {
 		t.Fatal("no room")
 	}
-	if _, n, err := read(); api.AsError(err).Kind != api.Indeterminate || n > DefaultMaxBodySize {
+	if _, n, err := read(); api.AsError(err).Kind != api.Indeterminate || n > DefaultMaxBodySize+1 {
 		t.Errorf("with little memory: %d bytes were read, %v", n, err)
 	}
 	call.answer.Release()
@@ -214,6 +214,33 @@ func TestInvoke_AnswerWithoutLengthReservesWhatItReads(t *testing.T) {
 	}
 	others.Release()
 	call.answer.Release()
+}
+
+// An answer without a length needs no more memory than for twice its size, and no further reservation if it ends where
+// the reserved memory ends.
+func TestInvoke_AnswerWithoutLengthReservesLittleMore(t *testing.T) {
+	const budget, large = 64 << 20, 48 << 20 // three quarters are for large requests
+	for size, reserved := range map[int64]int64{
+		freeAnswer:             0,
+		DefaultMaxBodySize:     DefaultMaxBodySize,
+		DefaultMaxBodySize + 1: 2 * DefaultMaxBodySize,
+		2 * DefaultMaxBodySize: 2 * DefaultMaxBodySize,
+	} {
+		s := &invokeMethods{core: &core{limit: 16 << 20, answers: admission.New(admission.Options{Bytes: budget})}}
+		call := &arrival{Context: t.Context()}
+		body := io.NopCloser(strings.NewReader(strings.Repeat("x", int(size))))
+		got, err := s.readAnswer(call, &http.Response{Body: body, ContentLength: -1})
+		if err != nil || int64(len(got)) != size {
+			t.Errorf("%d bytes: got %d, %v", size, len(got), err)
+		}
+		if call.answer.Held() != (reserved > 0) {
+			t.Errorf("%d bytes: memory is reserved: %t", size, call.answer.Held())
+		}
+		others := s.answers.Share()
+		if !others.TryAdd(large - answerCopies*reserved) {
+			t.Errorf("%d bytes: more is reserved than for %d", size, reserved)
+		}
+	}
 }
 
 // lateWire is a stream whose next bytes, or whose end, come after the budget has cut the transfer.

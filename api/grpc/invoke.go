@@ -106,9 +106,9 @@ func decodeCall(ctx context.Context, in *runtimev1.InvokeServiceRequest) (*invok
 		Header: h, Body: io.NopCloser(bytes.NewReader(data)), Length: int64(len(data)), Remote: remote(ctx)}, nil
 }
 
-// readAnswer reads the body of an application's answer, which must fit into one message. After the first freeAnswer
-// bytes, it reserves memory before it reads further. If the length is unknown, it reserves more whenever the body
-// exceeds what is reserved.
+// readAnswer reads the body of an application's answer, which must fit into one message. If the body has more than
+// freeAnswer bytes, readAnswer reserves memory before it reads further. If the length is unknown, it doubles the
+// reservation whenever the body exceeds it. It reads one byte more than is reserved, to see whether the body has ended.
 func (s *invokeMethods) readAnswer(ctx context.Context, r *http.Response) ([]byte, error) {
 	most, next := s.limit, int64(DefaultMaxBodySize)
 	if r.ContentLength >= 0 {
@@ -116,9 +116,9 @@ func (s *invokeMethods) readAnswer(ctx context.Context, r *http.Response) ([]byt
 		next = most
 	}
 	var read bytes.Buffer
-	_, err := read.ReadFrom(io.LimitReader(r.Body, freeAnswer))
+	_, err := read.ReadFrom(io.LimitReader(r.Body, freeAnswer+1))
 	a, reserved := arrivalOf(ctx), int64(0)
-	for a != nil && err == nil && reserved < most && int64(read.Len()) >= max(reserved, freeAnswer) {
+	for a != nil && err == nil && reserved < most && int64(read.Len()) > max(reserved, freeAnswer) {
 		if !a.answer.Held() {
 			a.answer = s.answers.Share()
 		}
@@ -126,8 +126,8 @@ func (s *invokeMethods) readAnswer(ctx context.Context, r *http.Response) ([]byt
 		if err := a.answer.Add(ctx, answerCopies*(next-reserved)); err != nil {
 			return nil, api.AnswerOverloaded(err)
 		}
-		reserved, next = next, 4*next
-		_, err = read.ReadFrom(io.LimitReader(r.Body, reserved-int64(read.Len())))
+		reserved, next = next, 2*next
+		_, err = read.ReadFrom(io.LimitReader(r.Body, reserved+1-int64(read.Len())))
 	}
 	if err == nil {
 		_, err = read.ReadFrom(io.LimitReader(r.Body, s.limit+1-int64(read.Len())))
