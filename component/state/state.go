@@ -101,6 +101,9 @@ type Write struct {
 	Metadata    map[string]string
 }
 
+// LastExpiry is the last time at which a value can expire, in Unix seconds: 9999-12-31T23:59:59Z.
+const LastExpiry = 253402300799
+
 // TTL is the time to live of a written value.
 type TTL struct {
 	Set     bool       // false: the store's default applies (none, unless configured)

@@ -141,14 +141,16 @@ func (s copyStore) Write(ctx context.Context, items []statecopy.Item, createOnly
 // copied returns the write request for one item. The write is strong, so the disks of a majority have every item that
 // is reported as copied. With createOnly, the store refuses to overwrite a key.
 func copied(i statecopy.Item, createOnly bool) (write, error) {
-	f, value, err := setFlags{createOnly: createOnly, ttl: i.TTL, binary: i.Binary, consistency: "strong"}, i.Value,
-		error(nil)
+	f, value, err := setFlags{createOnly: createOnly, binary: i.Binary, consistency: "strong"}, i.Value, error(nil)
 	if i.Binary {
 		value, err = json.Marshal(base64.StdEncoding.EncodeToString(i.Value))
 	}
 	w := f.write(i.Key, value)
-	if i.TTL == 0 {
-		w.Metadata["ttlInSeconds"] = "0" // the item never expires, so the default of the store does not apply
+	if i.Expires.IsZero() {
+		w.Metadata[state.MetadataTTL] = "0" // the item never expires, so the default of the store does not apply
+	} else {
+		// A TTL in seconds would depend on the clock of this process, and has a smaller range.
+		w.Metadata[state.MetadataExpireTime] = i.Expires.UTC().Format(time.RFC3339)
 	}
 	return w, err
 }

@@ -8,9 +8,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/quorate/quorate/cmd/internal/command"
 	"github.com/quorate/quorate/cmd/internal/statecopy"
+	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -76,5 +80,32 @@ func TestCopyStore_DeleteOfALongKey(t *testing.T) {
 	_ = s.Delete(t.Context(), statecopy.Key{Name: "cart||7||" + long, ETag: "7"})
 	if method != http.MethodDelete || !strings.Contains(query, "metadata.actorState=true") {
 		t.Errorf("a key of actor state is deleted by %s %s?%s", method, path, query)
+	}
+}
+
+// A TTL in seconds cannot express an expiry that is more than 68 years away.
+func TestCopyStore_WritesTheTimeOfTheExpiry(t *testing.T) {
+	var body []struct{ Metadata map[string]string }
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
+			t.Error(err)
+		}
+		w.WriteHeader(http.StatusNoContent)
+	})
+	east := time.FixedZone("east", 3600)
+	err := s.Write(t.Context(), []statecopy.Item{{Key: "a", Value: []byte("1")},
+		{Key: "b", Value: []byte("1"), Expires: time.Date(2030, 1, 1, 0, 0, 0, 0, east)},
+		{Key: "c", Value: []byte("1"), Expires: time.Unix(state.LastExpiry, 0)}}, true)
+	if err != nil || len(body) != 3 {
+		t.Fatalf("%v, %v", body, err)
+	}
+	for i, want := range []map[string]string{{"ttlInSeconds": "0"}, {"ttlExpireTime": "2029-12-31T23:00:00Z"},
+		{"ttlExpireTime": "9999-12-31T23:59:59Z"}} {
+		if diff := cmp.Diff(want, body[i].Metadata); diff != "" {
+			t.Errorf("item %d: %s", i, diff)
+		}
+		if _, err := state.ParseTTL(body[i].Metadata); err != nil {
+			t.Error(err)
+		}
 	}
 }

@@ -25,10 +25,10 @@ type Key struct {
 
 // Item is one value to be written to a store.
 type Item struct {
-	Key    string
-	Value  []byte        // JSON text, or binary data
-	Binary bool          // Value is not JSON
-	TTL    time.Duration // remaining TTL in whole seconds; 0 = no expiry
+	Key     string
+	Value   []byte    // JSON text, or binary data
+	Binary  bool      // Value is not JSON
+	Expires time.Time // a whole second; zero = never
 }
 
 // Source is a store that is read. Implementations must be safe for concurrent use. Their errors must be of the type

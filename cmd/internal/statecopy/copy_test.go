@@ -93,11 +93,7 @@ func (s *target) Read(_ context.Context, keys []string) (map[string]statecopy.Va
 			}
 		}
 		if i, there := s.items[k]; there {
-			v := statecopy.Value{Data: i.Value, Binary: i.Binary}
-			if i.TTL > 0 {
-				v.Expires = time.Now().Add(i.TTL)
-			}
-			out[k] = v
+			out[k] = statecopy.Value{Data: i.Value, Binary: i.Binary, Expires: i.Expires}
 		}
 	}
 	return out, nil
@@ -173,21 +169,27 @@ func TestCopy_CopiesOrReportsEveryKey(t *testing.T) {
 	sealed := state.Write{Key: "shop||sealed", ContentType: state.OctetStream,
 		Value: []byte("MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5||mykey")}
 	raw := state.Write{Key: "shop||raw", Value: []byte("\x00\xff raw"), ContentType: state.OctetStream}
-	ttl := state.Write{Key: "shop||ttl", Value: []byte("1"), TTL: state.TTL{Set: true, Seconds: 3600}}
-	s.set(t, sealed, raw, ttl)
+	last := time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
+	expiries := map[string]time.Time{"ttl": last.AddDate(-7900, 0, 0), "last": last}
+	ttl := state.Write{Key: "shop||ttl", Value: []byte("1"),
+		TTL: state.TTL{Set: true, At: new(expiries["ttl"].Add(-time.Millisecond))}}
+	latest := state.Write{Key: "shop||last", Value: []byte("1"),
+		TTL: state.TTL{Set: true, At: new(last.Add(time.Millisecond))}}
+	s.set(t, sealed, raw, ttl, latest)
 	into := newTarget()
 	var ledger bytes.Buffer
 	c := to(s, into)
 	c.Skipped = &ledger
 	r := run(t, c)
 	want := map[string]string{"a": `{"n": 1.10}`, "b/c d": `"<é>"`, "none": "null", "raw": "\x00\xff raw", "ttl": "1",
-		"cart||7||items": "[]"}
+		"last": "1", "cart||7||items": "[]"}
 	if diff := cmp.Diff(want, into.values()); diff != "" {
 		t.Errorf("copied: %s", diff)
 	}
-	if left := into.items["ttl"].TTL; left < time.Hour-time.Minute || left > time.Hour+time.Second ||
-		left%time.Second != 0 || into.items["a"].TTL != 0 {
-		t.Errorf("%v is left to live", left)
+	for k, i := range into.items {
+		if want := expiries[k]; !i.Expires.Equal(want) {
+			t.Errorf("%s expires at %v, want %v", k, i.Expires, want)
+		}
 	}
 	if !into.items["raw"].Binary || into.items["a"].Binary {
 		t.Error("binary data and JSON are mixed up")
@@ -195,7 +197,7 @@ func TestCopy_CopiesOrReportsEveryKey(t *testing.T) {
 	if diff := cmp.Diff(map[string]int64{"orders": 1, "actors": 1, "": 1, "shop": 1}, s.Others()); diff != "" {
 		t.Errorf("others: %s", diff)
 	}
-	if r.Seen != 7 || r.Actors != 1 || r.Copied != 6 || r.Expiring != 1 || r.Binary != 1 || r.Unreadable != 1 ||
+	if r.Seen != 8 || r.Actors != 1 || r.Copied != 7 || r.Expiring != 2 || r.Binary != 1 || r.Unreadable != 1 ||
 		r.Problems() != 1 {
 		t.Errorf("%+v", r)
 	}

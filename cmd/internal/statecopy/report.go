@@ -106,7 +106,7 @@ func (t *tally) copied(items []Item) {
 		for _, i := range items {
 			r.Copied++
 			r.Bytes += int64(len(i.Value))
-			if i.TTL > 0 {
+			if !i.Expires.IsZero() {
 				r.Expiring++
 			}
 			if i.Binary {

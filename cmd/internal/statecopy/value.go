@@ -18,13 +18,22 @@ type Value struct {
 	Err     error     // the reason why the store cannot read the value of an existing key
 }
 
-// item returns the item to write. Its TTL is rounded up, so that nothing expires early.
+// item returns the item to write.
 func (v Value) item(key string) Item {
-	i := Item{Key: key, Value: v.Data, Binary: v.Binary}
-	if !v.Expires.IsZero() {
-		i.TTL = max(time.Until(v.Expires).Truncate(time.Second)+time.Second, time.Second)
+	return Item{Key: key, Value: v.Data, Binary: v.Binary, Expires: wholeSecond(v.Expires)}
+}
+
+// wholeSecond rounds up to a whole second, because some stores cannot keep parts of a second. It returns at most the
+// last time that a store accepts.
+func wholeSecond(at time.Time) time.Time {
+	second := at.Truncate(time.Second)
+	if second.Before(at) {
+		second = second.Add(time.Second)
 	}
-	return i
+	if second.Unix() > state.LastExpiry {
+		return time.Unix(state.LastExpiry, 0).UTC()
+	}
+	return second
 }
 
 // same reports whether two values are equal and expire at about the same time. JSON values are compared by content,
