@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/component/state/postgresql"
@@ -164,6 +165,24 @@ func TestStore_RemovesExpiredRows(t *testing.T) {
 	if want := "last-cleanup last-cleanup-state-v2-app."; keys != want {
 		t.Errorf("the metadata table has %q, want %q", keys, want)
 	}
+}
+
+// Dapr has one cleanup row for all v1 tables with the same metadata table.
+func TestStore_RemovesExpiredRowsOfEachTable(t *testing.T) {
+	t.Parallel()
+	s := databases.Start(t)
+	opened(t, postgresql.V1, "connectionString", s.URL()) // creates the metadata table
+	s.Do("INSERT INTO dapr_metadata VALUES ('last-cleanup', (now() + interval '1 day')::text)")
+	store := opened(t, postgresql.V1, "connectionString", s.URL(), "tableName", "orders", "cleanupInterval", "100ms")
+	past := statetest.Put("a||past", "1")
+	past.TTL = state.TTL{Set: true, At: new(time.Unix(1, 0))}
+	testutil.Must(t, statetest.Set(t.Context(), store, past, statetest.Put("a||stays", "1")))
+	testutil.Eventually(t, func() error {
+		if got := s.Do("SELECT string_agg(key, ' ') FROM orders"); got != "a||stays" {
+			return errors.New(got)
+		}
+		return nil
+	})
 }
 
 // TestStore_TransactionsThatCreateTheSameKeys checks that exactly one of many transactions succeeds, and that the

@@ -21,10 +21,13 @@ import (
 	"github.com/quorate/quorate/internal/userfile"
 )
 
+// defaultTable is the default of tableName.
+const defaultTable = "state"
+
 // Fields returns the metadata fields of one version of the component type. Names and defaults are the same as in
 // Dapr.
 func Fields(version Version) []component.Field {
-	name := component.Field{Name: "tableName", Default: "state", Check: CheckTable}
+	name := component.Field{Name: "tableName", Default: defaultTable, Check: CheckTable}
 	prefix := component.Field{Name: "tablePrefix", Refused: "it belongs to version v2; v1 has tableName"}
 	if version == V2 {
 		name = component.Field{Name: "tableName", Refused: "it belongs to version v1; v2 has tablePrefix"}

@@ -21,13 +21,17 @@ func (s *Store) migrationKey() string {
 	return "migrations"
 }
 
-// cleanupKey returns the key of the metadata row that contains the time of the last removal of expired rows. Dapr
-// uses the same row.
+// cleanupKey returns the key of the metadata row that contains the time of the last removal of expired rows. Each
+// table has its own row. Otherwise stores with one metadata table could keep each other from removing rows. Dapr
+// uses the same row, except for v1 tables with another name than the default: there it has one row for all tables.
 func (s *Store) cleanupKey() string {
-	if s.version == V2 {
+	switch {
+	case s.version == V2:
 		return "last-cleanup-state-v2-" + s.settings.prefix
+	case s.settings.table == defaultTable:
+		return "last-cleanup"
 	}
-	return "last-cleanup"
+	return "last-cleanup-" + s.settings.table
 }
 
 // steps returns the SQL statements that create the tables, in order. A later version of Quorate may append steps but

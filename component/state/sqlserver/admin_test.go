@@ -10,9 +10,10 @@ import (
 
 var (
 	keyColumns = regexp.MustCompile(`\[Key\] (nvarchar\((\d+)\) COLLATE (\w+)|uniqueidentifier|int) ` +
-		`CONSTRAINT \[PK_state\]`)
+		`CONSTRAINT \[PK_(?:state|orders)\]`)
 	computed    = regexp.MustCompile(`\[(\w+)\] AS CONVERT\(`)
 	newIndex    = regexp.MustCompile(`CREATE INDEX \[(\w+)\] ON`)
+	claimedRow  = regexp.MustCompile(`FROM \S+ AS m .* WHERE m\.\[Key\] = N'([\w-]+)'\) INSERT INTO`)
 	newDatabase = regexp.MustCompile(`^IF DB_ID\(N'(\w+)'\) IS NULL CREATE DATABASE \[(\w+)\]$`)
 )
 
@@ -27,8 +28,8 @@ func (t *table) administer(r request) (results []result, known bool, err error) 
 			rows:  [][]any{{t.access, t.level, t.snapshot, t.replica, false}}}}, true, nil
 	case strings.Contains(text, "FROM sys.columns"):
 		out := result{names: []string{"name", "type", "length", "collation", "metadata"},
-			kinds: []byte{typeNVarchar, typeNVarchar, typeInt, typeNVarchar, typeBit}}
-		if r.params["@Table"] != "[dbo].[state]" {
+			kinds: []byte{typeNVarchar, typeNVarchar, typeInt, typeNVarchar, typeInt}}
+		if r.params["@Table"] != "[dbo].["+t.name+"]" {
 			return nil, true, fmt.Errorf("the fake has no table %v", r.params["@Table"])
 		}
 		for _, c := range t.columns {
@@ -44,7 +45,8 @@ func (t *table) administer(r request) (results []result, known bool, err error) 
 		t.indexes[newIndex.FindStringSubmatch(text)[1]] = true
 		return nil, true, nil
 	case strings.Contains(text, "[dapr_metadata]"):
-		return t.claim(r), true, nil
+		results, err := t.claim(r)
+		return results, true, err
 	}
 	return nil, false, nil
 }
@@ -63,7 +65,9 @@ func (t *table) create(text string) error {
 			t.columns = append(t.columns, []any{c[1], "int", int64(4), ""})
 		}
 	}
-	t.metadata = true
+	if t.metadata == 0 {
+		t.metadata = 400
+	}
 	return nil
 }
 
@@ -80,12 +84,16 @@ func columnsOf(kind string, length int64, collation string, v2 bool) [][]any {
 }
 
 // claim claims the removal of expired rows. It returns no row if there was a claim within the interval.
-func (t *table) claim(r request) []result {
+func (t *table) claim(r request) ([]result, error) {
+	key := claimedRow.FindStringSubmatch(r.text)[1]
+	if int64(2*len(key)) > t.metadata {
+		return nil, refusal{2628, 16, "String or binary data would be truncated."}
+	}
 	interval := time.Duration(r.params["@Interval"].(int64)) * time.Millisecond
 	out := result{names: []string{""}, kinds: []byte{typeInt}}
-	if t.cleaned.IsZero() || t.now().Sub(t.cleaned) >= interval {
-		t.cleaned = t.now()
+	if last, there := t.claims[key]; !there || t.now().Sub(last) >= interval {
+		t.claims[key] = t.now()
 		out.rows = [][]any{{int64(1)}}
 	}
-	return []result{out}
+	return []result{out}, nil
 }

@@ -3,6 +3,7 @@ package sqlserver_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -344,4 +345,31 @@ func TestStore_RemovesExpiredRows(t *testing.T) {
 		return nil
 	})
 	statetest.WantValue(t, store, "l", "1")
+	s.Lock()
+	defer s.Unlock()
+	if _, there := s.claims["last-cleanup"]; !there || len(s.claims) != 1 {
+		t.Errorf("the metadata table has %v", s.claims)
+	}
+}
+
+// Dapr has one cleanup row for all tables with the same metadata table. The keys of that table can be shorter than the
+// key of a row.
+func TestStore_RemovesExpiredRowsOfEachTable(t *testing.T) {
+	t.Parallel()
+	for length, claims := range map[int64]int{400: 2, 2 * 15: 1} {
+		s := start(t)
+		s.name, s.metadata = "orders", length
+		s.claims["last-cleanup"] = time.Now().Add(24 * time.Hour)
+		store := opened(t, s, sqlserver.V1, "tableName", "orders", "cleanupInterval", "50ms")
+		testutil.Must(t, statetest.Set(t.Context(), store, state.Write{Key: "k", Value: []byte("1"),
+			TTL: state.TTL{Set: true, At: new(time.Unix(1, 0))}}))
+		testutil.Eventually(t, func() error {
+			s.Lock()
+			defer s.Unlock()
+			if len(s.rows) != 0 || len(s.claims) != claims {
+				return fmt.Errorf("the tables have %v and %v", s.rows, s.claims)
+			}
+			return nil
+		})
+	}
 }

@@ -186,7 +186,7 @@ func TestOpen_TableOfOtherVersion(t *testing.T) {
 		"ADD [customer] AS CONVERT": {sqlserver.V1, columnsOf("nvarchar", 200, "X_BIN2", false), indexedCustomer()},
 	} {
 		s := start(t)
-		s.columns, s.metadata = c.columns, true
+		s.columns, s.metadata = c.columns, 400
 		err := once(t, sqlserver.Options{Version: c.version}, append(c.pairs, "connectionString", uri(s))...)
 		statetest.WantFault(t, err, fault.Invalid, want)
 	}

@@ -35,7 +35,7 @@ func Fields(version Version) []component.Field {
 		{Name: "connectionString", Aliases: []string{"url"}, Required: true, Secret: true},
 		{Name: "databaseName", Aliases: []string{"database"}, Default: "dapr", Check: checkName},
 		{Name: "schemaName", Aliases: []string{"schema"}, Default: "dbo", Check: checkName},
-		{Name: "tableName", Default: "state", Check: checkName},
+		{Name: "tableName", Default: defaultTable, Check: checkName},
 		{Name: "metadataTableName", Default: "dapr_metadata", Check: checkName},
 		{Name: "keyType", Default: keyText, Check: checkKeyType},
 		{Name: "keyLength", Kind: component.Int, Default: "200", Check: outside.Number(1, 850)},
@@ -46,6 +46,9 @@ func Fields(version Version) []component.Field {
 		{Name: "useAzureAD", Kind: component.Bool},
 	}
 }
+
+// defaultTable is the default of tableName.
+const defaultTable = "state"
 
 // Types of keys.
 const (
@@ -65,6 +68,7 @@ type settings struct {
 	metadata string
 	keyType  string
 	length   int // longest key for keyText, in UTF-16 code units
+	rowName  int // longest key of the metadata table, in UTF-16 code units
 	indexed  []property
 	cleanup  time.Duration // 0 or less = expired rows are not removed
 	chunk    int           // most keys of a bulk read; 0 = no limit

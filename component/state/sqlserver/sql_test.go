@@ -31,14 +31,15 @@ type rows map[string]row
 // table is the storage of the fake server.
 type table struct {
 	sync.Mutex
+	name      string
 	rows      rows
 	counter   uint64
 	leaps     time.Duration
 	databases map[string]bool
 	columns   [][]any // name, type, bytes, collation; none = the table does not exist
-	metadata  bool
+	metadata  int64   // bytes of a key of the metadata table; 0 = the table does not exist
 	indexes   map[string]bool
-	cleaned   time.Time
+	claims    map[string]time.Time // by the key of the row
 	access    string
 	level     int64
 	snapshot  bool
@@ -47,8 +48,8 @@ type table struct {
 }
 
 func newTable() *table {
-	return &table{rows: rows{}, databases: map[string]bool{"master": true, "orders": true}, access: "READ_WRITE",
-		level: 160, snapshot: true, indexes: map[string]bool{}, parsed: map[string][]string{}}
+	return &table{name: "state", rows: rows{}, databases: map[string]bool{"master": true, "orders": true}, access: "READ_WRITE",
+		level: 160, snapshot: true, indexes: map[string]bool{}, claims: map[string]time.Time{}, parsed: map[string][]string{}}
 }
 
 // refusal is an error of SQL Server.
@@ -150,7 +151,8 @@ func (t *table) execute(r request) ([]result, int, error) {
 		return results, 0, err
 	}
 	c := &batchRun{table: t, params: r.params}
-	body := strings.TrimPrefix(r.text, "SET NOCOUNT ON; SET XACT_ABORT ON; ")
+	text := strings.ReplaceAll(r.text, "[dbo].["+t.name+"]", "[dbo].[state]")
+	body := strings.TrimPrefix(text, "SET NOCOUNT ON; SET XACT_ABORT ON; ")
 	body = strings.TrimSuffix(strings.TrimPrefix(body, "BEGIN TRANSACTION; "), " COMMIT TRANSACTION;")
 	for _, statement := range strings.Split(body, ";") {
 		if err := c.statement(strings.TrimSpace(statement)); err != nil {

@@ -64,12 +64,13 @@ func (s *Store) prepare(ctx context.Context) error {
 				"be saved, and listings read all rows", "table", s.settings.table, "collation", key.collation)
 		}
 	}
+	s.settings.rowName = columns[metadataColumn].length / 2
 	s.sql = newStatements(s.settings, s.version, key.collation)
 	return s.index(ctx)
 }
 
 // metadataColumn is an additional key in the map that the method columns returns. It is present if the metadata table
-// exists. No real column can have this name.
+// exists, and has the length of the keys of that table. No real column can have this name.
 const metadataColumn = "\x00metadata"
 
 // maxColumns is the largest number of columns that SQL Server allows in a table.
@@ -83,7 +84,7 @@ func (s *Store) hasMetadata(columns map[string]column) bool {
 func (s *Store) columns(ctx context.Context) (map[string]column, error) {
 	const statement = `SELECT c.[name], TYPE_NAME(c.[user_type_id]), CONVERT(bigint, c.[max_length]), ` +
 		`COALESCE(c.[collation_name], N''), ` +
-		`CONVERT(bit, CASE WHEN OBJECT_ID(@Metadata, 'U') IS NULL THEN 0 ELSE 1 END) ` +
+		`CONVERT(bigint, COALESCE(COL_LENGTH(@Metadata, N'Key'), 0)) ` +
 		`FROM sys.columns AS c WHERE c.[object_id] = OBJECT_ID(@Table, 'U')`
 	var out map[string]column
 	err := s.call(ctx, "sqlserver.Open", "", reading, func(ctx context.Context, conn *sql.Conn, _ *atomic.Bool) error {
@@ -97,7 +98,7 @@ func (s *Store) columns(ctx context.Context) (map[string]column, error) {
 		for rows.Next() {
 			var name string
 			var c column
-			var metadata bool
+			var metadata int
 			if err := rows.Scan(&name, &c.kind, &c.length, &c.collation, &metadata); err != nil {
 				return err
 			}
@@ -105,8 +106,8 @@ func (s *Store) columns(ctx context.Context) (map[string]column, error) {
 				return stranger("sqlserver.Open", "")
 			}
 			found[name] = c
-			if metadata {
-				found[metadataColumn] = column{kind: "table"}
+			if metadata > 0 {
+				found[metadataColumn] = column{kind: "table", length: metadata}
 			}
 		}
 		if err := rows.Err(); err != nil {
@@ -227,22 +228,31 @@ func (s *Store) index(ctx context.Context) error {
 }
 
 // claim is the statement with which a node claims the removal of expired rows. It writes the current time to the row
-// that Dapr also uses. It returns one row if the claim succeeds, and no row if another node has made the claim
-// within the interval.
+// @row. It returns one row if the claim succeeds, and no row if another node has made the claim within the interval.
 const claim = batch + begin + `UPDATE m SET [Value] = CONVERT(nvarchar(max), GETDATE(), 21) OUTPUT 1 ` +
-	`FROM @metadata AS m WITH (UPDLOCK, SERIALIZABLE) WHERE m.[Key] = N'last-cleanup' AND ` +
+	`FROM @metadata AS m WITH (UPDLOCK, SERIALIZABLE) WHERE m.[Key] = N'@row' AND ` +
 	`DATEDIFF_BIG(MILLISECOND, TRY_CONVERT(datetime2, m.[Value], 121), GETDATE()) >= @Interval; ` +
 	`IF @@ROWCOUNT = 0 AND NOT EXISTS (SELECT 1 FROM @metadata AS m WITH (UPDLOCK, SERIALIZABLE) ` +
-	`WHERE m.[Key] = N'last-cleanup') INSERT INTO @metadata ([Key], [Value]) OUTPUT 1 ` +
-	`VALUES (N'last-cleanup', CONVERT(nvarchar(max), GETDATE(), 21));` + commit
+	`WHERE m.[Key] = N'@row') INSERT INTO @metadata ([Key], [Value]) OUTPUT 1 ` +
+	`VALUES (N'@row', CONVERT(nvarchar(max), GETDATE(), 21));` + commit
+
+// cleanupKey returns the key of the metadata row for claim. Each table has its own row. Otherwise stores with one
+// metadata table could keep each other from removing rows. Dapr uses the row of the default table for all tables.
+func (s settings) cleanupKey() string {
+	if s.table == defaultTable {
+		return "last-cleanup"
+	}
+	return "last-cleanup-" + s.table
+}
 
 // removeExpired removes expired rows, unless another node has done so within the interval. If the key type is not
-// text, the metadata table cannot contain the row of the claim. Then every node removes expired rows.
+// text, or the keys of the metadata table are too short, that table cannot contain the row of the claim. Then every
+// node removes expired rows.
 func (s *Store) removeExpired(ctx context.Context) error {
 	const op = "sqlserver.RemoveExpired"
-	if s.settings.keyType == keyText {
+	if row := s.settings.cleanupKey(); s.settings.keyType == keyText && len(row) <= s.settings.rowName {
 		claimed := false
-		statement := strings.ReplaceAll(claim, "@metadata", s.settings.full(s.settings.metadata))
+		statement := strings.NewReplacer("@metadata", s.settings.full(s.settings.metadata), "@row", row).Replace(claim)
 		err := s.call(ctx, op, "", writing, func(ctx context.Context, conn *sql.Conn, _ *atomic.Bool) error {
 			numbers, err := outputs(ctx, conn, 2, statement, sql.Named("Interval", s.settings.cleanup.Milliseconds()))
 			claimed = len(numbers) > 0
