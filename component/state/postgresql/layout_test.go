@@ -185,6 +185,21 @@ func TestStore_RemovesExpiredRowsOfEachTable(t *testing.T) {
 	})
 }
 
+// All v1 tables with the same metadata table have one number of executed migration steps.
+func TestOpen_CompletesAnOldTableBesideANewOne(t *testing.T) {
+	t.Parallel()
+	s := databases.Start(t)
+	opened(t, postgresql.V1, "connectionString", s.URL())
+	s.Do(`CREATE TABLE orders (key text NOT NULL PRIMARY KEY, value jsonb NOT NULL, isbinary boolean NOT NULL,
+insertdate timestamptz NOT NULL DEFAULT now(), updatedate timestamptz NULL)`)
+	s.Do(`INSERT INTO orders (key, value, isbinary) VALUES ('shop||k', '1', false)`)
+	store := opened(t, postgresql.V1, "connectionString", s.URL(), "tableName", "orders")
+	statetest.WantValue(t, store, "shop||k", "1")
+	if got := s.Do("SELECT value FROM dapr_metadata WHERE key = 'migrations'"); got != "2" {
+		t.Errorf("the metadata table has %q steps, want 2", got)
+	}
+}
+
 // TestStore_TransactionsThatCreateTheSameKeys checks that exactly one of many transactions succeeds, and that the
 // others change nothing.
 func TestStore_TransactionsThatCreateTheSameKeys(t *testing.T) {

@@ -79,9 +79,11 @@ func (s *Store) migrateOnce(ctx context.Context) error {
 		failed := s.failed(op, "", err, unsent)
 		return &fault.Error{Code: fault.CodeOf(failed), Op: op, Msg: what, Err: failed}
 	}
-	var known, table bool
-	err := s.pool.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL, to_regclass($2) IS NOT NULL`, s.settings.metadata,
-		s.settings.table).Scan(&known, &table)
+	var known bool
+	table, err := s.complete(ctx, s.pool)
+	if err == nil {
+		err = s.pool.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, s.settings.metadata).Scan(&known)
+	}
 	if err != nil {
 		return fail(err, "looking for the table "+s.settings.table)
 	}
@@ -107,11 +109,22 @@ func (s *Store) migrateOnce(ctx context.Context) error {
 	return nil
 }
 
-// stepsDone returns how many migration steps were executed, according to the metadata table.
-func (s *Store) stepsDone(ctx context.Context, from interface {
+// rower executes queries with one row, on any connection or in a transaction.
+type rower interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-},
-) (int, error) {
+}
+
+// complete reports whether the table exists, and is not a v1 table from before the second migration step.
+func (s *Store) complete(ctx context.Context, from rower) (yes bool, err error) {
+	const has = `EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass($1) AND attname = `
+	err = from.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL AND
+(NOT `+has+`'isbinary') OR `+has+`'expiredate'))`, s.settings.table).Scan(&yes)
+	return yes, err
+}
+
+// stepsDone returns how many migration steps were executed, according to the metadata table. All v1 tables with one
+// metadata table have one number, so the steps of this table may be missing.
+func (s *Store) stepsDone(ctx context.Context, from rower) (int, error) {
 	var text string
 	err := from.QueryRow(ctx, `SELECT value FROM `+s.settings.metadata+` WHERE key = $1`, s.migrationKey()).Scan(&text)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -147,8 +160,8 @@ func (s *Store) perform(ctx context.Context) error {
 			return err
 		}
 		steps := s.steps()
-		var table bool
-		if err := tx.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, s.settings.table).Scan(&table); err != nil {
+		table, err := s.complete(ctx, tx)
+		if err != nil {
 			return err
 		}
 		if !table {
