@@ -247,6 +247,13 @@ func Unreadable(op, key, server string, cause *frames.Error) *fault.Error {
 	return e
 }
 
+// Expiry returns the time micros microseconds after now, but at most the last time at which a value can expire. A
+// time.Duration is too short for an expiry in the year 9999.
+func Expiry(now time.Time, micros int64) time.Time {
+	from := now.UnixMicro()
+	return time.UnixMicro(from + min(micros, state.LastExpiry*1e6-from)).UTC()
+}
+
 // RemoveExpired removes expired rows from databases that do not remove such rows themselves. It calls remove once per
 // interval until ctx ends. If remove fails, RemoveExpired logs a warning with the name of the table, and tries again
 // after the next interval.

@@ -2,6 +2,7 @@ package outside_test
 
 import (
 	"context"
+	"math"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -139,5 +140,17 @@ func TestParseInterval(t *testing.T) {
 	if outside.CheckInterval("soon") == nil || outside.CheckTimeout("10ms") == nil || outside.Number(1,
 		2)("3") == nil {
 		t.Error("a bad value was accepted")
+	}
+}
+
+func TestExpiry_IsExactUntilTheYear9999(t *testing.T) {
+	last := time.Unix(state.LastExpiry, 0).UTC()
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.FixedZone("east", 3600))
+	left := last.UnixMicro() - now.UnixMicro()
+	for micros, want := range map[int64]time.Time{1: now.Add(time.Microsecond).UTC(), left - 1: last.Add(-1000),
+		left: last, left + 1: last, math.MaxInt64: last} {
+		if got := outside.Expiry(now, micros); got != want {
+			t.Errorf("%d: %v, want %v", micros, got, want)
+		}
 	}
 }

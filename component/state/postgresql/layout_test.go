@@ -167,6 +167,27 @@ func TestStore_RemovesExpiredRows(t *testing.T) {
 	}
 }
 
+// The year 9999 is too far for a time.Duration.
+func TestStore_ExpiryInTheYear9999(t *testing.T) {
+	t.Parallel()
+	s := databases.Start(t)
+	store := opened(t, postgresql.V2, "connectionString", s.URL())
+	last := time.Unix(state.LastExpiry, 0)
+	testutil.Must(t, statetest.Set(t.Context(), store, state.Write{Key: "a||own", Value: []byte("1"),
+		TTL: state.TTL{Set: true, At: &last}}))
+	s.Do(`INSERT INTO state (key, value, expires_at) VALUES ('a||last', '1', '9999-12-31 23:59:59Z'),
+('a||later', '1', '200000-01-01 00:00:00Z'), ('a||infinity', '1', 'infinity')`)
+	for _, key := range []string{"a||own", "a||last", "a||later", "a||infinity"} {
+		if item := statetest.WantValue(t, store, key, "1"); item.Expires.Sub(last).Abs() > time.Second {
+			t.Errorf("%s expires at %v, want %v", key, item.Expires, last)
+		}
+	}
+	if got := s.Do(`SELECT (abs(extract(epoch FROM expires_at - '9999-12-31 23:59:59Z')) < 1)::text FROM state
+WHERE key = 'a||own'`); got != "true" {
+		t.Error("the row does not have the time of the request")
+	}
+}
+
 // Dapr has one cleanup row for all v1 tables with the same metadata table.
 func TestStore_RemovesExpiredRowsOfEachTable(t *testing.T) {
 	t.Parallel()

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
@@ -184,7 +183,8 @@ func (s *Store) item(row pgx.Rows) (state.Item, error) {
 		return item, err
 	}
 	if left != nil {
-		item.Expires = s.now().Add(time.Duration(*left * float64(time.Second))).UTC()
+		const longest = 1e12 // seconds; more do not fit in an int64 as microseconds
+		item.Expires = outside.Expiry(s.now(), int64(min(*left, longest)*1e6))
 	}
 	switch {
 	case bytes: // only v1 marks values as bytes

@@ -24,7 +24,8 @@ func newStatements(table string, version Version) statements {
 	}
 	fill := strings.NewReplacer(append(columns[version], "@table", table)...)
 	f := func(text string) string { return fill.Replace(text) }
-	const rest = `, @etag, extract(epoch FROM @expires - now())::float8
+	// PostgreSQL before version 17 cannot subtract now() from the time infinity.
+	const rest = `, @etag, (extract(epoch FROM @expires) - extract(epoch FROM now()))::float8
 FROM @table WHERE (@expires IS NULL OR @expires > now()) AND `
 	const read = `SELECT key, @value, @bytes` + rest
 	// Rows are written in the order of their keys, so that no two transactions wait for each other.

@@ -319,11 +319,11 @@ func (s *Store) expiresIn(ttl state.TTL) int64 {
 	case !ttl.Set:
 		return 0
 	case ttl.At != nil:
-		left := ttl.At.Sub(s.now())
+		left := ttl.At.UnixMicro() - s.now().UnixMicro() // may be too long for a time.Duration
 		if left <= 0 {
 			return -1
 		}
-		return max(left.Microseconds(), 1)
+		return left
 	case ttl.Seconds <= 0:
 		return 0
 	}

@@ -59,6 +59,38 @@ func TestStore_ReadsDataOfDapr(t *testing.T) {
 	}
 }
 
+// The year 9999 is too far for a time.Duration, and has too many minutes for DATEADD. The column has no later year.
+func TestStore_ExpiryInTheYear9999(t *testing.T) {
+	last := time.Unix(state.LastExpiry, 0)
+	before, soon := last.AddDate(0, 0, -1), time.Now().Add(90*time.Second)
+	for name, c := range map[string]struct {
+		leap    time.Duration // of the clock of the server
+		at, row time.Time
+	}{
+		"soon":         {0, soon, soon},
+		"day":          {0, before, before},
+		"last second":  {0, last, last},
+		"clock behind": {-time.Hour, before, before.Add(-time.Hour)},
+		"clock ahead":  {time.Hour, last, last},
+	} {
+		s := start(t)
+		s.leap(c.leap)
+		store := opened(t, s, sqlserver.V1)
+		testutil.Must(t, statetest.Set(t.Context(), store, state.Write{Key: "a||k", Value: []byte("1"),
+			TTL: state.TTL{Set: true, At: &c.at}}))
+		s.Lock()
+		got := s.rows["a||k"].expires
+		s.Unlock()
+		if got.Sub(c.row).Abs() > 5*time.Second {
+			t.Errorf("%s: the row expires at %v, want %v", name, got, c.row)
+		}
+		want := c.row.Add(-c.leap)
+		if item := statetest.WantValue(t, store, "a||k", "1"); item.Expires.Sub(want).Abs() > 5*time.Second {
+			t.Errorf("%s: the value expires at %v, want %v", name, item.Expires, want)
+		}
+	}
+}
+
 // A listing reads no values, which may be large. So a value that cannot be decoded does not fail the listing.
 func TestStore_ListsWithoutValues(t *testing.T) {
 	for _, version := range []sqlserver.Version{sqlserver.V1, sqlserver.V2} {

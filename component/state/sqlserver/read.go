@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
-	"time"
 	"unicode/utf16"
 	"unicode/utf8"
 
@@ -204,7 +203,7 @@ func (s *Store) item(rows *sql.Rows, values bool) (state.Item, error) {
 	}
 	out.ETag = hex.EncodeToString(version)
 	if left.Valid {
-		out.Expires = s.now().Add(time.Duration(left.Int64) * time.Microsecond).UTC()
+		out.Expires = outside.Expiry(s.now(), left.Int64)
 	}
 	if !values {
 		return out, nil

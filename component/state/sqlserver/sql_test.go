@@ -13,6 +13,8 @@ import (
 	"sync"
 	"time"
 	"unicode/utf16"
+
+	"github.com/quorate/quorate/component/state"
 )
 
 // row is a row of the table. A nil text or nil bytes are NULL.
@@ -48,8 +50,9 @@ type table struct {
 }
 
 func newTable() *table {
-	return &table{name: "state", rows: rows{}, databases: map[string]bool{"master": true, "orders": true}, access: "READ_WRITE",
-		level: 160, snapshot: true, indexes: map[string]bool{}, claims: map[string]time.Time{}, parsed: map[string][]string{}}
+	return &table{name: "state", rows: rows{}, databases: map[string]bool{"master": true, "orders": true},
+		access: "READ_WRITE", level: 160, snapshot: true, indexes: map[string]bool{}, claims: map[string]time.Time{},
+		parsed: map[string][]string{}}
 }
 
 // refusal is an error of SQL Server.
@@ -174,8 +177,9 @@ var (
 		`OUTPUT (\d+), inserted\.\[RowVersion\] VALUES \((.*)\)$`)
 	deletes = regexp.MustCompile(`^DELETE (?:TOP \((\d+)\) )?t (?:OUTPUT (\d+), deleted\.\[RowVersion\] )?` +
 		`FROM \[dbo\]\.\[state\] AS t WHERE (.*)$`)
-	until = regexp.MustCompile(`^CASE WHEN @M(\d+) < 0 THEN NULL ELSE DATEADD\(MINUTE, @M(\d+), ` +
-		`DATEADD\(MICROSECOND, @U(\d+), SYSDATETIME\(\)\)\) END$`)
+	until = regexp.MustCompile(`^CASE WHEN @M(\d+) < 0 THEN NULL WHEN @M\d+ >= DATEDIFF_BIG\(MINUTE, ` +
+		`SYSDATETIME\(\), '9999-12-31T23:59:00'\) THEN '9999-12-31T23:59:59' ELSE DATEADD\(DAY, @M\d+ / 1440, ` +
+		`DATEADD\(MINUTE, @M\d+ % 1440, DATEADD\(MICROSECOND, @U(\d+), SYSDATETIME\(\)\)\)\) END$`)
 )
 
 const alive = "(t.[ExpireDate] IS NULL OR t.[ExpireDate] > SYSDATETIME())"
@@ -365,7 +369,7 @@ func (c *batchRun) column(expression string) (byte, func(row) any, error) {
 			if r.expires.IsZero() {
 				return nil
 			}
-			return r.expires.Sub(now).Microseconds()
+			return r.expires.UnixMicro() - now.UnixMicro()
 		}, nil
 	case "CONVERT(bit, CASE WHEN t.[ExpireDate] <= SYSDATETIME() THEN 1 ELSE 0 END)":
 		return typeBit, func(r row) any { return !r.expires.IsZero() && !r.expires.After(now) }, nil
@@ -378,8 +382,11 @@ func (c *batchRun) set(r *row, column, expression string) error {
 	if m := until.FindStringSubmatch(expression); m != nil && column == "ExpireDate" {
 		r.expires = time.Time{}
 		if minutes := c.params["@M"+m[1]].(int64); minutes >= 0 {
-			r.expires = c.now().Add(time.Duration(minutes)*time.Minute +
-				time.Duration(c.params["@U"+m[3]].(int64))*time.Microsecond)
+			r.expires = time.Unix(state.LastExpiry, 0)
+			if minutes < state.LastExpiry/60-c.now().Unix()/60 {
+				r.expires = c.now().AddDate(0, 0, int(minutes/1440)).Add(time.Duration(minutes%1440)*time.Minute +
+					time.Duration(c.params["@U"+m[2]].(int64))*time.Microsecond)
+			}
 		}
 		return nil
 	}

@@ -58,8 +58,11 @@ func newStatements(s settings, version Version, collation string) statements {
 	}
 	names := strings.NewReplacer(append(append(columns[version], keys[s.keyType]...),
 		"@table", s.full(s.table), "@alive", "("+never+" OR t.[ExpireDate] > "+now+")",
-		"@locked", "WITH (UPDLOCK, SERIALIZABLE)", "@until", `CASE WHEN @M# < 0 THEN NULL ELSE `+
-			`DATEADD(MINUTE, @M#, DATEADD(MICROSECOND, @U#, `+now+`)) END`)...)
+		"@locked", "WITH (UPDLOCK, SERIALIZABLE)",
+		// A time after the year 9999 would be an error. DATEADD adds numbers of the type int.
+		"@until", `CASE WHEN @M# < 0 THEN NULL `+
+			`WHEN @M# >= DATEDIFF_BIG(MINUTE, `+now+`, '9999-12-31T23:59:00') THEN '9999-12-31T23:59:59' `+
+			`ELSE DATEADD(DAY, @M# / 1440, DATEADD(MINUTE, @M# % 1440, DATEADD(MICROSECOND, @U#, `+now+`))) END`)...)
 	f := func(text string) string { return names.Replace(names.Replace(text)) }
 	const rest = `t.[RowVersion], DATEDIFF_BIG(MICROSECOND, SYSDATETIME(), t.[ExpireDate]) `
 	const read = `SELECT @key, @value, ` + rest

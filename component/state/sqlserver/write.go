@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"encoding/hex"
 	"maps"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -293,22 +292,19 @@ func (c *change) lock(ctx context.Context, tx *sql.Tx, keys []string) (map[strin
 
 // expiresIn returns the time until a value expires, as minutes and microseconds. Negative minutes mean that the
 // value never expires. Negative microseconds mean that it has already expired.
-func (s *Store) expiresIn(ttl state.TTL) (minutes, micros int32) {
-	left := time.Duration(0)
+func (s *Store) expiresIn(ttl state.TTL) (minutes int64, micros int32) {
+	const minute = int64(time.Minute / time.Microsecond)
 	switch {
 	case !ttl.Set:
 		return -1, 0
 	case ttl.At != nil:
-		if left = ttl.At.Sub(s.now()); left <= 0 {
+		left := ttl.At.UnixMicro() - s.now().UnixMicro() // may be too long for a time.Duration
+		if left <= 0 {
 			return 0, -1
 		}
+		return left / minute, int32(left % minute) //nolint:gosec // less than a minute
 	case ttl.Seconds <= 0:
 		return -1, 0
-	case ttl.Seconds/60 > math.MaxInt32:
-		return math.MaxInt32, 0
-	default:
-		return int32(ttl.Seconds / 60), int32(ttl.Seconds % 60 * 1e6) //nolint:gosec // checked
 	}
-	rest := (left % time.Minute).Microseconds()
-	return int32(min(int64(left/time.Minute), math.MaxInt32)), int32(rest) //nolint:gosec // checked
+	return ttl.Seconds / 60, int32(ttl.Seconds % 60 * 1e6) //nolint:gosec // less than a minute
 }
