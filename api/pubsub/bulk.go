@@ -140,7 +140,8 @@ func (s *Service) checkEntries(r *BulkRequest, entries []Entry) *api.Error {
 	return e
 }
 
-// fill returns metadata together with the values of defaults whose names metadata lacks.
+// fill returns metadata together with the values of defaults whose names metadata lacks. All names of a time to live
+// count as one name.
 func fill(metadata, defaults map[string]string) map[string]string {
 	switch {
 	case len(defaults) == 0:
@@ -149,6 +150,12 @@ func fill(metadata, defaults map[string]string) map[string]string {
 		return defaults
 	}
 	out := maps.Clone(defaults)
+	for name := range metadata {
+		if isTTL(name) {
+			maps.DeleteFunc(out, func(name, _ string) bool { return isTTL(name) })
+			break
+		}
+	}
 	maps.Copy(out, metadata)
 	return out
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/quorate/quorate/component/pubsub"
 )
 
@@ -98,6 +100,36 @@ func TestTTL_IsBoundedAndIgnoredIfUnreadable(t *testing.T) {
 	} {
 		if got := ttlOf(map[string]string{"ttlInSeconds": text}); got != want {
 			t.Errorf("%q: %v, want %v", text, got, want)
+		}
+	}
+}
+
+// A map has no order, so every case is repeated.
+func TestTTL_HasOneOfSeveralNames(t *testing.T) {
+	for want, metadata := range map[time.Duration]map[string]string{
+		1: {"ttlInSeconds": "1", "TTLInSeconds": "9", "ttl": "9", "TTL": "9"},
+		2: {"ttlinseconds": "9", "TTLInSeconds": "2", "ttl": "9", "color": "9"},
+		3: {"ttl": "3", "TTL": "9", "Ttl": "9"},
+		4: {"TTL": "4", "Ttl": "9", "tTL": "9"},
+		5: {"ttlInSeconds": "soon", "TTLInSeconds": "0", "ttl": "5"},
+	} {
+		for range 100 {
+			if got := ttlOf(metadata); got != want*time.Second {
+				t.Fatalf("%v: %v, want %v", metadata, got, want*time.Second)
+			}
+		}
+	}
+}
+
+func TestFill_TimesToLiveAreOneSetting(t *testing.T) {
+	request := map[string]string{"ttlInSeconds": "60", "TTL": "60", "color": "red"}
+	for name, want := range map[string]map[string]string{
+		"ttl":          {"ttl": "5", "color": "red"},
+		"TTLINSECONDS": {"TTLINSECONDS": "5", "color": "red"},
+		"size":         {"ttlInSeconds": "60", "TTL": "60", "color": "red", "size": "5"},
+	} {
+		if diff := cmp.Diff(want, fill(map[string]string{name: "5"}, request)); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", name, diff)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -239,24 +240,58 @@ func raw(metadata map[string]string) bool {
 	return on && err == nil
 }
 
+// Names of metadata with a time to live. Case is ignored. They are one setting, and keyTTL has priority.
+const (
+	keyTTL      = "ttlInSeconds"
+	keyTTLShort = "ttl"
+)
+
+func isTTL(name string) bool {
+	return strings.EqualFold(name, keyTTL) || strings.EqualFold(name, keyTTLShort)
+}
+
 // ttlOf returns the time to live in metadata, at most maxTTL; 0 = none. As in Dapr, a value that cannot be read is
-// ignored.
+// ignored. If several names have a value, keyTTL comes before keyTTLShort, and the exact spelling of a name comes
+// before the others, which are sorted.
 func ttlOf(metadata map[string]string) time.Duration {
-	for name, value := range metadata {
-		if !strings.EqualFold(name, "ttlInSeconds") && !strings.EqualFold(name, "ttl") {
-			continue
+	var names []string
+	for name := range metadata {
+		if isTTL(name) {
+			names = append(names, name)
 		}
-		if n, err := strconv.ParseInt(value, 10, 64); err == nil || errors.Is(err, strconv.ErrRange) {
-			if n > 0 {
-				return time.Duration(min(n, int64(maxTTL/time.Second))) * time.Second
-			}
-			continue
-		}
-		if d, err := time.ParseDuration(value); err == nil && d > 0 {
-			return min(d, maxTTL)
+	}
+	slices.SortFunc(names, func(a, b string) int { return cmp.Or(rankTTL(a)-rankTTL(b), strings.Compare(a, b)) })
+	for _, name := range names {
+		if d := parseTTL(metadata[name]); d > 0 {
+			return d
 		}
 	}
 	return 0
+}
+
+// rankTTL returns the priority of a name; a smaller number is preferred.
+func rankTTL(name string) int {
+	switch {
+	case name == keyTTL:
+		return 0
+	case strings.EqualFold(name, keyTTL):
+		return 1
+	case name == keyTTLShort:
+		return 2
+	}
+	return 3
+}
+
+// parseTTL parses a number of seconds or a duration. It returns 0 for any other text, and at most maxTTL.
+func parseTTL(text string) time.Duration {
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil || errors.Is(err, strconv.ErrRange) {
+		return time.Duration(min(max(n, 0), int64(maxTTL/time.Second))) * time.Second
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		return 0
+	}
+	return min(max(d, 0), maxTTL)
 }
 
 // maxTTL bounds times to live and delays. Larger ones overflow in some brokers.
