@@ -107,16 +107,31 @@ func (s *Store) probe(ctx context.Context) error {
 	if err == nil {
 		s.standalone = hello.Set == "" && hello.Message != "isdbgrid"
 	}
-	if e, ok := fault.As(err); ok && errors.Is(err, context.Canceled) && ctx.Err() == nil {
-		// If the handshake of a connection fails, the driver closes all connections, and cancels the calls on them. A
-		// repeated probe gets the reason.
-		e.Code, e.Msg = fault.Unavailable, "the driver has closed the connection to MongoDB at "+s.settings.where()
-	}
 	return err
 }
 
 // greet checks that MongoDB answers and accepts writes.
-func (s *Store) greet(ctx context.Context) (hello greeting, err error) {
+func (s *Store) greet(ctx context.Context) (greeting, error) { return s.repeated(ctx, s.hello) }
+
+// repeated calls hello up to three times, until the driver does not cancel the call. If the handshake of a connection
+// fails, the driver closes all connections, and cancels the calls on them. Only the error of a later call has the
+// reason.
+func (s *Store) repeated(ctx context.Context, hello func(context.Context) (greeting, error)) (greeting, error) {
+	const attempts = 3
+	for attempt := 1; ; attempt++ {
+		answer, err := hello(ctx)
+		switch {
+		case !fault.Is(err, fault.Timeout) || !errors.Is(err, context.Canceled) || ctx.Err() != nil:
+			return answer, err
+		case attempt == attempts:
+			return answer, &fault.Error{Code: fault.Unavailable, Op: "mongodb.Open", Err: errors.Unwrap(err),
+				Msg: "the driver has closed the connection to MongoDB at " + s.settings.where()}
+		}
+	}
+}
+
+// hello sends one greeting, and checks that the server accepts writes.
+func (s *Store) hello(ctx context.Context) (hello greeting, err error) {
 	const op = "mongodb.Open"
 	bounded, cancel := s.limited(ctx)
 	defer cancel()
