@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptrace"
@@ -155,8 +156,8 @@ func patience(response *http.Response) time.Duration {
 	default:
 		return -1
 	}
-	if seconds, err := strconv.Atoi(after); err == nil && seconds >= 0 && seconds <= 3600 {
-		return time.Duration(seconds) * time.Second
+	if seconds, err := strconv.ParseUint(after, 10, 64); err == nil || errors.Is(err, strconv.ErrRange) {
+		return time.Duration(min(seconds, uint64(math.MaxInt64/time.Second))) * time.Second //nolint:gosec // bounded
 	}
 	if at, err := http.ParseTime(after); err == nil {
 		return max(time.Until(at), 0)

@@ -170,9 +170,12 @@ func TestInvoke_HonoursRetryAfter(t *testing.T) {
 	if got := f.Requests("topic"); len(got) != 3 || got[2].Body != event("1") || time.Since(start) < time.Second {
 		t.Errorf("%d requests in %v", len(got), time.Since(start))
 	}
-	f.Refuse("topic", "POST", eventgridtest.Refusal{Status: 429, RetryAfter: "3000"})
-	if err := create(t, f, event("1"), nil); !fault.Is(err, fault.Overloaded) || len(f.Requests("topic")) != 4 {
-		t.Errorf("patience beyond the request: %v", err)
+	for i, after := range []string{"3000", "3601", "9223372036", "9223372037", "99999999999999999999",
+		"Fri, 31 Dec 9999 23:59:59 GMT"} {
+		f.Refuse("topic", "POST", eventgridtest.Refusal{Status: 429, RetryAfter: after})
+		if err := create(t, f, event("1"), nil); !fault.Is(err, fault.Overloaded) || len(f.Requests("topic")) != 4+i {
+			t.Errorf("patience %s beyond the request: %v", after, err)
+		}
 	}
 }
 
