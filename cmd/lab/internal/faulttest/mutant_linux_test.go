@@ -57,8 +57,8 @@ func mutants() map[string]mutant {
 			"TestWrite_ForwardedTwiceIsAppliedOnce", "6", "existed before it was created", nil, "",
 		},
 		"sessions that wait for nothing": {
-			"raftfsm/read.go", "if r.session != nil {\n\t\tif r.restored",
-			"if r.session != nil && r.session.Pos.Index == 0 {\n\t\tif r.restored",
+			"raftfsm/read.go", "if r.session != nil {\n\t\tif reason",
+			"if r.session != nil && r.session.Pos.Index == 0 {\n\t\tif reason",
 			"TestCampaign_ProcessesAndNetwork", "2", "travels with its token", nil, "",
 		},
 		"own writes that are not waited for": {
