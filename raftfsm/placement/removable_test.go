@@ -19,6 +19,8 @@ func TestRemovable_AsLongAsRestIsMajority(t *testing.T) {
 		{"a dead one of three", group("n1 n2 n3", "", failed("n2", time.Second)), ""},
 		{"a living one while another is dead", group("n1 n2 n3", "", failed("n3", time.Second)),
 			"only 1 of 2 voters would be alive"},
+		{"a living one while another does not answer", group("n1 n2 n3", "", lagUnknown("n3")), "bring n3 back"},
+		{"one that does not answer", group("n1 n2 n3", "", lagUnknown("n2")), ""},
 		{"and there is a non-voter", group("n1 n2 n3", "n4", failed("n3", time.Second)), ""},
 		{"that does not keep up", group("n1 n2 n3", "n4", failed("n3", time.Second), lag("n4", 5000)), "bring n3 back"},
 		{"one of two", group("n1 n2", ""), ""},
