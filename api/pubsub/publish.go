@@ -303,15 +303,16 @@ func deliverAt(metadata map[string]string, now time.Time) (time.Time, string) {
 	if text, ok := metadata[keyDeliverAt]; ok {
 		at, err := time.Parse(time.RFC3339, text)
 		if err != nil || at.Sub(now) > maxTTL {
-			return time.Time{}, keyDeliverAt + " must be a time such as 2030-01-02T15:04:05Z: actual is '" +
-				api.Shorten(text) + "'"
+			return time.Time{}, keyDeliverAt + " must be a time such as 2030-01-02T15:04:05Z, within the next " +
+				"100 years: actual is '" + api.Shorten(text) + "'"
 		}
 		return at, ""
 	}
 	if text, ok := metadata[keyDelay]; ok {
 		n, err := strconv.ParseInt(text, 10, 64)
 		if err != nil || n < 0 || n > int64(maxTTL/time.Second) {
-			return time.Time{}, keyDelay + " must be a number of seconds: actual is '" + api.Shorten(text) + "'"
+			return time.Time{}, keyDelay + " must be a number of seconds, at most 100 years: actual is '" +
+				api.Shorten(text) + "'"
 		}
 		return now.Add(time.Duration(n) * time.Second), ""
 	}

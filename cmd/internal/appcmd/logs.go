@@ -29,7 +29,8 @@ func (m *commands) logsCommand() *cobra.Command {
 		Use:   "logs [app] [flags]",
 		Short: "Print the output of an application that quorate run has started",
 		Long: "Print the last output of an application that quorate run has started on this machine, also after it\n" +
-			"has ended. At least the last 8 MiB are kept. The log of the node is what quorate run prints itself.",
+			"has ended. If it runs several times, this is the output of the newest run. At least the last 8 MiB\n" +
+			"are kept. The log of the node is what quorate run prints itself.",
 		Example: "  quorate logs orders\n  quorate logs orders --tail 20 --follow",
 		Args:    cobra.MaximumNArgs(1),
 	}
