@@ -212,18 +212,10 @@ func TestAnswers_RefusedWithoutMemory(t *testing.T) {
 	}
 }
 
-// A client that reads nothing of its answer is also cut if others need the memory of its request.
-func TestAnswers_SilentClientKeepsNoMemoryOfItsRequest(t *testing.T) {
-	f, requests := newLarge(t, admission.Options{})
-	f.config.Requests = admission.New(admission.Options{Name: "requests", Bytes: 2 << 20, Registerer: f.Metrics})
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := servertest.Open(t, httpserver.Config{Listener: smallBuffers{listener}, Handler: newFace(t, f)})
-	c := requests["binding"]
-	servertest.Send(t, server, fmt.Sprintf("%s %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s",
-		c.method, c.path, len(c.body), c.body))
+// othersAreServed waits until the server sends an answer to a silent client, and then until another client gets its
+// answer to the same request.
+func othersAreServed(t *testing.T, f *fixture, server *httpserver.Server, c large) {
+	t.Helper()
 	testutil.Eventually(t, func() error {
 		if gathered(t, f.Metrics, "quorate_request_memory_bytes", "answers") == 0 {
 			return errors.New("there is no answer")
@@ -236,6 +228,21 @@ func TestAnswers_SilentClientKeepsNoMemoryOfItsRequest(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// A client that reads nothing of its answer is also cut if others need the memory of its request.
+func TestAnswers_SilentClientKeepsNoMemoryOfItsRequest(t *testing.T) {
+	f, requests := newLarge(t, admission.Options{})
+	f.config.Requests = admission.New(admission.Options{Name: "requests", Bytes: 2 << 20, Registerer: f.Metrics})
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := servertest.Open(t, httpserver.Config{Listener: smallBuffers{listener}, Handler: newFace(t, f)})
+	c := requests["binding"]
+	servertest.Send(t, server, fmt.Sprintf("%s %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s",
+		c.method, c.path, len(c.body), c.body))
+	othersAreServed(t, f, server, c)
 	if gathered(t, f.Metrics, "quorate_request_memory_cut_total", "requests") == 0 {
 		t.Error("the silent client was not cut")
 	}
@@ -315,18 +322,7 @@ func TestAnswers_SilentHTTP2ConnectionIsClosed(t *testing.T) {
 		Handler: newFace(t, f)})
 	c := requests["secret"]
 	silent := servertest.Send2(t, server, 1<<20, c.method, c.path, c.body)
-	testutil.Eventually(t, func() error {
-		if gathered(t, f.Metrics, "quorate_request_memory_bytes", "answers") == 0 {
-			return errors.New("there is no answer")
-		}
-		return nil
-	})
-	testutil.Eventually(t, func() error {
-		if _, _, body := do(t, c.method, "http://"+server.Addr().String()+c.path, c.body); len(body) < largeAnswer {
-			return errors.New(body)
-		}
-		return nil
-	})
+	othersAreServed(t, f, server, c)
 	for err = error(nil); err == nil; {
 		_, err = silent.ReadFrame()
 	}
