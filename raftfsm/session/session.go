@@ -96,9 +96,10 @@ func Parse(token string, cluster Cluster) (s Session, foreign bool, err error) {
 			return nil, false, malformed("its positions are out of order")
 		}
 		foreign = foreign || !cluster.has(v[0])
-		if s = append(s, n); len(s.Of(n.Group)) > maxLeaders {
+		if len(s) >= maxLeaders && s[len(s)-maxLeaders].Group == n.Group {
 			return nil, false, malformed("it has too many positions of a group")
 		}
+		s = append(s, n)
 	}
 	if foreign {
 		return nil, true, nil
