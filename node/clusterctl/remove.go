@@ -199,7 +199,8 @@ func (ctl *Controller) serveRemove(ctx context.Context, r peer.Request) ([]byte,
 }
 
 // mark checks whether the group g, which this node leads, can lose a server. If so, and unless c.Dry is set, it
-// commits the tombstone of the server. If a leader marks another server at the same time, mark returns
+// commits the tombstone of the server. If the group cannot lose the server, mark returns fault.Conflict, or
+// fault.Unavailable if the reason may pass. If a leader marks another server at the same time, mark also returns
 // fault.Unavailable. Otherwise both removals could be allowed, although the group cannot lose both servers.
 func (ctl *Controller) mark(ctx context.Context, c removeCall, g *group.Group) error {
 	seen, err := ctl.host.Removals(c.Group)
@@ -207,8 +208,15 @@ func (ctl *Controller) mark(ctx context.Context, c removeCall, g *group.Group) e
 		return err
 	}
 	in, _ := ctl.reconciler.look(ctx, c.Group, g)
-	if why := placement.Removable(in, c.Server); why != "" {
-		return &fault.Error{Code: fault.Conflict, Op: opRemove, Key: c.Server, Msg: why}
+	if !g.Leading() { // look did not ask the other servers
+		return fault.New(fault.NotLeader, opRemove, fmt.Sprintf("this server no longer leads group %d", c.Group))
+	}
+	if why, passing := placement.Removable(in, c.Server); why != "" {
+		e := &fault.Error{Code: fault.Conflict, Op: opRemove, Key: c.Server, Msg: why}
+		if passing {
+			e.Code = fault.Unavailable
+		}
+		return e
 	}
 	if c.Dry {
 		return nil

@@ -6,11 +6,13 @@ import (
 )
 
 // Removable returns the reason why an operator should not remove a server from the group now. It returns "" if the
-// operator may remove it. More than half of the remaining voters must be alive and have just answered the leader,
-// because gossip needs some seconds to notice that a node has ended. For at least one of them, no removal may have
-// begun. A non-voter that can take the place of the removed server counts as a remaining voter. If
+// operator may remove the server. More than half of the remaining voters must be alive, must have just answered the
+// leader, because gossip needs some seconds to notice that a node has ended, and must keep up, because otherwise no
+// write is committed until they have caught up. If all voters that are needed are alive, but one of them has not
+// answered or is behind, passing is true: this may change soon. For at least one of the remaining voters, no
+// removal may have begun. A non-voter that can take the place of the removed server counts as a remaining voter. If
 // the server leads, another voter or such a non-voter must be able to lead.
-func Removable(in Input, server string) string {
+func Removable(in Input, server string) (reason string, passing bool) {
 	v := look(in)
 	var s *seat
 	for i := range v.seats {
@@ -20,21 +22,28 @@ func Removable(in Input, server string) string {
 	}
 	switch {
 	case s == nil || s.removed:
-		return ""
+		return "", false
 	case v.stuck() != "":
-		return v.stuck()
+		return v.stuck(), false
 	case !s.Voter:
-		return ""
+		return "", false
 	}
-	voters, up, staying, down := 0, 0, 0, []string(nil)
+	voters, up, staying := 0, 0, 0
+	var down, late []string // voters that have failed, and reasons not to count others
 	for _, o := range v.pick(isVoter) {
 		if o == s {
 			continue
 		}
-		if voters++; o.up() && (o.leader || o.LagKnown) {
-			up++
-		} else {
+		voters++
+		switch {
+		case !o.up():
 			down = append(down, o.node)
+		case !o.leader && !o.LagKnown:
+			late = append(late, o.node+" did not answer the leader just now")
+		case !o.leader && !v.closeBehind(o):
+			late = append(late, o.node+" is "+entries(o.Lag)+" behind")
+		default:
+			up++
 		}
 		if !o.removed {
 			staying++
@@ -46,16 +55,19 @@ func Removable(in Input, server string) string {
 	}
 	switch {
 	case voters == 0:
-		return s.node + " is the only voter, and no non-voter that keeps up could take its place"
+		return s.node + " is the only voter, and no non-voter that keeps up could take its place", false
 	case staying == 0:
 		return "the other voters are being removed too, and no non-voter that keeps up could take the place of " +
-			s.node
+			s.node, false
+	case 2*(up+len(late)) <= voters:
+		return fmt.Sprintf("without %s only %d of %d voters would be alive, which is no majority: bring %s back, "+
+			"or remove it first", s.node, up+len(late), voters, strings.Join(down, " or ")), false
 	case 2*up <= voters:
-		return fmt.Sprintf("without %s only %d of %d voters would be alive and answer the leader, which is no "+
-			"majority: bring %s back, or remove it first", s.node, up, voters, strings.Join(down, " or "))
+		return fmt.Sprintf("%s, and without %s only %d of %d voters would keep up, which is no majority",
+			strings.Join(late, ", "), s.node, up, voters), true
 	case s.leader && v.heir() == nil && heir == nil:
-		return s.node + " leads, and no other voter that is alive keeps up"
+		return s.node + " leads, and no other voter that is alive keeps up", false
 	default:
-		return ""
+		return "", false
 	}
 }

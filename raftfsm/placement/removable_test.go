@@ -19,7 +19,13 @@ func TestRemovable_AsLongAsRestIsMajority(t *testing.T) {
 		{"a dead one of three", group("n1 n2 n3", "", failed("n2", time.Second)), ""},
 		{"a living one while another is dead", group("n1 n2 n3", "", failed("n3", time.Second)),
 			"only 1 of 2 voters would be alive"},
-		{"a living one while another does not answer", group("n1 n2 n3", "", lagUnknown("n3")), "bring n3 back"},
+		{"a living one while another does not answer", group("n1 n2 n3", "", lagUnknown("n3")),
+			"n3 did not answer the leader just now, and without n2 only 1 of 2 voters would keep up"},
+		{"a living one while another is behind", group("n1 n2 n3", "", lag("n3", 5000)), "n3 is 5,000 entries behind"},
+		{"one of five while another is dead and a third does not answer", group("n1 n2 n3 n4 n5", "",
+			failed("n3", time.Second), lagUnknown("n4")), "n4 did not answer"},
+		{"one of five while two others are dead and a third does not answer", group("n1 n2 n3 n4 n5", "",
+			failed("n3", time.Second), failed("n5", time.Second), lagUnknown("n4")), "bring n3 or n5 back"},
 		{"one that does not answer", group("n1 n2 n3", "", lagUnknown("n2")), ""},
 		{"and there is a non-voter", group("n1 n2 n3", "n4", failed("n3", time.Second)), ""},
 		{"that does not keep up", group("n1 n2 n3", "n4", failed("n3", time.Second), lag("n4", 5000)), "bring n3 back"},
@@ -30,7 +36,9 @@ func TestRemovable_AsLongAsRestIsMajority(t *testing.T) {
 		{"no majority", group("n1 n2 n3", "", failed("n2", time.Second), failed("n3", time.Second)),
 			"without a majority"},
 		{"the leader", group("n2 n1 n3", ""), ""},
-		{"the leader without a successor", group("n2 n1", "", lag("n1", 5000)), "leads, and no other voter"},
+		{"the leader of two while the other is behind", group("n2 n1", "", lag("n1", 5000)), "n1 is 5,000 entries behind"},
+		{"the leader without a successor", group("n2 n1 n3 n4", "", removed("n1.a"), removed("n3.a"), lag("n4", 5000)),
+			"leads, and no other voter"},
 		{"the only voter", group("n2", ""), "the only voter"},
 		{"the only voter with a non-voter", group("n2", "n1"), ""},
 		{"one of two while the leader is being removed", group("n1 n2", "", removed("n1.a")), "are being removed too"},
@@ -39,9 +47,10 @@ func TestRemovable_AsLongAsRestIsMajority(t *testing.T) {
 		{"one of two with a non-voter", group("n1 n2", "n3", removed("n1.a")), ""},
 		{"removed already", group("n1 n2 n3", "", removed("n2.a"), failed("n3", time.Second)), ""},
 	} {
-		got := placement.Removable(row.in, "n2.a")
-		if row.want == "" && got != "" || row.want != "" && !strings.Contains(got, row.want) {
-			t.Errorf("%s: %q, want %q", row.name, got, row.want)
+		got, passing := placement.Removable(row.in, "n2.a")
+		if row.want == "" && got != "" || row.want != "" && !strings.Contains(got, row.want) ||
+			passing != strings.Contains(got, "keep up, which") {
+			t.Errorf("%s: %q, passing %t, want %q", row.name, got, passing, row.want)
 		}
 	}
 }
@@ -57,7 +66,7 @@ func TestRemovable_ServerIsRemovedByPlan(t *testing.T) {
 			}
 		}
 		target := []string{"n1.a", "n2.a", "n3.a", "n6.a"}[r.IntN(4)]
-		if placement.Removable(in, target) != "" {
+		if reason, _ := placement.Removable(in, target); reason != "" {
 			continue
 		}
 		in.Removed = []string{target}
