@@ -135,7 +135,7 @@ func itemMetadata(item *state.Item) map[string]string {
 		out[state.MetadataContentType] = item.ContentType
 	}
 	if !item.Expires.IsZero() {
-		out[state.MetadataExpireTime] = item.Expires.UTC().Format(time.RFC3339)
+		out[state.MetadataExpireTime] = state.ExpirySecond(item.Expires).Format(time.RFC3339)
 	}
 	return out
 }

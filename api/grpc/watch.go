@@ -150,7 +150,7 @@ func (t *watchStream) change(kind string, c *state.Change) error {
 			e.Value = c.Value
 		}
 		if !c.Expires.IsZero() {
-			e.TtlExpireTime = c.Expires.UTC().Format(time.RFC3339)
+			e.TtlExpireTime = state.ExpirySecond(c.Expires).Format(time.RFC3339)
 		}
 	}
 	return t.send(e)

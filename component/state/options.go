@@ -108,6 +108,9 @@ func parseExpireTime(text string) (TTL, error) {
 		return TTL{}, invalid("state.ParseTTL",
 			fmt.Sprintf("ttlExpireTime %s is not an RFC 3339 time such as 2030-01-02T15:04:05Z", quote(text)), "")
 	}
+	if at.Unix() > LastExpiry { // a time zone west of UTC
+		at = time.Unix(LastExpiry, 0)
+	}
 	return TTL{Set: true, At: new(at.UTC())}, nil
 }
 

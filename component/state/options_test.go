@@ -44,6 +44,7 @@ func TestParseConsistencyAndConcurrency(t *testing.T) {
 func TestParseTTL(t *testing.T) {
 	never := state.TTL{Set: true}
 	at := time.Date(2030, 1, 2, 3, 4, 5, 600e6, time.UTC)
+	last := time.Unix(state.LastExpiry, 0).UTC()
 	for _, c := range []struct {
 		metadata map[string]string
 		want     state.TTL
@@ -59,6 +60,7 @@ func TestParseTTL(t *testing.T) {
 		{map[string]string{"ttlexpiretime": "2030-01-02T05:04:05.600+02:00", "ttlInSeconds": ""},
 			state.TTL{Set: true, At: &at}},
 		{map[string]string{"ttlExpireTime": "0001-01-01T00:00:00Z"}, state.TTL{Set: true, At: &time.Time{}}},
+		{map[string]string{"ttlExpireTime": "9999-12-31T23:59:59-01:00"}, state.TTL{Set: true, At: &last}},
 	} {
 		got, err := state.ParseTTL(c.metadata)
 		if diff := cmp.Diff(c.want, got); diff != "" || err != nil {
@@ -79,6 +81,23 @@ func TestParseTTL(t *testing.T) {
 		if got, err := state.ParseTTL(metadata); !fault.Is(err, fault.Invalid) {
 			t.Errorf("ParseTTL(%v) = %+v, %v", metadata, got, err)
 		}
+	}
+}
+
+func TestExpirySecond_RoundsUp(t *testing.T) {
+	last := time.Unix(state.LastExpiry, 0)
+	for at, want := range map[time.Time]string{
+		time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC):                                "2030-01-02T03:04:05Z",
+		time.Date(2030, 1, 2, 3, 4, 5, 1, time.FixedZone("east", 3600)):            "2030-01-02T02:04:06Z",
+		time.Date(2030, 1, 2, 3, 4, 5, 999999999, time.FixedZone("west", -1*3600)): "2030-01-02T04:04:06Z",
+		last: "9999-12-31T23:59:59Z", last.Add(time.Millisecond): "9999-12-31T23:59:59Z",
+	} {
+		if got := state.ExpirySecond(at).Format(time.RFC3339Nano); got != want {
+			t.Errorf("%s: %s, want %s", at, got, want)
+		}
+	}
+	if !state.ExpirySecond(time.Time{}).IsZero() {
+		t.Error("the zero time, which means never, was rounded")
 	}
 }
 

@@ -192,7 +192,8 @@ func TryHold(dir string) (*Hold, bool, error) {
 		return &Hold{f}, true, nil
 	}
 	_ = f.Close() // nothing was written
-	if errors.Is(err, syscall.EWOULDBLOCK) {
+	// CIFS reports a lock of another process as EACCES. The file was opened for writing, so no permission is missing.
+	if errors.Is(err, syscall.EWOULDBLOCK) || errors.Is(err, syscall.EACCES) {
 		return nil, false, nil
 	}
 	return nil, false, trouble(err, "the data directory cannot be locked: "+dir)

@@ -144,8 +144,8 @@ func AppendPage(dst []byte, page *api.Page) []byte {
 	return append(dst, '}')
 }
 
-// Expires formats an expiry time for headers and bodies: in UTC, as in RFC 3339, with whole seconds.
-func Expires(at time.Time) string { return at.UTC().Format(time.RFC3339) }
+// Expires formats an expiry time for headers and bodies: in UTC, as in RFC 3339, rounded up to a whole second.
+func Expires(at time.Time) string { return state.ExpirySecond(at).Format(time.RFC3339) }
 
 // The beginnings of the JSON of error details. Programs read these details, whose types are those of google.rpc.
 const (

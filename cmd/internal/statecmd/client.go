@@ -3,13 +3,16 @@ package statecmd
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/quorate/quorate/cmd/internal/command"
+	"github.com/quorate/quorate/cmd/internal/statecopy"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
 )
@@ -20,6 +23,29 @@ type stateClient struct{ *command.APIClient }
 // with calls use with a client of the state API.
 func with(f *command.APIFlags, c *cobra.Command, use func(*stateClient) error) error {
 	return f.With(c, func(client *command.APIClient) error { return use(&stateClient{client}) })
+}
+
+// checkClock checks that the clock of this process agrees with that of the node. A store that this process opens may
+// return only how long a value lives, and the node gets the time at which the value expires. checkClock returns
+// fault.Conflict if the clocks differ by more than statecopy.Tolerance.
+func (c *stateClient) checkClock(ctx context.Context, now func() time.Time) error {
+	begin := now()
+	r, err := c.Do(ctx, http.MethodGet, "/v1.0/metadata", nil, nil, nil)
+	if err != nil {
+		return err
+	}
+	end := now()
+	there, err := http.ParseTime(r.Header.Get("Date")) // a whole second, rounded down
+	if err != nil {
+		return command.Unreadable(c.Base, err)
+	}
+	apart := max(begin.Sub(there.Add(time.Second)), there.Sub(end))
+	if apart <= statecopy.Tolerance {
+		return nil
+	}
+	return &fault.Error{Code: fault.Conflict, Op: "cli.state", Msg: fmt.Sprintf("the clock of this machine shows %s, "+
+		"and that of the node %s: values would expire at the wrong time", end.UTC().Format(time.RFC3339),
+		there.Format(time.RFC3339)), Hint: "set both clocks, for example with NTP, or run the command on the node's host"}
 }
 
 // readOptions are the options of a read.

@@ -92,6 +92,9 @@ func (m *commands) stateCopyCommand() *cobra.Command {
 				cp.From = copyStore{client, from.store}
 				return m.copyState(ctx, f, cp, nil, out.JSON())
 			}
+			if err := client.checkClock(ctx, time.Now); err != nil {
+				return err
+			}
 			opened, done, err := from.open(ctx, m, id)
 			if err != nil {
 				return err

@@ -149,7 +149,7 @@ func copied(i statecopy.Item, createOnly bool) (write, error) {
 	if i.Expires.IsZero() {
 		w.Metadata[state.MetadataTTL] = "0" // the item never expires, so the default of the store does not apply
 	} else {
-		// A TTL in seconds would depend on the clock of this process, and has a smaller range.
+		// A TTL in seconds would depend on the time until the node gets the request, and has a smaller range.
 		w.Metadata[state.MetadataExpireTime] = i.Expires.UTC().Format(time.RFC3339)
 	}
 	return w, err

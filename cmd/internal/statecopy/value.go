@@ -20,31 +20,28 @@ type Value struct {
 
 // item returns the item to write.
 func (v Value) item(key string) Item {
-	return Item{Key: key, Value: v.Data, Binary: v.Binary, Expires: wholeSecond(v.Expires)}
+	return Item{Key: key, Value: v.Data, Binary: v.Binary, Expires: state.ExpirySecond(v.Expires)}
 }
 
-// wholeSecond rounds up to a whole second, because some stores cannot keep parts of a second. It returns at most the
-// last time that a store accepts.
-func wholeSecond(at time.Time) time.Time {
-	second := at.Truncate(time.Second)
-	if second.Before(at) {
-		second = second.Add(time.Second)
-	}
-	if second.Unix() > state.LastExpiry {
-		return time.Unix(state.LastExpiry, 0).UTC()
-	}
-	return second
-}
+// far is the time after which two expiries count as equal. Some stores shorten a time to live to 68 years, which is
+// math.MaxInt32 seconds.
+const far = 50 * 365 * 24 * time.Hour
+
+// Tolerance is the longest time between the expiries of two equal values.
+const Tolerance = 5 * time.Second
 
 // same reports whether two values are equal and expire at about the same time. JSON values are compared by content,
 // because a store may change their white space.
 func same(a, b Value) bool {
-	const tolerance = 5 * time.Second
-	if a.Binary != b.Binary || a.Expires.IsZero() != b.Expires.IsZero() ||
-		a.Expires.Sub(b.Expires).Abs() > tolerance {
+	if a.Binary != b.Binary || a.Expires.IsZero() != b.Expires.IsZero() || !sameExpiry(a.Expires, b.Expires) {
 		return false
 	}
 	return bytes.Equal(a.Data, b.Data) || !a.Binary && sameJSON(a.Data, b.Data)
+}
+
+func sameExpiry(a, b time.Time) bool {
+	isFar := func(at time.Time) bool { return time.Until(at) > far }
+	return a.Sub(b).Abs() <= Tolerance || isFar(a) && isFar(b)
 }
 
 func sameJSON(a, b []byte) bool {

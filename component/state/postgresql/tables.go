@@ -164,10 +164,11 @@ func (s *Store) perform(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		next := min(done, len(steps))
 		if !table {
-			done = 0 // the steps were for another table, or the table was dropped
+			next = 0 // the steps were for another table, or the table was dropped
 		}
-		for _, step := range steps[min(done, len(steps)):] {
+		for _, step := range steps[next:] {
 			if _, err := tx.Exec(ctx, step, pgx.QueryExecModeSimpleProtocol); err != nil {
 				return err
 			}
