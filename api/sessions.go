@@ -14,9 +14,14 @@ type SessionMerger interface {
 	// be read.
 	MergeSessions(a, b string) (string, bool)
 	// AnswerSession returns a token that covers everything that own covers, and everything that an answer of a store
-	// has shown. sent is the token in the request, and got is the token in the answer. The part of got that comes from
+	// has shown. sent is the token in the request, and got is the token in the answer. Positions of sent that the answer
+	// has settled, because it reports that their writes were lost, are removed from own. The part of got that comes from
 	// sent is not trusted, because clients send it. AnswerSession returns false if own or got cannot be read.
 	AnswerSession(own, sent, got string) (string, bool)
+	// ShareSession returns the part of token to send to a client or to another application. sent is the token that the
+	// receiver has sent, or empty. The result covers everything that token covers, except for writes that may be lost
+	// and that the receiver does not know.
+	ShareSession(token, sent string) string
 	// VerifySession returns a token that covers everything that own covers, and the positions in given that exist.
 	// given is the token of a client. VerifySession returns fault.Unavailable if the check does not end in time.
 	VerifySession(ctx context.Context, own, given string) (string, error)
@@ -60,23 +65,43 @@ func NewSessions(m SessionMerger) *Sessions {
 // Begin merges it with the session of app for the trace. If the token of the request cannot be parsed, Begin returns
 // it unchanged.
 func (s *Sessions) Begin(app App, trace, requested string) string {
-	own := s.Token(app, trace)
-	if requested == "" || own == "" || s == nil {
-		return requested + own // at least one of the two is empty
-	}
-	if merged, ok := s.merger.MergeSessions(requested, own); ok {
-		return merged
-	}
-	return requested
+	return s.join(requested, s.Token(app, trace))
 }
 
-// End adds to the sessions of app what the answer of a store has shown. begun is the token that Begin returned for the
-// request, and answered is the token of the answer.
-func (s *Sessions) End(app App, trace, begun, answered string) {
+// Share returns the session token for a call of another application by app, and for the answer to a call of app. given
+// is the verified token in the request for the call (see Verify), or empty. Share merges it with the session of app for
+// the trace, but leaves out what need not be told to others (see SessionMerger.ShareSession).
+func (s *Sessions) Share(app App, trace, given string) string {
+	own := s.Token(app, trace)
+	if own != "" {
+		own = s.merger.ShareSession(own, "")
+	}
+	return s.join(given, own)
+}
+
+// join merges a received token with the token own of this node.
+func (s *Sessions) join(received, own string) string {
+	if received == "" || own == "" {
+		return received + own // at least one of the two is empty
+	}
+	if merged, ok := s.merger.MergeSessions(received, own); ok {
+		return merged
+	}
+	return received
+}
+
+// End adds to the sessions of app what the answer of a store has shown, and removes what the answer has settled. So app
+// is told once of a write that was lost. requested is the token in the request, begun is the token that Begin returned
+// for the request, and answered is the token of the answer. End returns the token to send to the client.
+func (s *Sessions) End(app App, trace, requested, begun, answered string) string {
 	if s == nil || s.merger == nil || answered == "" {
-		return
+		return answered
 	}
 	s.update(app, trace, func(token string) string { return s.advance(token, begun, answered) })
+	if answered == requested {
+		return answered
+	}
+	return s.merger.ShareSession(answered, requested)
 }
 
 // advance returns the new token of a session. token is the current token, begun is the token that Begin returned
@@ -193,7 +218,7 @@ func (s *Sessions) Verify(ctx context.Context, app App, trace string, h http.Hea
 	if s == nil || s.merger == nil || len(given) == 0 || given[0] == "" {
 		return "", nil
 	}
-	return s.merger.VerifySession(ctx, s.Token(app, trace), given[0])
+	return s.merger.VerifySession(ctx, s.Share(app, trace, ""), given[0])
 }
 
 // TraceID returns the trace id of a W3C traceparent, or "" if the traceparent is invalid.

@@ -27,6 +27,8 @@ func (l letters) VerifySession(_ context.Context, own, given string) (string, er
 	return merged, nil
 }
 
+func (letters) ShareSession(token, _ string) string { return token }
+
 func (letters) MergeSessions(a, b string) (string, bool) {
 	if strings.Contains(a+b, "?") {
 		return "", false
@@ -44,7 +46,7 @@ func TestSessions_GrowWithObservedWrites(t *testing.T) {
 	if got := s.Begin(app, "", ""); got != "" {
 		t.Errorf("%q at first", got)
 	}
-	s.End(app, "", "", "w")
+	s.End(app, "", "", "", "w")
 	if got := s.Begin(app, "", "g"); got != "gw" {
 		t.Errorf("the given token and the own: %q", got)
 	}
@@ -55,7 +57,7 @@ func TestSessions_GrowWithObservedWrites(t *testing.T) {
 	if got := s.Token(app, ""); got != "wx" {
 		t.Errorf("%q", got)
 	}
-	s.End(app, "", "wx", "w") // the store removed a part
+	s.End(app, "", "", "wx", "w") // the store removed a part
 	if got := s.Token(app, ""); got != "w" {
 		t.Errorf("%q", got)
 	}
@@ -76,7 +78,7 @@ func TestSessions_RequestWaitsForItsTraceOnly(t *testing.T) {
 			t.Errorf("%q: %q", trace, got)
 		}
 	}
-	s.End(app, "t0", "x", "xz")
+	s.End(app, "t0", "", "x", "xz")
 	if got := s.Token(app, "t0") + " " + s.Token(app, "t1") + " " + s.Token(app, ""); got != "xz y xyz" {
 		t.Errorf("%q", got)
 	}
@@ -90,9 +92,9 @@ func TestSessions_RequestWaitsForItsTraceOnly(t *testing.T) {
 
 func TestSessions_DoNotAdoptWhatClientInvented(t *testing.T) {
 	s, app := api.NewSessions(letters{}), api.App{ID: "a"}
-	s.End(app, "", "", "w")
+	s.End(app, "", "", "", "w")
 	sent := s.Begin(app, "", "!")
-	if s.End(app, "", sent, sent+"x"); s.Token(app, "") != "wx" {
+	if s.End(app, "", "!", sent, sent+"x"); s.Token(app, "") != "wx" {
 		t.Errorf("after a request: %q", s.Token(app, ""))
 	}
 	verified, err := s.Verify(t.Context(), app, "", http.Header{"Quorate-Session": {"!y"}})
@@ -111,19 +113,19 @@ func TestSessions_DropTokensThatCannotBeRead(t *testing.T) {
 	if got := s.Begin(app, "t", "") + s.Begin(app, "", ""); got != "" {
 		t.Errorf("requests are sent with %q after a call with a token that cannot be read", got)
 	}
-	s.End(app, "", "", "?") // as if the cluster had changed since
+	s.End(app, "", "", "", "?") // as if the cluster had changed since
 	if s.Inbound(app, "", "x"); s.Token(app, "") != "x" {
 		t.Errorf("after a call: %q", s.Token(app, ""))
 	}
-	s.End(app, "", "x", "?")
-	if s.End(app, "", "other", "y"); s.Token(app, "") != "y" {
+	s.End(app, "", "", "x", "?")
+	if s.End(app, "", "", "other", "y"); s.Token(app, "") != "y" {
 		t.Errorf("after an answer: %q", s.Token(app, ""))
 	}
 }
 
 func TestSessions_WithoutMergerNothingIsStored(t *testing.T) {
 	s, app := api.NewSessions(nil), api.App{ID: "a"}
-	s.End(app, "t", "", "x")
+	s.End(app, "t", "", "", "x")
 	s.Inbound(app, "t", "x")
 	s.Follow(app, "t", "x")
 	if got := s.Begin(app, "t", "given"); got != "given" {

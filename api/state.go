@@ -45,20 +45,24 @@ func (s *State) Remember(app App, sessions *Sessions) *State {
 	return s
 }
 
-// visit is one request to a store, with its trace id and the session token that it carries.
+// visit is one request to a store, with its trace id, the session token in it, and the token that the store gets.
 type visit struct {
-	s            *State
-	trace, asked string
+	s                       *State
+	trace, requested, begun string
 }
 
 // enter merges the session of the application into the token of a request.
 func (s *State) enter(trace string, token *string) visit {
+	v := visit{s: s, trace: trace, requested: *token}
 	*token = s.sessions.Begin(s.callee, trace, *token)
-	return visit{s, trace, *token}
+	v.begun = *token
+	return v
 }
 
-// leave records the session token that the store has returned.
-func (v visit) leave(p *state.Proof) { v.s.sessions.End(v.s.callee, v.trace, v.asked, p.Session) }
+// leave records the session token that the store has returned, and replaces it by the token for the client.
+func (v visit) leave(p *state.Proof) {
+	p.Session = v.s.sessions.End(v.s.callee, v.trace, v.requested, v.begun, p.Session)
+}
 
 // NewState returns the state service of app.
 func NewState(app App, stores StateStores, limits Limits) *State {

@@ -18,6 +18,7 @@ import (
 	"github.com/quorate/quorate/raftfsm"
 	"github.com/quorate/quorate/raftfsm/group"
 	"github.com/quorate/quorate/raftfsm/peercalls"
+	"github.com/quorate/quorate/raftfsm/session"
 )
 
 // cluster is several hosts in one process. Raft and calls between servers use memory, and links can be cut.
@@ -412,22 +413,44 @@ func TestLostWrite_IsReportedToSession(t *testing.T) {
 	t.Parallel()
 	registries := map[string]*prometheus.Registry{} // by node id
 	c := startCluster(t, 3, func(o *raftfsm.Options) { registries[o.NodeID] = o.Registerer.(*prometheus.Registry) })
-	lead, w := c.loseWrite("app||k", func(s state.Store) { set(t, s, "app||k", "old", state.Strong) })
+	var old uint64
+	lead, w := c.loseWrite("app||k", func(s state.Store) {
+		set(t, s, "app||k", "old", state.Strong)
+		old = c.leader().Groups()[0].Machine().Applied()
+	})
 	s := lead.Store("", "s")
 	next := c.leader(lead.Identity().Server)
 	set(t, next.Store("", "s"), "app||k", "new", state.Strong)
 	c.heal()
-	eventually(t, func() error {
-		got, err := s.Get(within(t, 10*time.Second), state.GetRequest{Key: "app||k",
+	var told state.Item
+	eventually(t, func() (err error) {
+		told, err = s.Get(within(t, 10*time.Second), state.GetRequest{Key: "app||k",
 			ReadOptions: state.ReadOptions{Session: w.Session}})
 		switch {
 		case err != nil:
 			return err
-		case got.Level != state.Stale:
-			return fmt.Errorf("the session's write was lost, but the answer %q has level %s", got.Value, got.Level)
+		case told.Level != state.Stale:
+			return fmt.Errorf("the session's write was lost, but the answer %q has level %s", told.Value, told.Level)
+		case told.Session == w.Session:
+			return errors.New("the answer is stale for another reason")
 		}
 		return nil
 	})
+	// The answer settles the position. A session that has it from elsewhere loses it, too.
+	merged, ok := lead.MergeSessions(w.Session, told.Session)
+	if got, after := lead.AnswerSession(w.Session, merged, told.Session); !ok || !after || got != told.Session {
+		t.Errorf("a node that has reported the loss has the session %q, want %q", got, told.Session)
+	}
+	// For a called application, the lost position is replaced by what it covers.
+	for _, h := range []*raftfsm.Host{lead, next} {
+		verified, err := h.VerifySession(within(t, time.Minute), "", w.Session)
+		must(t, err)
+		positions, _, err := session.Parse(verified, session.Cluster{Tag: h.Identity().Tag(), Groups: 1})
+		must(t, err)
+		if len(positions) != 1 || !positions[0].Committed || positions[0].Pos.Index < old {
+			t.Errorf("the token of the lost write is verified as %+v, want a committed position from index %d", positions, old)
+		}
+	}
 	if got := get(t, s, "app||k", state.Strong); string(got.Value) != "new" {
 		t.Errorf("strong read: %q", got.Value)
 	}

@@ -40,10 +40,17 @@ func TestInventedSession_IsNotAdopted(t *testing.T) {
 	}
 	for node, h := range map[string]*raftfsm.Host{"leader": lead, "follower": follower, "sidecar": side} {
 		for name, token := range tokens {
-			if got, err := h.VerifySession(t.Context(), wrote.Session, token); err != nil || got != wrote.Session {
-				t.Errorf("%s, %s: verified as %q, %v", node, name, got, err)
+			got, err := h.VerifySession(t.Context(), wrote.Session, token)
+			must(t, err)
+			s, _, err := session.Parse(got, session.Cluster{Tag: lead.Identity().Tag(), Groups: 1})
+			must(t, err)
+			// An uncommitted position is replaced by a committed one that exists.
+			if at := s.Of(0); len(at) != 1 || !at[0].Committed || at[0].Pos.Index > lead.Groups()[0].LastIndex() ||
+				name != "uncommitted" && name != "a later term" && got != wrote.Session {
+				t.Errorf("%s, %s: verified as %+v", node, name, s)
 			}
-			got, ok := h.AnswerSession(wrote.Session, token, token)
+			var ok bool
+			got, ok = h.AnswerSession(wrote.Session, token, token)
 			if name != "no token" && name != "a missing group" && (!ok || got != wrote.Session) {
 				t.Errorf("%s, %s: an answer leads to %q, %v", node, name, got, ok)
 			}
@@ -74,6 +81,47 @@ func TestVerifySession_KeepsPositionsThatOnlyLeaderHas(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// Another leader may have replaced an uncommitted entry by one of an earlier term, because a leader acknowledges
+// eventual writes before it has committed an entry of its own term.
+func TestSession_EntryOfEarlierTermReplacesWrite(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 3, soonTold)
+	lead := c.leader()
+	follower := c.others(lead)[0]
+	eventually(t, func() error { return follower.Ready(0) })
+	set(t, lead.Store("", "s"), "app||k", "1", state.Strong)
+	g := lead.Groups()[0]
+	token := session.Session{{Pos: raftlog.Position{Term: g.Term() + 1, Index: g.Machine().Applied()}}}.
+		Token(lead.Identity().Tag())
+	for name, h := range map[string]*raftfsm.Host{"leader": lead, "follower": follower} {
+		got, err := h.Store("", "s").Get(within(t, time.Minute), state.GetRequest{Key: "app||k",
+			ReadOptions: state.ReadOptions{Session: token}})
+		must(t, err)
+		if got.Level != state.Stale || got.Session == token {
+			t.Errorf("%s: the answer is at level %v, and its token is %q", name, got.Level, got.Session)
+		}
+	}
+}
+
+// A client must not invent a committed position at which the node has an uncommitted write, because it would replace the
+// position of that write in the session of the application.
+func TestInventedSession_GetsTermOfNode(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 3, soonTold)
+	lead := c.leader()
+	set(t, lead.Store("", "s"), "app||k", "1", state.Strong)
+	g := lead.Groups()[0]
+	token := session.Session{{Committed: true, Pos: raftlog.Position{Term: g.Term() + 7, Index: g.Machine().Applied()}}}.
+		Token(lead.Identity().Tag())
+	got, err := lead.VerifySession(t.Context(), "", token)
+	must(t, err)
+	s, _, err := session.Parse(got, session.Cluster{Tag: lead.Identity().Tag(), Groups: 1})
+	must(t, err)
+	if at := s.Of(0); len(at) != 1 || at[0].Pos.Term != g.Term() {
+		t.Errorf("the position is verified as %+v in term %d", at, g.Term())
 	}
 }
 

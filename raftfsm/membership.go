@@ -151,10 +151,14 @@ func (m *membership) promise(candidate string) error {
 // already, a server keeps its epoch, and a sidecar adopts a newer one. The membership of a server is durable when
 // Adopt returns nil. Adopt returns fault.Invalid if the node belongs to another cluster.
 func (h *Host) Adopt(cluster string, epoch uint64) error {
-	if h.node.startsEpoch(epoch) {
+	starts := h.node.startsEpoch(epoch)
+	if err := h.node.adopt(cluster, epoch); err != nil {
+		return err
+	}
+	if starts {
 		h.router.forgetPositions() // they are in the log of an earlier epoch, which may be lost
 	}
-	return h.node.adopt(cluster, epoch)
+	return nil
 }
 
 // Supersede records that other servers of the cluster have an epoch newer than that of this server. The record is

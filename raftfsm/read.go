@@ -316,7 +316,7 @@ func (r *reading) catchUp(ctx context.Context) (reason string, err error) {
 		case why == staleNoQuorum:
 			r.out.forgive = false // a later read reports the losses, too
 			return why, nil
-		case why != "":
+		case reason != staleLost && why != "":
 			reason = why
 		}
 	}
@@ -380,18 +380,12 @@ func (r *reading) await(ctx context.Context, s session.Seen) (reason string, err
 			err = r.group.WaitApplied(wait, ri.Index)
 		}
 	}
-	if err == nil && held != group.Lost {
+	unreachable := asked && held == group.Lost // the log of the leader may end before s
+	if err == nil && !unreachable {
 		err = r.group.WaitApplied(wait, s.Pos.Index)
 	}
-	// Entries of another leader may have replaced s during the wait.
-	lost := !s.Committed && (held == group.Lost || r.group.Holds(s.Pos) == group.Lost)
-	if lost && err == nil && !asked {
-		// The log reaches s, because it has another entry there. What is applied is final.
-		if err = r.group.WaitApplied(wait, s.Pos.Index); err == nil {
-			lost = r.group.Holds(s.Pos) != group.Held
-		}
-	}
-	if lost && err == nil {
+	// What is applied is final. So if this server cannot tell that it has applied s, it has applied another entry.
+	if err == nil && !s.Committed && (unreachable || r.group.Holds(s.Pos) != group.Held) {
 		r.server.metrics.lostEvents.Inc()
 		r.out.forgive = true
 		return staleLost, nil

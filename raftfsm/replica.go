@@ -41,8 +41,10 @@ type replica interface {
 	// readIndex requests a read index from the leader of a group, without retries. The results are those of
 	// leaderIndex.
 	readIndex(ctx context.Context, gid uint32, after raftlog.Position) (group.ReadIndex, group.Holding, error)
-	// holds reports whether the local log contains the position n. It is always false on a node without data.
-	holds(n session.Seen) bool
+	// vouch reports whether this node has the entry at the position n, or has applied n if n is committed. It returns n.
+	// If n is committed, it replaces the term of n, which a client may have invented, by the term of the group. vouch is
+	// always false on a node without data.
+	vouch(n session.Seen) (session.Seen, bool)
 	// settle updates own after the read q. got is the answer. done are the positions of own for which the read has
 	// waited.
 	settle(own *ownWrites, q *query, done []*session.Seen, got given)

@@ -322,17 +322,19 @@ func (s *server) readIndex(ctx context.Context, gid uint32, after raftlog.Positi
 	return leaderIndex(ctx, s.groups[gid], after)
 }
 
-// holds implements replica. For a committed position it compares only the index, because the term in n may be higher
+// vouch implements replica. For a committed position it compares only the index, because the term in n may be higher
 // than that of the entry.
-func (s *server) holds(n session.Seen) bool {
+func (s *server) vouch(n session.Seen) (session.Seen, bool) {
 	if int(n.Group) >= len(s.groups) {
-		return false
+		return n, false
 	}
 	g := s.groups[n.Group]
-	if n.Committed {
-		return n.Pos.Index <= g.LastIndex()
+	if !n.Committed {
+		return n, g.Holds(n.Pos) == group.Held
 	}
-	return g.Holds(n.Pos) == group.Held
+	exists := n.Pos.Index <= g.Machine().Applied()
+	n.Pos.Term = g.Term() // after the index, as in reading.see
+	return n, exists
 }
 
 // proposeHere proposes a request to a group of this node. hasValues is true if the request stores values. A read-only

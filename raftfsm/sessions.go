@@ -2,11 +2,9 @@ package raftfsm
 
 import (
 	"context"
-	"slices"
 	"sync/atomic"
 
 	"github.com/quorate/quorate/internal/fault"
-	"github.com/quorate/quorate/raftfsm/group"
 	"github.com/quorate/quorate/raftfsm/session"
 )
 
@@ -17,18 +15,20 @@ func (h *Host) MergeSessions(a, b string) (string, bool) {
 	return h.router.tokens.Merge(a, b, h.router.cluster())
 }
 
-// AnswerSession adds to token the positions that a store of this node has returned in answerToken. requestToken is
-// the token in the request. A position that is in both of these tokens comes from the client, who may have invented
-// it. AnswerSession adds such a position only if this node knows that it exists. It returns false if token or
-// answerToken cannot be decoded or belongs to another cluster.
+// AnswerSession adds to token the positions that a store of this node has returned in answerToken, and removes the
+// uncommitted positions that the answer has settled: it contains their writes, or reports that they were lost.
+// requestToken is the token in the request. A position that is in both of these tokens comes from the client, who may
+// have invented it. AnswerSession adds such a position only if this node knows that it exists. It returns false if token
+// or answerToken cannot be decoded or belongs to another cluster.
 func (h *Host) AnswerSession(token, requestToken, answerToken string) (string, bool) {
-	request, _, err := h.router.tokens.Parse(requestToken, h.router.cluster())
-	if err != nil {
-		request = nil
-	}
-	return h.router.tokens.MergeIf(token, answerToken, h.router.cluster(), func(n session.Seen) bool {
-		return !slices.Contains(request, n) || h.router.knows(n)
-	})
+	return h.router.tokens.Answer(token, requestToken, answerToken, h.router.cluster(), h.router.vouch)
+}
+
+// ShareSession returns the part of token to send to a client or to another application. sentToken is the token that the
+// receiver has sent, or empty. ShareSession leaves out positions that are certainly visible together with a later one,
+// unless their writes were lost. It keeps those that the receiver has sent, so that the receiver is told of the loss.
+func (h *Host) ShareSession(token, sentToken string) string {
+	return h.router.tokens.Shared(token, sentToken, h.router.cluster())
 }
 
 // VerifySession adds to the token current those positions of the token claimed that exist in this cluster. claimed
@@ -94,19 +94,26 @@ func raise(v *atomic.Uint64, n uint64) {
 	}
 }
 
-// knows reports whether this node knows that the position n exists.
-func (r *router) knows(n session.Seen) bool {
+// vouch reports whether this node knows that the position n exists. It returns n. If n is committed, vouch replaces the
+// term of n, which a client may have invented, by a term that no entry up to n exceeds. With a lower term, n could hide
+// the loss of an earlier uncommitted write.
+func (r *router) vouch(n session.Seen) (session.Seen, bool) {
 	if n.Group >= r.replica.partitions() {
-		return false
+		return n, false
 	}
-	return n.Committed && n.Pos.Index <= r.group(n.Group).seen.Load() || r.replica.holds(n)
+	if g := r.group(n.Group); n.Committed && n.Pos.Index <= g.seen.Load() {
+		n.Pos.Term = g.term.Load() // noteSeen raises it before seen
+		return n, true
+	}
+	return r.replica.vouch(n)
 }
 
 // verify reports whether the position n exists. It also returns a position that covers n. This position is committed,
-// unless the local log contains n.
+// unless the local log contains n. If n is uncommitted and its write was lost, verify returns the committed position
+// that covers everything that n covers and that was not lost.
 func (r *router) verify(ctx context.Context, n session.Seen) (covers session.Seen, exists bool, err error) {
-	if r.knows(n) {
-		return n, true, nil
+	if covers, exists = r.vouch(n); exists {
+		return covers, true, nil
 	}
 	if err := r.node.allowed(); err != nil { // the node may have no groups
 		return n, false, err
@@ -116,13 +123,13 @@ func (r *router) verify(ctx context.Context, n session.Seen) (covers session.See
 		return n, false, err
 	}
 	for {
-		ri, held, err := r.replica.readIndex(ctx, n.Group, n.Pos)
+		ri, _, err := r.replica.readIndex(ctx, n.Group, n.Pos)
 		if err == nil {
 			covers = session.Seen{Group: n.Group, Committed: true, Pos: ri.Position}
 			r.noteSeen(covers)
-			covers.Pos.Index = n.Pos.Index
 			// If the leader still holds an uncommitted position, the read index is not below it.
-			return covers, n.Pos.Index <= ri.Index && (n.Committed || held != group.Lost), nil
+			covers.Pos.Index = min(n.Pos.Index, ri.Index)
+			return covers, n.Pos.Index <= ri.Index || !n.Committed, nil
 		}
 		if !r.retry.again(ctx, r.replica, n.Group, err) {
 			return n, false, &fault.Error{Code: fault.Unavailable, Op: "raftfsm.session", Err: err,

@@ -85,7 +85,7 @@ func (c *Service) Get(ctx context.Context, r Request) (configuration.Found, erro
 	if err != nil {
 		return configuration.Found{}, failed(api.CodeConfigurationGet, "failed to get items of", inst.Name, err)
 	}
-	c.options.Sessions.End(c.options.Callee, r.Trace, request.Session, found.Session)
+	found.Session = c.options.Sessions.End(c.options.Callee, r.Trace, r.Session, request.Session, found.Session)
 	return found, nil
 }
 
@@ -143,8 +143,7 @@ func (c *Service) Write(ctx context.Context, w WriteRequest) (session string, er
 	if err != nil {
 		return "", notSaved(inst.Name, err)
 	}
-	c.options.Sessions.End(c.options.Callee, w.Trace, request.Session, written.Session)
-	return written.Session, nil
+	return c.options.Sessions.End(c.options.Callee, w.Trace, w.Session, request.Session, written.Session), nil
 }
 
 func notSaved(store string, err error) *api.Error {

@@ -322,7 +322,7 @@ func (a *attempts) at(ctx context.Context, place *discovery.Instance) (Answer, e
 	i, id := a.invoke, a.trace.TraceID()
 	in := &Inbound{
 		Target: a.target, Caller: Caller{App: i.app}, Request: a.request(ctx), Method: a.method,
-		Trace: id, Session: i.sessions.Begin(i.app, id, a.session),
+		Trace: id, Session: i.sessions.Share(i.app, id, a.session),
 		Remote: a.call.Remote,
 	}
 	a.trace.Inject(in.Request.Header)

@@ -220,6 +220,14 @@ func (m *merger) AnswerSession(own, sent, got string) (string, bool) {
 	return "", false
 }
 
+// ShareSession implements api.SessionMerger.
+func (m *merger) ShareSession(token, sent string) string {
+	if store := m.store.Load(); store != nil {
+		return (*store).ShareSession(token, sent)
+	}
+	return token
+}
+
 // VerifySession implements api.SessionMerger.
 func (m *merger) VerifySession(ctx context.Context, own, given string) (string, error) {
 	if store := m.store.Load(); store != nil {

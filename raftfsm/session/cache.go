@@ -1,6 +1,9 @@
 package session
 
-import "sync/atomic"
+import (
+	"slices"
+	"sync/atomic"
+)
 
 // Cache contains the decoded form of the session token that was decoded or created last. A token changes only when a
 // request adds a newer position, so many requests have the same token as the previous request. A Cache is safe for
@@ -47,35 +50,76 @@ func (t *Cache) own(token string, cluster Cluster) (Session, bool) {
 // Merge returns a token that contains the positions of a and b, without those that others cover. It returns false if a
 // or b is invalid or belongs to another cluster.
 func (t *Cache) Merge(a, b string, cluster Cluster) (string, bool) {
-	return t.MergeIf(a, b, cluster, func(Seen) bool { return true })
-}
-
-// MergeIf works like Merge, but uses a position of b only if accept returns true for it. It calls accept only for
-// positions that those of a do not cover.
-func (t *Cache) MergeIf(a, b string, cluster Cluster, accept func(Seen) bool) (string, bool) {
-	first, ok := t.own(a, cluster)
+	have, ok := t.own(a, cluster)
 	if !ok {
 		return "", false
 	}
 	if a == b {
 		return a, true
 	}
-	second, ok := t.own(b, cluster)
+	more, ok := t.own(b, cluster)
 	if !ok {
 		return "", false
 	}
-	changed := false
-	for _, n := range second {
-		if !first.Holds(n) && accept(n) {
-			first, changed = first.With(n), true
+	next := have
+	for _, n := range more {
+		next = next.With(n)
+	}
+	return t.changed(a, have, next, cluster), true
+}
+
+// Answer returns the token of a session to which an answer has come. own is its token before, sent is the token of the
+// request, and got is the token of the answer. Answer removes from own what the answer has settled (see
+// Session.Settled), and adds the positions of got. For a position that is also in sent, it adds what vouch returns, or
+// nothing if vouch returns false. Answer returns false if own or got is invalid or belongs to another cluster.
+func (t *Cache) Answer(own, sent, got string, cluster Cluster, vouch func(Seen) (Seen, bool)) (string, bool) {
+	have, ok := t.own(own, cluster)
+	if !ok {
+		return "", false
+	}
+	after, ok := t.own(got, cluster)
+	if !ok {
+		return "", false
+	}
+	request, _ := t.own(sent, cluster) // empty if it cannot be read
+	next := have.Unsettled(request.Settled(after))
+	for _, n := range after {
+		if next.Holds(n) {
+			continue
+		}
+		ok := true
+		if slices.Contains(request, n) {
+			n, ok = vouch(n)
+		}
+		if ok {
+			next = next.With(n)
 		}
 	}
-	if !changed {
-		return a, true
+	return t.changed(own, have, next, cluster), true
+}
+
+// changed returns the token of the session next. token is that of the session have.
+func (t *Cache) changed(token string, have, next Session, cluster Cluster) string {
+	if slices.Equal(have, next) {
+		return token
 	}
-	token := first.Token(cluster.Tag)
-	t.last.Store(&decoded{token, cluster, first})
-	return token, true
+	if len(next) == 0 {
+		return ""
+	}
+	token = next.Token(cluster.Tag)
+	t.last.Store(&decoded{token, cluster, next})
+	return token
+}
+
+// Shared returns the token of the session that Session.Shared returns. sent is the token that the receiver has sent, or
+// empty. If token cannot be read, Shared returns it unchanged.
+func (t *Cache) Shared(token, sent string, cluster Cluster) string {
+	s, ok := t.own(token, cluster)
+	if !ok || !s.hasSeveral() {
+		return token
+	}
+	theirs, _ := t.own(sent, cluster) // empty if it cannot be read
+	return t.changed(token, s, s.Shared(theirs), cluster)
 }
 
 // After returns the token of the session s with the position n added. token is the current token of s, or empty if it

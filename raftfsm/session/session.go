@@ -168,6 +168,50 @@ func (s Session) With(n Seen) Session {
 	return out
 }
 
+// Settled returns the uncommitted positions of s that the session after lacks and does not cover. If after is the
+// session of an answer to a request with the session s, the answer has settled these positions: it contains their
+// writes, or has reported that they were lost.
+func (s Session) Settled(after Session) (settled Session) {
+	for _, n := range s {
+		if !n.Committed && !after.Holds(n) {
+			settled = append(settled, n)
+		}
+	}
+	return settled
+}
+
+// Unsettled returns the session without the uncommitted positions that a position of settled covers. A read that has
+// settled a position has also settled the earlier ones of the same leader (see Covers).
+func (s Session) Unsettled(settled Session) Session {
+	return slices.DeleteFunc(slices.Clone(s), func(n Seen) bool {
+		return !n.Committed && slices.ContainsFunc(settled.Of(n.Group), func(e Seen) bool { return e.Covers(n) })
+	})
+}
+
+// Shared returns the part of the session to send to a client or to another application. sent is what the receiver has
+// sent, or nil. Shared leaves out an uncommitted position if the session has a position of a later leader that is not
+// below it. A read that waits for the later position also sees the earlier write, unless that write was lost. This loss
+// is reported to those that know the position. Otherwise each message would tell the receiver again.
+func (s Session) Shared(sent Session) Session {
+	drop := func(n Seen) bool {
+		later := func(e Seen) bool { return e.Pos.Term > n.Pos.Term && e.Pos.Index >= n.Pos.Index }
+		same := func(e Seen) bool { return e.Pos.Term == n.Pos.Term && !e.Committed }
+		return !n.Committed && slices.ContainsFunc(s.Of(n.Group), later) &&
+			!slices.ContainsFunc(sent.Of(n.Group), same)
+	}
+	return slices.DeleteFunc(slices.Clone(s), drop)
+}
+
+// hasSeveral reports whether the session has several positions of a group.
+func (s Session) hasSeveral() bool {
+	for i := 1; i < len(s); i++ {
+		if s[i].Group == s[i-1].Group {
+			return true
+		}
+	}
+	return false
+}
+
 // Without returns the session without its positions of the group g.
 func (s Session) Without(g uint32) Session {
 	return slices.DeleteFunc(slices.Clone(s), func(e Seen) bool { return e.Group == g })

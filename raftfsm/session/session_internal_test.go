@@ -62,6 +62,78 @@ func TestSession_KeepsNewestPositions(t *testing.T) {
 	}
 }
 
+func TestAnswer_RemovesWhatIsSettled(t *testing.T) {
+	lost := at(0, 1, 9, false)
+	for name, c := range map[string]struct{ own, sent, got, want Session }{
+		"the first answer":          {nil, nil, Session{at(0, 2, 12, true)}, Session{at(0, 2, 12, true)}},
+		"the write was committed":   {Session{lost}, Session{lost}, Session{at(0, 1, 12, true)}, Session{at(0, 1, 12, true)}},
+		"a write at a later leader": {Session{lost}, Session{lost}, Session{lost, at(0, 2, 12, false)}, Session{lost, at(0, 2, 12, false)}},
+		"a read at a later leader":  {Session{lost}, Session{lost}, Session{at(0, 2, 12, true)}, Session{at(0, 2, 12, true)}},
+		"a read without the position": {Session{lost}, nil, Session{at(0, 2, 12, true)},
+			Session{lost, at(0, 2, 12, true)}},
+		"an earlier write of the same leader": {Session{at(0, 1, 7, false)}, Session{lost}, Session{at(0, 2, 12, true)},
+			Session{at(0, 2, 12, true)}},
+		"a later write of the same leader": {Session{at(0, 1, 10, false)}, Session{lost}, Session{at(0, 2, 12, true)},
+			Session{at(0, 1, 10, false), at(0, 2, 12, true)}},
+		"another group": {Session{lost, at(1, 1, 9, false)}, Session{lost, at(1, 1, 9, false)},
+			Session{at(0, 2, 12, true), at(1, 1, 9, false)}, Session{at(0, 2, 12, true), at(1, 1, 9, false)}},
+		"what the client sent is not added": {nil, Session{at(0, 1, 9, true)}, Session{at(0, 1, 9, true), at(1, 1, 1, true)},
+			Session{at(1, 1, 1, true)}},
+	} {
+		var cache Cache
+		got, ok := cache.Answer(token(c.own), token(c.sent), token(c.got), here,
+			func(n Seen) (Seen, bool) { return n, false })
+		if !ok || got != token(c.want) {
+			s, _, err := Parse(got, here)
+			t.Errorf("%s: %v %v %v, want %v", name, ok, s, err, c.want)
+		}
+	}
+	var cache Cache
+	got, ok := cache.Answer("", token(Session{at(0, 9, 5, true)}), token(Session{at(0, 9, 5, true)}), here,
+		func(n Seen) (Seen, bool) { n.Pos.Term = 1; return n, true })
+	if !ok || got != token(Session{at(0, 1, 5, true)}) {
+		t.Errorf("a position that the node vouches for: %q, %v", got, ok)
+	}
+	if _, ok := cache.Answer("x", "", got, here, nil); ok {
+		t.Error("a session that cannot be read was changed")
+	}
+}
+
+// token is the token of a session; empty for an empty one.
+func token(s Session) string {
+	if len(s) == 0 {
+		return ""
+	}
+	return s.Token(here.Tag)
+}
+
+func TestShared_LeavesOutEarlierLeaders(t *testing.T) {
+	lost, later := at(0, 1, 9, false), at(0, 2, 12, true)
+	for name, c := range map[string]struct{ have, sent, want Session }{
+		"the only position":                  {Session{lost}, nil, Session{lost}},
+		"a later leader":                     {Session{lost, later}, nil, Session{later}},
+		"a later write":                      {Session{lost, at(0, 2, 9, false)}, nil, Session{at(0, 2, 9, false)}},
+		"a later leader below it":            {Session{lost, at(0, 2, 5, true)}, nil, Session{lost, at(0, 2, 5, true)}},
+		"another group":                      {Session{lost, at(1, 2, 12, true)}, nil, Session{lost, at(1, 2, 12, true)}},
+		"the receiver sent it":               {Session{lost, later}, Session{lost}, Session{lost, later}},
+		"the receiver sent an earlier write": {Session{lost, later}, Session{at(0, 1, 7, false)}, Session{lost, later}},
+		"the receiver sent another":          {Session{lost, later}, Session{at(0, 2, 7, false)}, Session{later}},
+		"the receiver sent a read":           {Session{lost, later}, Session{at(0, 1, 7, true)}, Session{later}},
+		"three leaders": {Session{lost, at(0, 2, 10, false), at(0, 3, 12, false)}, Session{at(0, 2, 10, false)},
+			Session{at(0, 2, 10, false), at(0, 3, 12, false)}},
+	} {
+		var cache Cache
+		if got := cache.Shared(token(c.have), token(c.sent), here); got != token(c.want) {
+			s, _, err := Parse(got, here)
+			t.Errorf("%s: %v %v, want %v", name, s, err, c.want)
+		}
+	}
+	var cache Cache
+	if got := cache.Shared("x", "", here) + cache.Shared(token(Session{lost, later}), "x", here); got != "x"+token(Session{later}) {
+		t.Errorf("tokens that cannot be read give %q", got)
+	}
+}
+
 // here is the cluster to which the tokens in these tests belong.
 var here = Cluster{Tag: 7, Groups: MaxGroups} //nolint:gochecknoglobals // constant
 

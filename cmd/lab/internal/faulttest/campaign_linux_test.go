@@ -45,6 +45,9 @@ func campaign(t *testing.T, servers int, o faulttest.Options, s faulttest.Schedu
 	bad := topics.Stop(within(t, time.Minute), err == nil)
 	bad = append(bad, workflows.Stop(within(t, time.Minute), err == nil)...)
 	bad = append(bad, sessions.Stop()...)
+	if err == nil {
+		err = sessions.Settle(within(t, time.Minute))
+	}
 	bad = append(bad, watches.Stop(within(t, time.Minute))...)
 	if stopped := strong.Stop(within(t, time.Minute)); err == nil {
 		err = stopped

@@ -20,7 +20,7 @@ import (
 // session token. The others stay on one node, send no token, and share the session of their application.
 type Sessions struct {
 	cluster *Cluster
-	clients int
+	clients []*sessionClient
 	stop    context.CancelFunc
 	wg      sync.WaitGroup
 
@@ -57,7 +57,7 @@ type suspect struct {
 // StartSessions starts clients. Half of them move between nodes.
 func StartSessions(c *Cluster, seed uint64, clients int) *Sessions {
 	ctx, cancel := context.WithCancel(context.Background())
-	s := &Sessions{cluster: c, clients: clients, stop: cancel, open: map[int]map[int]bool{}}
+	s := &Sessions{cluster: c, stop: cancel, open: map[int]map[int]bool{}}
 	for key := range clients * ownKeys {
 		s.open[key] = map[int]bool{}
 	}
@@ -67,6 +67,9 @@ func StartSessions(c *Cluster, seed uint64, clients int) *Sessions {
 		if nodes := c.Running(); id%2 == 1 {
 			one.home = nodes[id/2%len(nodes)]
 		}
+		s.clients = append(s.clients, one)
+	}
+	for _, one := range s.clients {
 		s.wg.Go(func() { one.run(ctx) })
 	}
 	return s
@@ -86,6 +89,32 @@ func (s *Sessions) Stop() []string {
 		}
 	}
 	return bad
+}
+
+// Settle checks that nodes report the loss of a write once, and not again with each answer. The load must be stopped,
+// and the cluster must be whole. Then the next answers may still report losses. But soon each client can write and read
+// at all of its nodes, one after another, without an answer marked stale. Settle returns an error if this has not
+// happened when ctx ends.
+func (s *Sessions) Settle(ctx context.Context) error {
+	return Until(ctx, func() error {
+		for _, c := range s.clients {
+			nodes := s.cluster.Running()
+			if c.home != nil {
+				nodes = slices.DeleteFunc(nodes, func(n *Node) bool { return n != c.home })
+			}
+			for _, n := range nodes {
+				for i := range ownKeys {
+					a := c.do(ctx, n, Get(sessionKey(c.id*ownKeys+i), Eventual))
+					if a.Outcome != Done || a.Stale() {
+						return fmt.Errorf("client %d (%s) cannot read at level session at %s: status %d, level %q; "+
+							"its calls:\n%s", c.id, c.kind(), n.Name, a.Status, a.Level, strings.Join(c.trace, "\n"))
+					}
+				}
+				c.write(ctx, n, Eventual)
+			}
+		}
+		return nil
+	})
 }
 
 // Bad returns the violations that were found so far. Some violations are found only by Stop, and Bad does not return
@@ -171,7 +200,7 @@ func (c *sessionClient) one(ctx context.Context) {
 	case 3, 4:
 		a = c.read(ctx, n, c.id*ownKeys+c.rnd.IntN(ownKeys))
 	default:
-		a = c.read(ctx, n, c.rnd.IntN(c.all.clients*ownKeys))
+		a = c.read(ctx, n, c.rnd.IntN(len(c.all.clients)*ownKeys))
 	}
 	if a.Outcome != Done {
 		pause(ctx, 10*time.Millisecond)

@@ -82,7 +82,7 @@ func (r *campaign) ledgers(ctx context.Context) error {
 	}
 	r.eventual.Forget(missing)
 	r.mu.Lock()
-	r.excused += len(missing)
+	r.excused += len(missing) - len(unexplained)
 	r.mu.Unlock()
 	return nil
 }
@@ -149,6 +149,7 @@ func (r *campaign) finish(ctx context.Context, whole bool) {
 	}
 	r.checks.Wait()
 	if whole {
+		r.settled(limit)
 		r.checkpoint(limit)
 		r.bounded(limit)
 	}
@@ -157,6 +158,15 @@ func (r *campaign) finish(ctx context.Context, whole bool) {
 	}
 	r.done("C3", r.sessions.Reads())
 	r.done("C10", r.expiries.Kept())
+}
+
+// settled checks that the sessions get answers that are not stale when all nodes are up again.
+func (r *campaign) settled(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if err := r.sessions.Settle(ctx); err != nil {
+		r.violated("C3", "the cluster is whole, but answers stay stale: "+err.Error(), nil)
+	}
 }
 
 // locked stops the clients of locks and checks their history.

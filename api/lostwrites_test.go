@@ -1,0 +1,157 @@
+package api_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/raftfsm/raftlog"
+	"github.com/quorate/quorate/raftfsm/session"
+)
+
+// positions is a merger of session tokens of a cluster with one group.
+type positions struct{ cache session.Cache }
+
+var cluster = session.Cluster{Tag: 7, Groups: 1} //nolint:gochecknoglobals // constant
+
+func (p *positions) MergeSessions(a, b string) (string, bool) { return p.cache.Merge(a, b, cluster) }
+
+func (p *positions) AnswerSession(own, sent, got string) (string, bool) {
+	return p.cache.Answer(own, sent, got, cluster, func(n session.Seen) (session.Seen, bool) { return n, false })
+}
+
+func (p *positions) ShareSession(token, sent string) string {
+	return p.cache.Shared(token, sent, cluster)
+}
+
+func (p *positions) VerifySession(_ context.Context, own, _ string) (string, error) { return own, nil }
+
+func decoded(token string) session.Session {
+	s, _, err := session.Parse(token, cluster)
+	if err != nil {
+		panic(err)
+	}
+	return s
+}
+
+func position(term, index uint64, committed bool) session.Seen {
+	return session.Seen{Pos: raftlog.Position{Term: term, Index: index}, Committed: committed}
+}
+
+// store is a store whose leader of term 1 has lost all uncommitted writes. The leader of term 2 loses none. Each request
+// adds an entry.
+type store struct {
+	index uint64
+	stale int // reads that have reported a loss
+}
+
+// request is a request to the node whose sessions are s. It returns the token of the answer.
+func (s *store) request(at *api.Sessions, app api.App, trace, token string, write bool) string {
+	s.index++
+	begun := at.Begin(app, trace, token)
+	return at.End(app, trace, token, begun, s.answer(begun, write))
+}
+
+func (s *store) answer(begun string, write bool) string {
+	have := decoded(begun)
+	if write {
+		return have.With(position(2, s.index, false)).Token(cluster.Tag)
+	}
+	if slices.ContainsFunc(have, func(n session.Seen) bool { return n.Pos.Term == 1 && !n.Committed }) {
+		s.stale++
+	}
+	return session.Session{position(2, s.index, true)}.Token(cluster.Tag)
+}
+
+// lost is the token of an eventual write that is lost.
+func lost() string { return session.Session{position(1, 9, false)}.Token(cluster.Tag) }
+
+func TestSessions_NodeReportsLostWriteOnce(t *testing.T) {
+	app := api.App{ID: "a"}
+	for name, requests := range map[string][]string{ // of the client; its requests go to two nodes in turn
+		"reads":                     {"read", "read"},
+		"writes at the first node":  {"write", "read"},
+		"writes at the second node": {"read", "write"},
+		"writes at both nodes":      {"write", "read", "read", "write", "read", "read"},
+	} {
+		for _, trace := range []string{"", "t"} {
+			nodes := []*api.Sessions{api.NewSessions(&positions{}), api.NewSessions(&positions{})}
+			nodes[0].End(app, "", "", "", lost()) // the client's write, at the leader of term 1
+			nodes[0].Follow(app, trace, lost())
+			s, token := &store{index: 10}, lost()
+			for i := range 40 {
+				token = s.request(nodes[i%2], app, trace, token, requests[i%len(requests)] == "write")
+			}
+			if s.stale == 0 || s.stale > 2 {
+				t.Errorf("%s, trace %q: %d answers have reported the loss, one of each node was expected", name, trace, s.stale)
+			}
+		}
+	}
+}
+
+func TestSessions_ConcurrentRequestsReportLostWriteOnce(t *testing.T) {
+	app, at, s := api.App{ID: "a"}, api.NewSessions(&positions{}), &store{index: 10}
+	at.End(app, "", "", "", lost())
+	begun := at.Begin(app, "", "")
+	s.request(at, app, "", "", false) // overtakes the first request
+	at.End(app, "", "", begun, s.answer(begun, true))
+	if s.request(at, app, "", "", false); s.stale != 1 {
+		t.Errorf("%d answers have reported the loss", s.stale)
+	}
+}
+
+// An application calls another one before and after its requests. Each of them is told of the loss once, although the
+// sessions of both have the position for long, and the called application returns it with its answers.
+func TestSessions_CallsBringNoLossBack(t *testing.T) {
+	caller, callee := api.App{ID: "caller"}, api.App{ID: "callee"}
+	for name, reads := range map[string]struct{ caller, callee bool }{
+		"only the caller reads": {true, false}, "only the called application reads": {false, true},
+		"both read": {true, true},
+	} {
+		here, there, s := api.NewSessions(&positions{}), api.NewSessions(&positions{}), &store{index: 10}
+		here.End(caller, "", "", "", lost())
+		call := func(trace string) {
+			token := here.Share(caller, trace, "")
+			there.Inbound(callee, trace, token)
+			there.Follow(callee, trace, token)
+			s.request(there, callee, trace, "", !reads.callee)
+			here.Inbound(caller, trace, there.Share(callee, trace, ""))
+		}
+		for range 5 {
+			for _, trace := range []string{"t", "u", "v", ""} {
+				call(trace)
+				s.request(here, caller, trace, "", !reads.caller)
+				call(trace)
+			}
+		}
+		if s.stale == 0 || s.stale > 2 {
+			t.Errorf("%s: %d answers have reported the loss", name, s.stale)
+		}
+	}
+}
+
+func TestSessions_ShareWhatCallerMustSee(t *testing.T) {
+	app, at := api.App{ID: "a"}, api.NewSessions(&positions{})
+	at.End(app, "", "", "", lost())
+	if got := at.Share(app, "", ""); got != lost() {
+		t.Errorf("the only position is shared as %q", got)
+	}
+	below := position(2, 5, false) // the write at index 9 may exist, and a read at index 5 does not show it
+	both := session.Session{position(1, 9, false), below}.Token(cluster.Tag)
+	at.Inbound(app, "", session.Session{below}.Token(cluster.Tag))
+	if got := at.Share(app, "", ""); got != both {
+		t.Errorf("with a later position below: %v", decoded(got))
+	}
+	above := session.Session{position(2, 12, false)}.Token(cluster.Tag)
+	at.Inbound(app, "", above)
+	if got := at.Share(app, "", ""); got != above {
+		t.Errorf("with a later position above: %v", decoded(got))
+	}
+	if got := at.Begin(app, "", ""); len(decoded(got)) != 2 {
+		t.Errorf("the application itself is no longer told of the loss: %v", decoded(got))
+	}
+	if got := at.Share(app, "", lost()); len(decoded(got)) != 2 {
+		t.Errorf("the position in the request is not passed on: %v", decoded(got))
+	}
+}
