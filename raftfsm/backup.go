@@ -84,8 +84,8 @@ func errNoData(op string) error {
 		Hint: "run the command on a server of the cluster"}
 }
 
-// export implements replica. The view includes the write at the position after, even if that write is not committed
-// yet when export is called.
+// export implements replica. The view includes the write at the position that the parameter after names, even if that
+// write is not committed yet when export is called.
 func (s *server) export(ctx context.Context, gid uint32, after raftlog.Position) (*kv.Export, backup.Group, error) {
 	r := reading{server: s, group: s.groups[gid], id: gid}
 	limit, cancel := context.WithTimeout(ctx, quorumTime)

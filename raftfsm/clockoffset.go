@@ -9,7 +9,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// wallClock returns the time of now in Unix milliseconds; nil = time.Now.
+// wallClock returns the wall clock time in Unix milliseconds. It gets the time from now, or from time.Now if now is
+// nil.
 func wallClock(now func() time.Time) uint64 {
 	if now == nil {
 		now = time.Now

@@ -19,7 +19,7 @@ type DiskState uint8
 const (
 	DiskUnknown DiskState = iota // counts as a disk with room
 	DiskGood                     // there is room, as far as is known
-	DiskLow                      // less is free than Options.MinFree of that server
+	DiskLow                      // less space is free than Options.MinFree of that server
 	DiskGone                     // the server has failed
 )
 
@@ -83,9 +83,9 @@ func (s *server) judgeRoom() {
 	}
 }
 
-// lackOfRoom returns an error if a group must be read-only, and nil otherwise. A group is read-only if the disk of
-// at least one voter is nearly full, and no majority of the voters has enough free space. A failed voter counts as
-// one without free space. Further writes would fill the disk and stop the group.
+// lackOfRoom returns an error if a group must be read-only, and nil otherwise. A group is read-only if the disk of at
+// least one voter is nearly full, and no majority of the voters has enough free space. A failed voter counts as one
+// without free space. If the group accepted writes in this state, they would fill the disks and stop the group.
 func (s *server) lackOfRoom(gid uint32, servers []raft.Server) *fault.Error {
 	own := s.space.Low()
 	voters, room := 0, 0

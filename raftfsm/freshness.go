@@ -8,9 +8,9 @@ import (
 // freshness records when the replica of one group was last known to be up to date. The method age returns an upper
 // bound of the replica's age, computed from this time. The zero value gives no bound. It is safe for concurrent use.
 type freshness struct {
-	// freshUntil is when this node sent the newest read index request whose index the replica has applied. The
-	// replica reflects every write that was acknowledged before that time, because a quorum has confirmed the leader
-	// that returned the read index.
+	// freshUntil is when this node sent the newest read index request whose index the replica has applied. A quorum has
+	// confirmed the leader that returned this read index. So the replica reflects every write that was acknowledged
+	// before freshUntil.
 	freshUntil atomic.Pointer[time.Time]
 }
 

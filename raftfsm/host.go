@@ -32,10 +32,12 @@ import (
 
 // Options configure a Host. Dir, Transport, Logger, Registerer and Fatal are required.
 type Options struct {
-	Dir        string         // data directory; created if absent
-	NodeID     string         // empty = from the directory, or DefaultID
-	DefaultID  string         // node id for a new directory if NodeID is empty; empty = a random one
-	Partitions uint32         // 0 = from the directory; without a cluster: Cluster.CountPartitions, or 1
+	Dir       string // data directory; created if absent
+	NodeID    string // empty = from the directory, or DefaultID
+	DefaultID string // node id for a new directory if NodeID is empty; empty = a random one
+	// Partitions is the number of groups. 0 = the number in the directory. Before this server belongs to a cluster,
+	// 0 = the number of the cluster to join (see Cluster.CountPartitions), or 1 if that is unknown.
+	Partitions uint32
 	Engine     raftlog.Engine // empty = from the directory, or wal
 	Bootstrap  bool           // form a cluster with only this node if the directory is new
 
@@ -230,9 +232,9 @@ func (h *Host) Serve(ctx context.Context, method string, payload []byte) ([]byte
 	return answer, cancelled(ctx, err)
 }
 
-// cancelled converts err, the error of a served call, for the node that sent the call. When this node stops, it
-// cancels the calls that it serves. A call that has not begun then fails with fault.Timeout. But the sender may still
-// have time, so cancelled returns fault.Unavailable instead, and the sender calls another server.
+// cancelled converts err, the error of a served call, for the node that sent the call. When this node stops, it cancels
+// the calls that it serves. A call that has not begun then fails with fault.Timeout, although the sender may still have
+// time. So cancelled returns fault.Unavailable instead, and the sender calls another server.
 func cancelled(ctx context.Context, err error) error {
 	if !fault.Is(err, fault.Timeout) || !errors.Is(ctx.Err(), context.Canceled) {
 		return err

@@ -18,7 +18,7 @@ type membership struct {
 	// temporary means that the identity exists only in this process and is not written to disk. A temporary member
 	// also adopts a newer epoch of the cluster.
 	temporary bool
-	self      datadir.Identity            // as at the start; Node, Server, Partitions and Engine never change
+	self      datadir.Identity            // identity at the start; Node, Server, Partitions and Engine never change
 	stop      chan struct{}               // closed when the node closes
 	tag       atomic.Uint64               // of the cluster, for session tokens
 	joined    chan struct{}               // closed once the node belongs to a cluster
@@ -108,7 +108,7 @@ func (m *membership) allowed() error {
 	return nil
 }
 
-// startsEpoch reports whether adopting epoch replaces the current epoch of the node.
+// startsEpoch reports whether adopt would replace the current epoch of the node by the given epoch.
 func (m *membership) startsEpoch(epoch uint64) bool {
 	return m.temporary && epoch > m.current().Epoch
 }

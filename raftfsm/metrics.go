@@ -32,7 +32,7 @@ type Metrics struct {
 	due          *due.Metrics
 }
 
-// readKind holds the labels of a read.
+// readKind has the values of the labels "level" and "served" of a read.
 type readKind struct {
 	level  state.Level
 	served string
@@ -45,8 +45,8 @@ const (
 	servedReplica = "replica" // another server, which does not lead
 )
 
-// causeOrigin is a value of the label "cause": the group no longer knew the origin of a request, and the request was
-// sent again.
+// causeOrigin is a value of the label "cause". The cause of such a retry is that the group no longer knew the origin,
+// the registered source of the request.
 const causeOrigin = "origin"
 
 func newMetrics(reg prometheus.Registerer) *Metrics {
@@ -138,7 +138,8 @@ func (m *Metrics) Forwarded(kind string, err error) {
 	m.forwards.WithLabelValues(kind, outcomeWord(err)).Inc()
 }
 
-// collector reads the groups on each scrape.
+// collector is a Prometheus collector. On each scrape, it reads the status of all groups of a server and the state of
+// the server's disk.
 type collector struct{ server *server }
 
 type gauge struct {
@@ -151,7 +152,7 @@ func newGauge(name, help string, get func(*group.Status) float64) gauge {
 	return gauge{prometheus.NewDesc(name, help, []string{"group"}, nil), prometheus.GaugeValue, get}
 }
 
-// gauges returns the gauges of one group, in documentation order.
+// gauges returns the gauges of one group, in the order in which the documentation lists them.
 func gauges() []gauge {
 	return []gauge{
 		newGauge("quorate_raft_term", "Current term.", func(s *group.Status) float64 { return float64(s.Term) }),

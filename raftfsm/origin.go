@@ -75,7 +75,8 @@ func (o *origin) end(id command.RequestID) {
 	}
 }
 
-// drop forgets a registration that the group no longer knows.
+// drop forgets the number of the origin, because the group no longer knows it. The next call of begin registers the
+// origin again. drop does nothing if the origin has another number by now.
 func (o *origin) drop(number uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -85,8 +86,8 @@ func (o *origin) drop(number uint64) {
 	}
 }
 
-// prove records that the group has answered a request with this origin number. So the group knows the origin. It
-// removes the origin only after a long time without requests.
+// prove records that the group has answered a request with this origin number, and so knows the origin. The group
+// removes an origin only after a long time without requests.
 func (o *origin) prove(number uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -132,7 +133,7 @@ func (o *origin) ensure(ctx context.Context) error {
 	return nil
 }
 
-// attempt returns the request of one more registration attempt.
+// attempt returns a registration request with a name that no earlier attempt has used.
 func (o *origin) attempt() *command.Request {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -140,14 +141,15 @@ func (o *origin) attempt() *command.Request {
 	return &command.Request{Kind: command.KindRegister, Name: o.name + "/" + strconv.FormatUint(o.attempts, 10)}
 }
 
-// registrar returns the function origin.register for one group.
+// registrar returns a function that registers an origin with the given group. newOrigin needs this function.
 func (r *router) registrar(gid uint32) func(context.Context, func() *command.Request) (group.Answer, error) {
 	return func(ctx context.Context, attempt func() *command.Request) (group.Answer, error) {
 		return r.register(ctx, gid, attempt)
 	}
 }
 
-// register sends registrations until one is answered or ctx ends.
+// register sends registrations until one is answered, ctx ends, or a retry cannot help. It calls attempt for each of
+// them.
 func (r *router) register(ctx context.Context, gid uint32, attempt func() *command.Request) (group.Answer, error) {
 	for {
 		data, err := command.AppendRequest(nil, attempt())

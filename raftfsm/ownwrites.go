@@ -14,19 +14,21 @@ import (
 // applications share one position.
 const maxOwn = 1024
 
-// application identifies an application: its keys are those of one store with one prefix.
+// application identifies an application by its store and the prefix of its keys.
 type application struct{ store, prefix string }
 
-// maxLeaders is the maximum number of positions in awaited. Each belongs to another leader.
+// maxLeaders is the maximum number of positions in awaited. Each position is of a different leader.
 const maxLeaders = 16
 
-// awaited are positions that a read must wait for. No position of the list covers another. So the list has one
-// position, unless the leader has changed since the last read: an uncommitted write of the earlier leader may be lost
-// although the group has a position of a later leader with a greater index. The positions are never changed.
+// awaited is a list of positions that a read must wait for. No position in the list covers another one. Usually the
+// list has one position. It has several if the leader has changed since the last read. A position of the later leader
+// does not replace one of an uncommitted write of the earlier leader, even if it has the greater index, because that
+// write may be lost. The positions themselves are never changed.
 type awaited []*session.Seen
 
-// with returns the list with the position at added, and without the positions that at replaces. It may change w. If
-// there are more than maxLeaders positions, it drops the one of the earliest leader: its loss is then not reported.
+// with adds the position at to the list and removes the positions that at replaces. It returns the new list, and may
+// change w. It adds nothing if the list already covers at. If there are more than maxLeaders positions, it drops the
+// one of the earliest leader. If the write at that position was lost, no read reports the loss.
 func (w awaited) with(at *session.Seen) awaited {
 	if slices.ContainsFunc(w, func(s *session.Seen) bool { return s.Covers(*at) && !at.Replaces(*s) }) {
 		return w
@@ -44,8 +46,9 @@ func (w awaited) without(done []*session.Seen) awaited {
 	return slices.DeleteFunc(w, func(s *session.Seen) bool { return slices.Contains(done, s) })
 }
 
-// newest returns the position of the newest write that may be uncommitted, or the zero position. Of two leaders, the
-// later one has the writes of the earlier one that were not lost. Every read index covers the committed positions.
+// newest returns the position of the newest write that may be uncommitted, or the zero position. A read that waits for
+// this position needs no other one of the list: every read index covers the committed positions, and a later leader has
+// all writes of an earlier one that were not lost.
 func (w awaited) newest() (at session.Seen) {
 	for _, s := range w {
 		if !s.Committed && cmp.Or(cmp.Compare(at.Pos.Term, s.Pos.Term), cmp.Compare(at.Pos.Index, s.Pos.Index)) < 0 {
@@ -59,9 +62,10 @@ func (w awaited) newest() (at session.Seen) {
 // eventual read of the application waits until the replica has applied these writes. If a write was lost, that read
 // reports the loss.
 //
-// At most maxOwn applications have positions of their own. All others share the positions rest. Invariant: a write is
-// covered by a position of its application or of rest. This holds until a read has seen the write or reported its
-// loss.
+// At most maxOwn applications have positions of their own. All others share the positions in the field rest.
+//
+// Invariant: until a read has seen a write or reported its loss, the write is covered by a position of its application
+// or by a shared one.
 type ownWrites struct {
 	mu sync.Mutex
 	by map[application]awaited // guarded by mu
@@ -69,7 +73,7 @@ type ownWrites struct {
 	rest awaited
 }
 
-// note records that an application has seen the position at.
+// note records the position at, which an application has seen.
 func (o *ownWrites) note(app application, at session.Seen) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -94,8 +98,8 @@ func (o *ownWrites) shareOne() {
 	}
 }
 
-// shareAll adds s to rest, for a change that affects all applications. It drops the positions of applications that s
-// covers.
+// shareAll adds s to rest, for a change that affects all applications. It removes the positions that s covers from the
+// lists of the applications.
 func (o *ownWrites) shareAll(s *session.Seen) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -105,7 +109,7 @@ func (o *ownWrites) shareAll(s *session.Seen) {
 	}
 }
 
-// keep sets the positions of an application. The caller holds mu.
+// keep sets the positions of an application, or forgets the application if own is empty. The caller holds mu.
 func (o *ownWrites) keep(app application, own awaited) {
 	if len(own) == 0 {
 		delete(o.by, app)
@@ -164,11 +168,10 @@ func (o *ownWrites) settle(q *query, applied []*session.Seen) {
 	}
 }
 
-// settleElsewhere updates own after another server has answered the read q. done has the positions of own that the
-// read had to wait for, and got describes the answer. If the answer contains all writes up to these positions, or
-// reports that writes were lost, settleElsewhere removes these positions from own. If the answer is not stale, or has
-// waited for all positions that were not lost, own records the position of the answer. So a later read from another
-// replica returns no older data.
+// settleElsewhere updates own after another server has answered the read q. done are the positions of own for which the
+// read had to wait, and got describes the answer. If the answer contains all writes up to these positions, or reports
+// that writes were lost, settleElsewhere removes these positions from own. In this case, and for every answer that is
+// not stale, it adds the position of the answer to own. So a later read from another replica returns no older data.
 func settleElsewhere(own *ownWrites, q *query, done []*session.Seen, got given) {
 	shared := own.shares(done)
 	if got.ownDone {
@@ -179,9 +182,9 @@ func settleElsewhere(own *ownWrites, q *query, done []*session.Seen, got given) 
 	}
 }
 
-// moveTo records the position of an answer to the read q that another server has given. Later reads from other
-// servers then return no older data. If shared is true, the position is recorded for all applications. Otherwise it
-// is recorded only for those whose keys q reads.
+// moveTo records at, the position of another server's answer to the read q. Later reads from other servers then return
+// no older data. If shared is true, the position is recorded for all applications. Otherwise it is recorded only for
+// those whose keys q reads.
 func (o *ownWrites) moveTo(q *query, at session.Seen, shared bool) {
 	if shared || q.all() {
 		o.shareAll(&at)
@@ -191,7 +194,7 @@ func (o *ownWrites) moveTo(q *query, at session.Seen, shared bool) {
 	}
 }
 
-// shares reports whether own, a result of positions, contains a shared position of rest.
+// shares reports whether own, a result of positions, contains a position that all applications share.
 func (o *ownWrites) shares(own []*session.Seen) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

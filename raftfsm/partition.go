@@ -22,8 +22,8 @@ func partitionOf(store, key string, partitions uint32) uint32 {
 		return 0
 	}
 	if store == kv.DueStore {
-		// Due work is in the group of the keys of its home. A key of due work begins with the store and the prefix of
-		// that home.
+		// A key of due work begins with the store and the key prefix of its home (see package due). Due work is in the
+		// group of the keys with that prefix.
 		if home, rest, found := strings.Cut(key, "\x00"); found {
 			return partitionOf(home, rest, partitions)
 		}

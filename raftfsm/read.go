@@ -66,7 +66,8 @@ func (r *router) read(ctx context.Context, gid uint32, opts *state.ReadOptions, 
 	if got.level != state.Stale || got.forgive {
 		token := opts.Session
 		uncovered := func(e session.Seen) bool { return !got.at.Covers(e) }
-		// If the answer reflects the positions of the token, or they no longer count, at replaces all of them.
+		// got.at replaces all positions of the group in the token if the answer reflects them, or if they no longer
+		// count.
 		if got.forgive || foreign || got.ownDone && slices.ContainsFunc(sess.Of(gid), uncovered) {
 			sess, token = sess.Without(gid), ""
 		}
@@ -79,8 +80,8 @@ func (r *router) read(ctx context.Context, gid uint32, opts *state.ReadOptions, 
 type asking struct {
 	bound   time.Duration // maximum age of an eventual read; 0 = none
 	session *session.Seen // what the session has seen of the group
-	// own are the newest writes of the application on the requesting node that the replica may not have applied, and
-	// the other positions of the session
+	// own has the positions of the newest writes that the application has made on the requesting node, and the
+	// positions of the session that are not in the field session. The replica may not have applied these positions yet.
 	own     []*session.Seen
 	foreign bool // the session is of another cluster
 }
@@ -139,9 +140,9 @@ func (s *server) readHere(ctx context.Context, gid uint32, ask asking, q *query)
 	return r.out, !r.untrusted, err
 }
 
-// unreplaced calls read, and calls it again if a received machine has replaced the current one in the meantime. It
-// returns the first error. The repetition is necessary because read waits until a machine has applied an index. A
-// received machine may have applied less.
+// unreplaced calls read. If a received snapshot has replaced the state machine in the meantime, it calls read again.
+// This is necessary because read has waited until the earlier machine had applied an index, and the new machine may
+// have applied less. unreplaced returns the first error.
 func unreplaced(machine func() *kv.Machine, read func() error) error {
 	for {
 		m := machine()
@@ -235,9 +236,9 @@ func (r *reading) readIndex(ctx context.Context, pos raftlog.Position) (group.Re
 	}
 }
 
-// isInvented reports whether the client has invented the position s. ri is a read index that a leader returned for
-// this read. No answer can have contained a committed position above ri: what was committed when the read began is at
-// or below ri.
+// isInvented reports whether the client has invented the position s. ri is a read index that a leader returned for this
+// read. Everything that was committed when the read began is at or below ri. So no answer can have contained a
+// committed position above ri.
 func isInvented(s session.Seen, ri group.ReadIndex) bool {
 	return s.Committed && s.Pos.Index > ri.Index
 }
@@ -335,8 +336,8 @@ func (r *reading) reach(ctx context.Context, s session.Seen) (reason string, err
 	return reason, err
 }
 
-// restored reports whether a restore has replaced the data at position s. If so, it sets a flag in the answer. The
-// router then removes the position from the session token, so the loss is reported only once.
+// restored reports whether a restore has replaced the data at position s. If so, it sets given.forgive in the answer.
+// The router then removes the position from the session token, so the loss is reported only once.
 func (r *reading) restored(s session.Seen) bool {
 	if s.Pos.Index >= r.group.Machine().Restored() {
 		return false
@@ -408,7 +409,7 @@ func (r *reading) holds(s session.Seen) group.Holding {
 	return group.Unknown
 }
 
-// done reports whether the machine certainly reflects s already.
+// done reports whether it is certain that the state machine has applied the position s.
 func (r *reading) done(s session.Seen) bool {
 	return r.group.Machine().Applied() >= s.Pos.Index && (s.Committed || r.group.Holds(s.Pos) == group.Held)
 }

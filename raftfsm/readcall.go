@@ -116,7 +116,7 @@ func (s *server) serveRead(ctx context.Context, gid uint32, r *peercalls.Frame) 
 	return q.appendFound(appendGiven(nil, &got)), nil
 }
 
-// levels returns the levels in the order of their numbers in messages.
+// levels returns the levels of reads. The index of a level is its number in messages.
 func levels() []state.Level {
 	return []state.Level{state.Linearizable, state.SessionLevel, state.Bounded, state.Stale}
 }

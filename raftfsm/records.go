@@ -20,7 +20,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/workflows"
 )
 
-// recordGroup is a group as the keepers of its locks, due work, topics and workflows use it.
+// recordGroup implements records.Group, the interface through which the keepers of locks, due work, topics and
+// workflows use their group.
 type recordGroup struct{ *group.Group }
 
 // Commit implements records.Group.
@@ -38,7 +39,7 @@ func (g recordGroup) Confirm(ctx context.Context) error {
 	return g.WaitApplied(ctx, ri.Index)
 }
 
-// actorGroup is a group as the Keeper of its actors uses it.
+// actorGroup implements actors.Group, the interface through which the keeper of actors uses its group.
 type actorGroup struct{ *group.Group }
 
 // Commit implements actors.Group.
@@ -165,7 +166,7 @@ func (a access) Token(gid uint32, at raftlog.Position) string {
 	return session.Session{seen}.Token(a.node.tag.Load())
 }
 
-// storeAccess is the access of a Store. After the Store is closed, Locate returns an error.
+// storeAccess implements records.Access for the locks of a Store. After the Store is closed, Locate returns an error.
 type storeAccess struct {
 	access
 	store *Store
@@ -199,12 +200,12 @@ func (h *Host) ReleaseLock(ctx context.Context, l *locks.Held) (released bool, e
 	return locks.End(ctx, access{h.router}, l)
 }
 
-// Actors returns the directory of the actors that the application app hosts and whose state is in the given store.
+// Actors returns the actor directory of the application app, for the actors whose state is in the given store.
 func (h *Host) Actors(namespace, store, app string) *actors.Directory {
 	return actors.NewDirectory(access{h.router}, namespace+"/"+store, app)
 }
 
-// DueWork returns a client for the due work of the cluster.
+// DueWork returns a client for the due work of the cluster: jobs, reminders and other work that is due at a given time.
 func (h *Host) DueWork() due.Client {
 	var keepers []*due.Keeper
 	if s, ok := h.replica.(*server); ok {
@@ -228,7 +229,8 @@ func (h *Host) Workflows(o workflows.BrokerOptions) *workflows.Broker {
 	return workflows.NewBroker(access{h.router}, o)
 }
 
-// errActorMoved returns the error of a write that names an activation that has ended.
+// errActorMoved returns the error of a write for an actor that has another owner by now, or whose host's session has
+// ended.
 func errActorMoved() error {
 	return &fault.Error{Code: fault.ActorMoved, Op: "raftfsm.write",
 		Msg:  "the actor has another owner by now, or the session of its host has ended; nothing was written",

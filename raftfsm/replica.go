@@ -11,8 +11,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/session"
 )
 
-// replica gives a node access to the groups of its cluster. server implements it for a node with data. sidecar
-// implements it for a node without data, and sends all calls to servers. It is safe for concurrent use.
+// replica is the interface through which a node reaches the groups of its cluster. server implements it for a node with
+// data. sidecar implements it for a node without data, and sends all calls to servers. A replica is safe for concurrent
+// use.
 type replica interface {
 	// partitions returns the number of groups of the cluster; 0 = not known yet.
 	partitions() uint32
@@ -36,7 +37,7 @@ type replica interface {
 	// ask sends a call to the leader of a group, without retries.
 	ask(ctx context.Context, gid uint32, method string, payload []byte) ([]byte, error)
 
-	// read executes q.
+	// read executes q in a group, and stores the result in q. ask describes what the requester has already seen.
 	read(ctx context.Context, gid uint32, ask asking, q *query) (given, error)
 	// readIndex requests a read index from the leader of a group, without retries. The results are those of
 	// leaderIndex.
@@ -45,18 +46,18 @@ type replica interface {
 	// If n is committed, it replaces the term of n, which a client may have invented, by the term of the group. vouch is
 	// always false on a node without data.
 	vouch(n session.Seen) (session.Seen, bool)
-	// settle updates own after the read q. got is the answer. done are the positions of own for which the read has
-	// waited.
+	// settle updates own, the writes that the next reads wait for, after the read q was answered with got. done are the
+	// positions of own for which the read has waited.
 	settle(own *ownWrites, q *query, done []*session.Seen, got given)
 
-	// history returns the reader of a history.
+	// history returns a reader of the changes that a group keeps for watchers.
 	history(at history) historyReader
 
 	// serve answers a call of another node.
 	serve(ctx context.Context, method string, payload []byte) ([]byte, error)
 	// export opens a consistent view of the data of a group. The view includes the write at the given position.
 	export(ctx context.Context, gid uint32, after raftlog.Position) (*kv.Export, backup.Group, error)
-	// close releases all resources. The stop channel of the node was closed before.
+	// close releases all resources. The caller must first close the stop channel of the node.
 	close() error
 }
 

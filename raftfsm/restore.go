@@ -156,7 +156,7 @@ func (s *restore) begin(ctx context.Context, gid uint32) error {
 // chunk sends a part of the backup to its group. A part may be larger than a request, so chunk splits it.
 func (s *restore) chunk(ctx context.Context, p *backup.Part) error {
 	r, size := s.newChunk(p.Group), 0
-	// fit makes room in r for an item of n bytes.
+	// fit makes room in r for an item of n bytes. If r is too full for the item, fit sends r and begins a new chunk.
 	fit := func(n int) error {
 		if size > 0 && size+n > MaxRequest {
 			if err := s.send(ctx, p.Group, r); err != nil {
@@ -230,7 +230,8 @@ func (s *restore) commit(ctx context.Context) error {
 	return nil
 }
 
-// partly returns the error of a restore that stopped at a group.
+// partly returns the error of a restore whose commit has failed with err at the group at. The groups before at are
+// restored. groups is the number of all groups.
 func partly(err error, at, groups uint32) error {
 	msg := "the data was staged, but it is not known whether it was put in place"
 	if groups > 1 {
@@ -286,7 +287,7 @@ func (s *restore) step(ctx context.Context, gid uint32, r *command.Request) (gro
 	}
 }
 
-// outcome translates an outcome of the machine into an error.
+// outcome converts the outcome that the state machine has returned for a step into an error, or nil.
 func (s *restore) outcome(a *group.Answer) error {
 	switch a.Result.Outcome {
 	case kv.Applied:

@@ -96,7 +96,9 @@ func (s *server) serveDue(ctx context.Context, gid uint32, r *peercalls.Frame) (
 	return s.due[gid].Serve(ctx, &c)
 }
 
-// openCall reads the head of a call and validates it for a node with this number of groups.
+// openCall reads the form and the group id at the beginning of a call. groups is the number of groups of this node.
+// openCall returns fault.Unimplemented if the form is newer than this build knows, and fault.Invalid if the call is
+// malformed or this node does not have the group.
 func openCall(method string, payload []byte, groups int) (r *peercalls.Frame, gid uint32, err error) {
 	r = peercalls.NewFrame(payload)
 	form, id := r.Uvarint(), r.Uvarint()
@@ -113,7 +115,8 @@ func openCall(method string, payload []byte, groups int) (r *peercalls.Frame, gi
 	return r, uint32(id), nil //nolint:gosec // one of a few groups
 }
 
-// serveRoute answers another node's query about all groups.
+// serveRoute answers another node's query about all groups of this server: for each group, which server leads it,
+// whether the replica of this server can be read, and whether the group refuses values.
 func (s *server) serveRoute(r *peercalls.Frame) ([]byte, error) {
 	if len(r.Rest) > 0 {
 		return nil, peercalls.ErrFrame(peercalls.MethodRoute)
@@ -253,7 +256,8 @@ func (s *server) proposeFor(ctx context.Context, g *group.Group, data []byte, ac
 	return s.proposeHere(ctx, g, data, ack, hasValues)
 }
 
-// serveLost answers LeaderLost of another server with one byte, 0 or 1.
+// serveLost answers the call LeaderLost of another server with one byte: 1 if this server has lost the leader that the
+// call names, and otherwise 0.
 func serveLost(g *group.Group, f *peercalls.Frame) ([]byte, error) {
 	leader := f.Text()
 	if f.Bad {

@@ -27,8 +27,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/workflows"
 )
 
-// server implements replica for a node with data. Such a node has a replica of every group. server forwards calls
-// that need the leader.
+// server implements the interface replica for a node with data. Such a node has a copy of the data of every group. If
+// another server leads a group, server forwards to it the calls that need the leader.
 type server struct {
 	opts    Options
 	node    *membership
@@ -50,13 +50,13 @@ type server struct {
 	topics     []*topics.Keeper    // of the topics of each group
 	workflows  []*workflows.Keeper // of the workflows of each group
 	fresh      []freshness         // by group
-	scans      scans               // scans that nodes without replicas read
+	scans      scans               // open scans of this server's data that nodes without data read
 	stop       chan struct{}
 	wg         sync.WaitGroup
 }
 
-// openServer sets h.replica to the replica of a node with data. It opens no groups if the server was removed from
-// its cluster.
+// openServer sets h.replica to a server, and opens the groups of this node. It opens no groups if the node was removed
+// from its cluster.
 func openServer(ctx context.Context, h *Host) error {
 	id, err := datadir.Identify(ctx, h.opts.directory())
 	if err != nil {
@@ -354,9 +354,9 @@ func (s *server) proposeHere(ctx context.Context, g *group.Group, data group.Enc
 	return g.Propose(ctx, data, outcomeKnown(g, ack))
 }
 
-// outcomeKnown returns the acknowledgement to use for a request. Usually this is ack. It is Committed instead of
-// Durable if an origin of the group may expire now. An entry in flight could then remove the origin of this request.
-// Only the commit then shows whether the request was applied.
+// outcomeKnown returns the acknowledgement with which to propose a request: ack, or Committed instead of Durable if an
+// origin of the group may expire now. In the second case an entry in flight could remove the origin of this request,
+// and the request would not be applied. Only the commit shows whether it was.
 func outcomeKnown(g *group.Group, ack group.Ack) group.Ack {
 	if ack == group.Durable && g.Machine().OriginDue() <= g.Now() {
 		return group.Committed

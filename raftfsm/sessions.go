@@ -8,9 +8,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/session"
 )
 
-// MergeSessions returns a session token that contains the positions in the tokens a and b, without those that others
-// cover. An empty token contains no position. MergeSessions returns false if a token cannot be decoded or belongs to
-// another cluster.
+// MergeSessions returns a session token that contains the positions in the tokens a and b. It leaves out positions that
+// other positions cover. An empty token contains no position. MergeSessions returns false if a token cannot be decoded
+// or belongs to another cluster.
 func (h *Host) MergeSessions(a, b string) (string, bool) {
 	return h.router.tokens.Merge(a, b, h.router.cluster())
 }

@@ -40,7 +40,7 @@ type sidecar struct {
 	watchWaits chan struct{} // a call that waits for changes holds one of the maxWatchWaits slots
 }
 
-// openSidecar gives h the replica of a node without data.
+// openSidecar sets h.replica to a sidecar.
 func openSidecar(_ context.Context, h *Host) error {
 	o := h.opts
 	if o.Peers == nil {

@@ -359,8 +359,8 @@ func (s *Store) write(ctx context.Context, w writing) (state.Written, error) {
 	return written, nil
 }
 
-// request returns the request for the group p of n. The operations of effects come first, then the checks of locks and
-// of the actor, then w.ops.
+// request returns the request that performs w in the group p, one of n groups. The operations of effects come first,
+// then the checks of locks and of the actor, then w.ops.
 func (s *Store) request(w *writing, p, n uint32) (*command.Request, error) {
 	req := &command.Request{Kind: command.KindWrite, Ops: w.ops}
 	if len(w.locks) > 0 || w.actor != nil {
@@ -397,7 +397,8 @@ func (w *writing) checks(store string) []command.Op {
 	return ops
 }
 
-// epoch returns the operations that check the activation of an actor.
+// epoch returns the operations that check that the actor still has the owner and the epoch that w names. It returns nil
+// if w is not a write for an actor.
 func (w *writing) epoch(store string) []command.Op {
 	e := w.actor
 	if e == nil {

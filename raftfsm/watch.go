@@ -47,7 +47,8 @@ func (s *Store) Watch(ctx context.Context, r state.WatchRequest) (state.Watch, e
 	return s.router.hub.Watch(ctx, s.id+"\x00"+prefix, src, r)
 }
 
-// watchedPrefix returns the history to which the keys of a request belong.
+// watchedPrefix returns the key prefix of all keys of a request. The changes of these keys are in the history of that
+// prefix. It returns fault.Invalid if the keys can have different prefixes.
 func watchedPrefix(r *state.WatchRequest) (string, error) {
 	if len(r.Keys) == 0 {
 		if prefix := state.PrefixOf(r.Prefix); prefix != "" {
@@ -67,7 +68,8 @@ func watchedPrefix(r *state.WatchRequest) (string, error) {
 	return prefix, nil
 }
 
-// history identifies a history: its store, its prefix, and the group that has it.
+// history identifies one history (the list of recent changes that a group keeps for watchers) by its store, its key
+// prefix and its group.
 type history struct {
 	store, prefix string
 	group         uint32

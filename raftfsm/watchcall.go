@@ -15,7 +15,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/peercalls"
 )
 
-// The parts of MethodWatch and MethodWatchWait. Numbers are part of the protocol.
+// The kinds of calls in MethodWatch and MethodWatchWait. The numbers are part of the protocol.
 const (
 	watchRead = 1 + iota // changes after a revision
 	watchWait            // waits until there are changes after a revision; part of MethodWatchWait
@@ -25,7 +25,7 @@ const (
 const (
 	watchPatience = 10 * time.Second // how long one call waits for changes
 	maxWatchWaits = 256              // calls of this node that wait for changes at a time
-	watchPoll     = time.Second      // how often histories that do not get such a call are read
+	watchPoll     = time.Second      // pause between two reads of a history for which no such call is free
 	maxWatchRead  = 1 << 20          // bytes of changes in one answer, plus one value
 	scanLife      = time.Minute      // how long a scan is kept without a call
 	maxScans      = 64               // scans of other nodes at a time
@@ -41,14 +41,14 @@ const (
 // history implements replica.
 func (s *sidecar) history(at history) historyReader { return &remoteHistory{s, at} }
 
-// remoteHistory implements historyReader with the servers.
+// remoteHistory implements historyReader with calls to servers.
 type remoteHistory struct {
 	sidecar *sidecar
 	at      history
 }
 
-// ask sends a part of MethodWatch to the nearest server. If that server fails, ask tries the next one. The result to
-// is the server that has answered.
+// ask sends a call of MethodWatch to the nearest server. If that server fails, ask tries the next one. The result to is
+// the server that has answered.
 func (r *remoteHistory) ask(ctx context.Context, body []byte) (f *peercalls.Frame, to string, err error) {
 	err = errNoLeader("raftfsm.Watch", r.at.group)
 	for _, to = range r.sidecar.targets(r.at.group, false) {
@@ -94,12 +94,12 @@ func (r *remoteHistory) read(ctx context.Context, after uint64, maxBytes int) (k
 	return c, nil
 }
 
-// wait implements historyReader. If maxWatchWaits calls of this node wait already, wait returns after watchPoll. After
-// an error, it returns soon. It records no failure of the server. The read that follows does so, if the server has
-// failed.
+// wait implements historyReader. If maxWatchWaits calls of this node are waiting already, wait returns after watchPoll.
+// After a failed call, it returns within retryPause. It does not record the failure in the route table: the read that
+// follows does so, if the server still fails.
 //
 // The call also needs a place among the calls to the server that wait for locks, topics and workflows (see
-// peer.Client.Wait). While these have all places, the call fails after watchPatience + firstTry.
+// peer.Client.Wait). If these calls have all places, the call fails after watchPatience + firstTry.
 func (r *remoteHistory) wait(ctx context.Context, after uint64) {
 	poll := time.NewTimer(watchPoll)
 	defer poll.Stop()
@@ -116,7 +116,7 @@ func (r *remoteHistory) wait(ctx context.Context, after uint64) {
 	}
 }
 
-// waitAt waits at the nearest server. It returns false if the call failed.
+// waitAt sends the nearest server a call that waits for changes. It returns false if the call failed.
 func (r *remoteHistory) waitAt(ctx context.Context, after uint64) bool {
 	targets := r.sidecar.targets(r.at.group, false)
 	if len(targets) == 0 {
@@ -137,7 +137,7 @@ func (r *remoteHistory) scan(ctx context.Context, prefix string) (feed.Scan, err
 	return s, nil
 }
 
-// scanBytes is about how many bytes of items one call returns.
+// scanBytes is about how many bytes of items the first call of a scan returns.
 const scanBytes = 256 << 10
 
 // remoteScan implements feed.Scan on a node without data. All pages come from one server, which keeps a snapshot
@@ -213,7 +213,7 @@ func readChanges(f *peercalls.Frame) (items []kv.Change) {
 	return items
 }
 
-// serveWatch answers a part of MethodWatch or MethodWatchWait for a node without replicas.
+// serveWatch answers a call of MethodWatch or MethodWatchWait from a node without data.
 func (s *server) serveWatch(ctx context.Context, gid uint32, f *peercalls.Frame) ([]byte, error) {
 	at := history{store: f.Text(), prefix: f.Text(), group: gid}
 	local := &localHistory{s.groups[gid], at}
@@ -252,7 +252,7 @@ func readWatch(ctx context.Context, l *localHistory, after, size uint64) ([]byte
 	return appendChanges(b, c.Items), nil
 }
 
-// scans are the scans that other nodes read. The zero value is ready to use.
+// scans are the open scans of this server's data that other nodes read. The zero value is ready to use.
 type scans struct {
 	mu   sync.Mutex
 	open map[uint64]*openScan // by id. The ids are random, so that no id of an earlier process is used again.

@@ -59,10 +59,10 @@ func (r *router) writeAfter(ctx context.Context, gid uint32, req *command.Reques
 // send sends a request until its outcome is known or ctx ends. Every attempt has the same request id. The result sure
 // is false if an attempt has failed with an unknown outcome. The request may then have been applied by that attempt.
 //
-// A leader may accept a request with Ack Durable although it was deposed. If term, or the newest term that this node
-// has seen, is above the term of that leader, the request may be lost, and the positions of the session would not show
-// this: they may be those of the later leader already, with a greater index. So send repeats such a request with
-// Committed.
+// A deposed leader that does not know about its successor can still accept a request with Ack Durable. send detects
+// this if term, or the newest term that this node has seen, is above the term of that leader. It then repeats the
+// request with Committed, because the request may be lost, and no read would report the loss: the session may already
+// have a position of the later leader with a greater index.
 func (r *router) send(ctx context.Context, gid uint32, req *command.Request, ack group.Ack,
 	term uint64) (a group.Answer, sure bool, err error) {
 	data, err := command.EncodeRequest(req, MaxRequest)

@@ -20,8 +20,8 @@ const (
 // After an abort, every step is Stale except StepBegin, which begins the restore again.
 type Restore struct {
 	Step     Step
-	ID       uint64 // of the whole restore, random, not 0
-	Part     uint64 // StepChunk: its number, from 0; StepCommit: how many there were
+	ID       uint64 // identifies the whole restore; random, not 0
+	Part     uint64 // StepChunk: number of the chunk, from 0; StepCommit: number of chunks
 	Revision uint64 // StepBegin: the revision counter of the backup
 
 	Remembered []Remembered // StepChunk: results of requests with a ClientID, oldest first

@@ -37,7 +37,7 @@ func (o *Op) Validate(l Limits) error {
 	return nil
 }
 
-// check accepts exactly the operations that Decode accepts.
+// check returns nil for exactly those operations that Decode accepts, and fault.Invalid for all others.
 func (o *Op) check() error {
 	set := o.Stores()
 	switch {
@@ -67,7 +67,7 @@ func (o *Op) invalid(msg string) error {
 	return &fault.Error{Code: fault.Invalid, Op: "command.Validate", Msg: msg, Key: o.Key}
 }
 
-// check accepts exactly the requests that Decode accepts.
+// check returns nil for exactly those requests that Decode accepts, and fault.Invalid for all others.
 func (r *Request) check() error {
 	if msg := r.problem(); msg != "" {
 		return fault.New(fault.Invalid, "command.Validate", msg)

@@ -52,7 +52,7 @@ func Create(dir string) error {
 	return nil
 }
 
-// missing returns those of a directory and its parents that do not exist.
+// missing returns which of a directory and its parents do not exist, deepest first.
 func missing(dir string) (out []string) {
 	for up := filepath.Clean(dir); ; up = filepath.Dir(up) {
 		if _, err := os.Stat(up); !errors.Is(err, fs.ErrNotExist) || up == filepath.Dir(up) {

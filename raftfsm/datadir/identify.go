@@ -16,7 +16,7 @@ type Settings struct {
 	Dir        string
 	NodeID     string         // empty = from the directory, or DefaultID
 	DefaultID  string         // node id for a new directory if NodeID is empty; empty = a random one
-	Partitions uint32         // 0 = from the directory; for a server without a cluster, from Cluster, or 1
+	Partitions uint32         // 0 = from the directory; before this server has a cluster, from Cluster, or 1
 	Cluster    Cluster        // the cluster that the node is about to join; nil = unknown
 	Engine     raftlog.Engine // empty = from the directory, or wal
 	Bootstrap  bool           // form a cluster with only this node if the directory is new

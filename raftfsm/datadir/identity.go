@@ -109,7 +109,8 @@ func errNewer(path, msg string) error {
 		Hint: "run the version that wrote it, or a newer one; nothing was changed"}
 }
 
-// foreign returns an error for a directory that holds files but no identity.
+// foreign returns an error if a directory without an identity contains files. It ignores the files that an interrupted
+// first start leaves, and the folder lost+found of a file system.
 func foreign(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -35,7 +35,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/transport"
 )
 
-// drainLimit bounds each of the up to three waits of Close for proposals in flight.
+// drainLimit limits how long Close waits for proposals in flight. Close waits up to three times, each time for at most
+// drainLimit.
 const drainLimit = 2 * time.Second
 
 // Group is one open Raft group.

@@ -17,7 +17,7 @@ import (
 // The log, the snapshots and the transport are created before Raft runs. This file implements the interfaces
 // through which they use the group.
 
-// process gives the disk code access to Options.Fatal, Options.Step and Server.Raise.
+// process gives the log and the snapshots access to Options.Fatal, Options.Step and Server.Raise.
 type process struct{ o Options }
 
 // Fatal reports an error after which this replica cannot be trusted.
@@ -31,7 +31,7 @@ func (p process) Raise(version uint8) error {
 	return p.o.Server.Raise(version)
 }
 
-// role answers questions of the log about the role of this server in the group.
+// role implements raftlog.Role: it reports to the log which role this server has in the group.
 type role struct {
 	self raft.ServerID
 	disk *disk
@@ -63,7 +63,7 @@ func (r *role) LeadsOthers() bool {
 	return running != nil && running.State() == raft.Leader && !lone(running, r.self)
 }
 
-// logEvents counts the writes of the log, and the acknowledged writes that were lost.
+// logEvents implements raftlog.Events. It counts the writes of the log, and the acknowledged writes that were lost.
 type logEvents struct {
 	o    Options
 	obs  *groupMetrics
@@ -85,7 +85,7 @@ func (e *logEvents) Lost(writes int) {
 		"group", e.o.ID, "writes", writes)
 }
 
-// floorSources supplies what the floor records besides log, terms and votes.
+// floorSources implements raftlog.FloorSources. It supplies what the floor records besides log, terms and votes.
 type floorSources struct {
 	o    Options
 	disk *disk
@@ -106,7 +106,8 @@ func (s floorSources) SnapshotExtent() (index, applied uint64) {
 // SeenOfOthers returns what this server has seen of other servers, by server id.
 func (s floorSources) SeenOfOthers() map[string]raftlog.Seen { return s.disk.seen.All() }
 
-// machineEvents counts events of the state machine, and notifies the parts of the group that depend on them.
+// machineEvents implements snapshot.Events. It counts events of the state machine, and notifies the parts of the group
+// that depend on them.
 type machineEvents struct {
 	clock  *clock
 	obs    *groupMetrics
@@ -145,7 +146,7 @@ func (e *machineEvents) TopicsChanged() { e.topics.Update() }
 // WorkflowsReplaced notifies the watcher of workflows.
 func (e *machineEvents) WorkflowsReplaced() { e.flows.Update() }
 
-// Reconfigured updates whether this server is the only voter.
+// Reconfigured updates role.alone after a change of the members.
 func (e *machineEvents) Reconfigured() {
 	if running := e.role.raft.Load(); running != nil {
 		e.role.alone.Store(lone(running, e.role.self))
@@ -308,7 +309,7 @@ func (f follower) HandOver(to raft.ServerID) error {
 	return f.g.Transfer(ctx, to)
 }
 
-// stateEvents counts the results of state comparisons.
+// stateEvents implements integrity.Events. It counts the results of state comparisons.
 type stateEvents struct{ g *Group }
 
 // Doubted counts a doubt about the local state.

@@ -90,7 +90,8 @@ func (g *Group) snapshotDue() bool {
 		g.disk.logs.BytesSince(g.disk.snaps.Index()+1) >= g.opts.Bounds.SnapshotLogBytes)
 }
 
-// newEntries returns how many entries a new snapshot would cover that the last snapshot does not.
+// newEntries returns how many entries a new snapshot would cover that the last snapshot does not. It returns 0 while
+// this server replaces its state by that of another server.
 func (g *Group) newEntries() uint64 {
 	if g.integrity.Reinstalling() {
 		return 0 // the entries after the snapshot are needed to bring the new state up to date

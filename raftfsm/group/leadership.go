@@ -43,7 +43,8 @@ func (g *Group) watchLeadership() {
 // assertPause is the delay before a leader tries again to commit its barrier.
 const assertPause = 20 * time.Millisecond
 
-// assert commits a barrier in the new term and then declares the term ready.
+// assert prepares a new leader for strong reads: it commits a barrier in the new term, and then marks the term as
+// ready. It retries until this succeeds, this server loses leadership, or the group closes.
 func (g *Group) assert() {
 	term := g.raft.CurrentTerm()
 	for g.barrier() != nil {
@@ -81,11 +82,11 @@ func (g *Group) barrier() error {
 	}
 }
 
-// announce sends the commit index of this leader to followers that do not learn it from an append soon enough. It
-// runs until the group closes and does nothing while no entries are replicated.
+// announce sends the commit index of this leader to followers that do not learn it from an append soon enough. It runs
+// until the group closes and does nothing while no entries are replicated.
 //
-// A commit follows the acknowledgement of a majority. A follower that acknowledges the entry after the commit needs an
-// announcement as well. So announce wakes up at each acknowledgement. It also wakes up when the machine has applied
+// An entry is committed when a majority has acknowledged it. A follower that acknowledges the entry later needs an
+// announcement as well, so announce wakes up at each acknowledgement. It also wakes up when the machine has applied
 // entries, because raft may take longer than Timing.Announce from the acknowledgement to the commit.
 func (g *Group) announce() {
 	acknowledged := g.guard.Moved()
@@ -251,7 +252,7 @@ func (g *Group) cannotTransfer(why string, voter raft.ServerID) error {
 			why)}
 }
 
-// quickerFactor is how many times faster the disk of the next leader must be.
+// quickerFactor is how many times faster than the disk of this leader the disk of the next leader must be.
 const quickerFactor = 3
 
 // quicker returns the voter with the fastest disk, and the median duration of its log writes. ownMedian is the median

@@ -30,15 +30,17 @@ import (
 // If a server is replaced by an older build nevertheless, that build stops at the entry that raised the level. It
 // applies nothing after that entry.
 
-// begin raises the level of a new group to the newest version. This server must be the only member.
+// begin raises the level of a new group, the highest version of its log entries, to the newest version of this build.
+// This server must be the only member.
 func (g *Group) begin(ctx context.Context) error { return g.allow(ctx, g.opts.newest) }
 
 // Level returns the highest format version of log entries that the group may use. Level reads the state machine, so a
 // new level takes effect when its entry is applied.
 func (g *Group) Level() uint8 { return g.Machine().Level() }
 
-// allow returns nil if the group accepts requests of the given version. If the level is too low, allow raises it. It
-// returns fault.NotLeader, fault.FormatBlocked, fault.Timeout, fault.Overloaded or fault.Unavailable if it cannot.
+// allow returns nil if the group accepts requests that need log entries of the given version. If the level of the group
+// is lower, allow first raises it. If it cannot, it returns fault.NotLeader, fault.FormatBlocked, fault.Timeout,
+// fault.Overloaded or fault.Unavailable.
 func (g *Group) allow(ctx context.Context, version uint8) error {
 	if version <= g.Level() {
 		return nil

@@ -17,7 +17,7 @@ type Contacts interface {
 	LeaderLost(ctx context.Context, server, leader raft.ServerID) bool
 }
 
-// looksPerSilence is how often a follower looks for its leader in Timing.Silent.
+// looksPerSilence is how many times per Timing.Silent a follower checks whether its leader is silent.
 const looksPerSilence = 3
 
 // watchLeader starts an election when the process of the leader has ended. It runs until the group closes. Without

@@ -26,7 +26,7 @@ type disk struct {
 	floors *raftlog.FloorFile
 	role   *role
 	seen   transport.SeenTable // what this server has seen of other servers
-	opened transport.Claim     // what this server held when the group was opened
+	opened transport.Claim     // the term, vote and log that this server had when the group was opened
 }
 
 // openDisk opens or creates the directory of a group, and checks that its files belong together.

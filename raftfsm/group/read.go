@@ -99,7 +99,8 @@ func (r *reader) get(ctx context.Context) (ReadIndex, error) {
 	}
 }
 
-// note performs steps 1 and 2: it returns the term and commit index of this leader.
+// note performs the steps 1 and 2 of the algorithm (see reader): it returns the term and the commit index of this
+// leader.
 func (r *reader) note() (ReadIndex, error) {
 	term := r.raft.CurrentTerm()
 	if r.raft.State() != raft.Leader || !r.ready(term) {
@@ -112,7 +113,7 @@ func errNotLeader(op string) error {
 	return fault.New(fault.NotLeader, op, "this server does not lead the group, or has led it for too short a time")
 }
 
-// same performs step 4: it checks that this server still leads in the given term.
+// same performs step 4 of the algorithm (see reader): it checks that this server still leads in the given term.
 func (r *reader) same(term uint64) error {
 	if r.raft.CurrentTerm() != term || r.raft.State() != raft.Leader {
 		return errNotLeader("group.ReadIndex")
@@ -190,9 +191,9 @@ func (r *reader) round() (ReadIndex, error) {
 	return index, nil
 }
 
-// majority returns nil if a majority of voters confirms that they know no higher term (step 3 of reader). The
-// parameter self is true if this server is a voter. Each call sends new queries, and ignores late answers to earlier
-// queries.
+// majority performs step 3 of the algorithm (see reader): it returns nil if a majority of voters confirms that they
+// know no higher term. The parameter self is true if this server is a voter. Each call sends new queries, and ignores
+// late answers to earlier queries.
 func (r *reader) majority(term uint64, others []raft.Server, self bool) error {
 	total, have := len(others), 0
 	if self {

@@ -51,8 +51,8 @@ func (r *reclaim) worthwhile(g kv.Garbage, low bool) bool {
 	return g.Bytes >= max(reclaimBytesLow, g.Total/64)
 }
 
-// flushes reports whether deletions that are only in memory should be written to disk. Only then does the database
-// know how much space a compaction can free.
+// flushes reports whether deletions that are only in memory should be written to disk. The database includes deletions
+// in its estimate of the space that a compaction can free only after this write.
 func (r *reclaim) flushes(g kv.Garbage, low bool, now time.Time) bool {
 	return g.Unflushed && (low || g.Total >= reclaimBytes && now.Sub(r.flushed) >= reclaimFlush)
 }

@@ -102,7 +102,7 @@ func openStopped(o *Options) (*disk, error) {
 	return d, nil
 }
 
-// survey reads the files of the group.
+// survey returns what the files of the group contain.
 func (d *disk) survey(id uint32) (Survey, error) {
 	stats, pos := d.fsm.Machine().Stats(), d.snaps.Position()
 	s := Survey{ID: id, LastIndex: pos.Index, LastTerm: pos.Term, SnapshotIndex: pos.Index, Applied: stats.Applied,

@@ -124,7 +124,7 @@ func (g *Group) Recall(server raft.ServerID, now raftlog.Seen) raftlog.Seen {
 	return g.witness.Note(server, now)
 }
 
-// SeenOf returns what this server has seen of another server.
+// SeenOf returns what this server has recorded about another server: its term, vote, log and commit index.
 func (g *Group) SeenOf(server string) raftlog.Seen {
 	return g.witness.Note(raft.ServerID(server), raftlog.Seen{})
 }

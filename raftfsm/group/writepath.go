@@ -120,8 +120,8 @@ func (p *proposer) fill(l *raft.Log) (*batch, error) {
 	return b, nil
 }
 
-// stored passes batches with early requests to acknowledge. The log has accepted their entries, but the disk may not
-// have them yet. Only raft's main loop calls it.
+// stored passes the given batches to the goroutine of acknowledge, because some of their requests wait only for the
+// local disk. The log has accepted the entries, but the disk may not have them yet. Only raft's main loop calls stored.
 func (p *proposer) stored(early []*batch) {
 	if len(early) == 0 {
 		return

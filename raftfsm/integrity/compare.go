@@ -102,7 +102,8 @@ const (
 
 // compared compares own, the digest of this server, with the digests in answers. Only the digests of voters count.
 // voter is true if this server is a voter. The result f is the outcome of the comparison. The result majority is the
-// digest that more than half of the voters have. If there is none, it is any digest that differs from own.
+// digest that more than half of the voters have. If there is none, it is a digest that differs from own, or the zero
+// Digest if none differs.
 func compared(own kv.Digest, voter bool, answers []Answer) (f finding, majority kv.Digest) {
 	count, voters := map[kv.Digest]int{}, 0
 	if voter {
@@ -138,8 +139,8 @@ func compared(own kv.Digest, voter bool, answers []Answer) (f finding, majority 
 // has a majority, the voters count as split.
 const Tries = 10
 
-// markDue checks whether a new mark is due (see kv.Mark). If so, it proposes an entry that advances cluster time. All
-// servers compute their digests at that entry.
+// markDue checks on the leader whether a new mark is due (see kv.Mark). If so, it proposes an entry that advances
+// cluster time. All servers compute their digests at that entry.
 func (w *Watch) markDue() {
 	if w.Replicas == nil || !w.Raft.Leading() || len(w.Raft.Servers()) < 2 {
 		return
@@ -161,7 +162,9 @@ func (w *Watch) markDue() {
 // MarkPeriod converts the interval between two marks to milliseconds of cluster time. The result is at least 1.
 func MarkPeriod(d time.Duration) uint64 { return uint64(max(d.Milliseconds(), 1)) } //nolint:gosec // positive
 
-// compare compares the oldest mark that was not compared yet.
+// compare compares this server's digest at the oldest mark that was not compared yet with the digests of the other
+// servers at this mark. Depending on the outcome, this server begins or ceases to distrust its state. If too many
+// digests are missing, the next calls query the servers again, up to Tries times.
 func (w *Watch) compare() {
 	m := w.FSM.Machine()
 	mark, ok := w.comparing.next(m)
@@ -281,9 +284,9 @@ func (w *Watch) Verify() {
 	w.Distrust(m, &snapshot.Doubt{Cause: snapshot.Damaged, Index: v.Applied, Why: v.Wrong})
 }
 
-// Broken stops this server from serving the group if the database is damaged and another voter exists. Round then
-// replaces the database by a copy of another server's state. In all other cases Broken does nothing and returns false.
-// One such case is a database that has failed but is not damaged.
+// Broken handles a failure of the database. If the database is damaged and another voter exists, Broken stops this
+// server from serving the group and returns true. Round then replaces the database by a copy of another server's state.
+// In all other cases Broken does nothing and returns false, for example if the database has failed but is not damaged.
 func (w *Watch) Broken() bool {
 	m := w.FSM.Machine()
 	err := m.Broken()

@@ -134,13 +134,13 @@ func (w *Watch) Take(rpc raft.RPC, r *raft.InstallSnapshotRequest) bool {
 	return w.expected.take(rpc, r)
 }
 
-// Wrong reports whether the local state must not be sent to others.
+// Wrong reports whether the local state is known to be wrong, so that it must not be sent to other servers.
 func (w *Watch) Wrong() bool { return w.FSM.Doubt().Replaceable() }
 
 // Reinstalling reports whether this server is installing the state of another server.
 func (w *Watch) Reinstalling() bool { return w.reinstalling.Load() }
 
-// expected is the transfer for which this server waits.
+// expected is the transfer of another server's state for which this server waits.
 type expected struct {
 	mu    sync.Mutex
 	nonce uint64        // guarded by mu; 0 = none

@@ -21,7 +21,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/snapshot"
 )
 
-// Raft is what a Watch uses of its group, in which Raft runs.
+// Raft gives a Watch access to its group and to Raft. A Watch uses it only while Raft runs.
 type Raft interface {
 	// Servers returns the servers of the newest configuration.
 	Servers() []raft.Server

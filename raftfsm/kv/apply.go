@@ -146,7 +146,7 @@ func (m *Machine) install() error {
 	return nil
 }
 
-// uncache removes the keys that the current Apply changes from the cache of reads.
+// uncache removes from the cache of reads the keys that the current Apply changes.
 func (m *Machine) uncache() {
 	w := m.writer
 	for k := range w.rows.known {
@@ -189,7 +189,7 @@ type bounds struct {
 	terms   int    // recorded terms
 }
 
-// The values of the type bounds in the format.
+// The values of bounds that the data format prescribes.
 const (
 	maxOpenSeq       = 1 << 16
 	maxOrigins       = 1 << 16
@@ -248,7 +248,8 @@ func (w *writer) entry(e *Entry, b *command.Batch) ([]Result, error) {
 	return results, nil
 }
 
-// traceHead is the size of the previous hash, the index and the hash of the entry.
+// traceHead is the number of bytes in writer.trace before the results: the previous hash, the index and the hash of the
+// entry.
 const traceHead = 3 * 8
 
 // chain adds one entry and its results to the rolling hash.
@@ -259,8 +260,8 @@ func (w *writer) chain(e *Entry) {
 	w.meta.hash = xxhash.Sum64(w.trace)
 }
 
-// request decides one request and sets its result in res. If an earlier entry has decided the request, res gets the
-// stored result.
+// request applies or refuses one request and sets its result in res. If an earlier entry has already done so, res gets
+// the stored result of that entry.
 func (w *writer) request(index uint64, r *command.Request, res *Result) error {
 	o, known, err := w.recall(index, r.ID, res)
 	if err != nil {
@@ -282,7 +283,7 @@ func (w *writer) request(index uint64, r *command.Request, res *Result) error {
 	return nil
 }
 
-// decide applies a request that was not decided before.
+// decide applies or refuses a request for which no earlier entry has a result, and sets its result in res.
 func (w *writer) decide(r *command.Request, res *Result) error {
 	res.Outcome = Applied
 	switch r.Kind {
@@ -304,7 +305,7 @@ func (w *writer) decide(r *command.Request, res *Result) error {
 	return nil
 }
 
-// numbers returns a zeroed slice for revisions, cut from a shared block.
+// numbers returns a slice of n zeros for revisions. It cuts the slices from larger blocks, to save allocations.
 func (w *writer) numbers(n int) []uint64 {
 	if n > len(w.slab) {
 		w.slab = make([]uint64, max(n, 256))

@@ -8,8 +8,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/command"
 )
 
-// There may be a million client results, so they are kept only in the database. They are numbered in the order in
-// which they were made. They expire in the same order, so the oldest one is found by its number, without a search.
+// Client results are the results of requests with a client id. There may be a million of them, so they are kept only in
+// the database. They are numbered in the order in which they were made. They expire in the same order, so the oldest
+// one is found by its number, without a search.
 
 // clientFormat is the first byte of the records of both client tables.
 const clientFormat = 1
@@ -31,7 +32,7 @@ type clientItem struct {
 	key      string // of the row in the table of clients
 }
 
-// clientOverlay is what the current Apply changed in the client tables.
+// clientOverlay has the changes of the current Apply to the client tables. They are not in the database yet.
 type clientOverlay struct {
 	rows  map[string]clientRow
 	queue map[uint64]clientItem
@@ -182,8 +183,8 @@ func parseClientItem(b []byte) (clientItem, error) {
 }
 
 // fingerprint returns a hash of the operations of a request. The machine stores it with the result, and refuses a
-// different request with the same client id. Operations on TopicStore do not count: the events of a retry have other
-// times and traces. The algorithm must not change, because stored hashes must continue to match.
+// different request with the same client id. The hash leaves out operations on TopicStore, because the events of a
+// retry have other times and traces. The algorithm must not change, because stored hashes must continue to match.
 func fingerprint(ops []command.Op) uint64 {
 	d := xxhash.New()
 	var n [8]byte

@@ -110,7 +110,8 @@ func (w *writer) dueStored(n int) (items []dueKey, err error) {
 	return items, it.Error()
 }
 
-// dueEnd returns the end of the range of the due index that is due at clock.
+// dueEnd returns the end of the range of those keys in the due index that are due at clock: they expire at or before
+// clock. The end itself is not in the range.
 func dueEnd(t tables, clock uint64) []byte {
 	if clock == never {
 		return []byte{t.due() + 1}

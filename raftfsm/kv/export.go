@@ -77,7 +77,7 @@ func (e *Export) release() {
 	}
 }
 
-// close ends all exports. No goroutine is inside Next at this point.
+// close ends all exports. The machine is closing, and no goroutine is inside Next.
 func (x *exports) close() {
 	x.mu.Lock()
 	defer x.mu.Unlock()

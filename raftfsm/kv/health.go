@@ -31,7 +31,8 @@ type health struct {
 	trouble  atomic.Pointer[trouble]
 }
 
-// trouble stands for the next background failure. When it happens, err is set and the channel is closed.
+// trouble lets callers wait for the next background failure. When a failure happens, err is set, and then the channel
+// is closed.
 type trouble struct {
 	happened chan struct{}
 	err      error

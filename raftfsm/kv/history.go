@@ -224,8 +224,8 @@ func (w *writer) dropSegment(h *history) {
 	w.touchHistory(h)
 }
 
-// watch starts a history, or extends the life of an existing one. It stores the floor of the history in res. The
-// history contains every change with a revision above its floor.
+// watch starts a history, or extends the time for which an existing one stays on. It stores the floor of the history in
+// res. The history contains every change with a revision above its floor.
 func (w *writer) watch(c *command.Watch, res *Result) {
 	k := rowKey{c.Store, c.Prefix}
 	h := w.histories.all[k]

@@ -27,10 +27,10 @@ const otherTables tables = 0x10
 // other returns the set that is not live when t is live.
 func (t tables) other() tables { return t ^ otherTables }
 
-// era counts the restores that have replaced the tables since the machine was opened. It is odd if otherTables is the
-// live set. Every restore makes the other set the live one, so the next era is the number plus one. Unlike the set,
-// an era never comes back: a reader that finds the same era before and after a read has read within one era, even if
-// two restores could have run meanwhile.
+// era counts the restores that have replaced the tables since the machine was opened. Every restore makes the other set
+// of tables the live one and adds one to the era. The first era is 0 or 1, so that an odd era always means that
+// otherTables is live. Unlike the live set, an era never comes back. So a reader that finds the same era before and
+// after a read knows that no restore has replaced the tables in between.
 type era uint64
 
 // firstEra returns the era of a machine that is opened with the live set t.

@@ -20,7 +20,7 @@ const (
 type origins struct {
 	byNumber map[uint64]*origin
 	byName   map[string]*origin
-	touched  []*origin // by the entry being applied
+	touched  []*origin // origins of the requests in the entry being applied
 	earliest uint64    // result of due, unless moved is true
 	moved    bool      // earliest must be computed again
 }
@@ -40,21 +40,21 @@ type origin struct {
 // pending is what the entry being applied has to write for an origin.
 type pending struct {
 	entry  uint64   // index of the entry, 0 = not touched
-	seqs   []uint64 // decided by it
+	seqs   []uint64 // sequence numbers of the requests that this entry has decided
 	mark   uint64   // the mark that is in the database
 	record bool     // the origin's record changed
 	gone   bool     // the origin was dropped
 }
 
-// remembered is a result in the form of appendResult.
+// remembered is the stored result of one request, encoded by appendResult.
 type remembered struct {
-	index uint64 // of the entry that has decided or refused the request
+	index uint64 // index of the entry that has decided or refused the request
 	data  []byte
 }
 
-// decided is one record of the results table.
+// decided describes one record of the results table, which has the results of one log entry for one origin.
 type decided struct {
-	index uint64 // of the entry
+	index uint64 // index of the entry
 	last  uint64 // greatest sequence number in it
 }
 
@@ -218,8 +218,8 @@ func (w *writer) putOrigin(o *origin) {
 	w.txn.set(w.key, append(rec, o.name...))
 }
 
-// register adds a new origin and returns its number. It replaces an origin with the same name. If the machine has as
-// many origins as it may have, register drops the origin that has been idle for the longest time.
+// register adds a new origin and returns its number. It replaces an origin with the same name. If the machine already
+// has the maximum number of origins, register drops the origin that has been idle for the longest time.
 func (w *writer) register(name string) uint64 {
 	if old := w.origins.byName[name]; old != nil {
 		w.drop(old)

@@ -20,7 +20,7 @@ type readCache struct {
 	shards  [readShards]readShard
 }
 
-// readShard has two maps of equal size, like recent. Their records never change.
+// readShard has two maps of equal size, like the type recent. Their records never change.
 type readShard struct {
 	mu         sync.Mutex // guards the fields below
 	young, old map[string][]byte

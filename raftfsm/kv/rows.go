@@ -28,7 +28,8 @@ func (r *row) live(clock uint64) bool {
 	return r.stored && (r.expireAt == 0 || r.expireAt > clock)
 }
 
-// keepRows is the maximum number of items in a map that the next Apply uses again. Larger maps are dropped.
+// keepRows is the maximum number of items in a map that is kept for the next Apply. Larger maps are dropped, to free
+// their memory.
 const keepRows = 1 << 14
 
 func (r *rows) begin() {

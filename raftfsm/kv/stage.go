@@ -27,7 +27,7 @@ import (
 //   - LockStore becomes empty. It is in no backup.
 //   - Cluster time continues. Restored records that have expired by now are never visible.
 
-// revisionRaise is what a restore adds to the revision counter.
+// revisionRaise is what a restore adds to the revision counter, so that no earlier write has used the new revisions.
 const revisionRaise = 1 << 40
 
 // MaxBackupRevision is the maximum revision counter of a backup that can be restored. No cluster reaches it by its
@@ -62,7 +62,8 @@ type replaced struct {
 	clients uint64 // client results staged
 }
 
-// stageDue returns the cluster time at which the running restore expires. Without one it returns the constant never.
+// stageDue returns the cluster time at which the running restore counts as abandoned, because it has had no step for
+// stageLife. Without a running restore it returns the constant never.
 func (m *meta) stageDue() uint64 {
 	if m.replaced.stage == 0 {
 		return never
@@ -79,7 +80,7 @@ func restores(b *command.Batch) bool {
 	return len(b.Requests) == 1 && b.Requests[0].Kind == command.KindRestore
 }
 
-// cut commits the batch of this Apply so far and begins another.
+// cut commits the changes that this Apply has made so far, and begins a new batch.
 func (m *Machine) cut() error {
 	w := m.writer
 	if w.meta.applied != m.Applied() {

@@ -43,7 +43,8 @@ type sums struct {
 	stage setHash // of the other table, which a restore fills
 }
 
-// replace updates the sum for a record: out is subtracted, in is added.
+// replace updates the set hash of the live records after a write. It subtracts out, the hash of the previous record,
+// and adds in, the hash of the new record. A hash is zero if there is no such record.
 func (s *sums) replace(out, in setHash) {
 	s.data.sub(out)
 	s.data.add(in)
@@ -96,7 +97,7 @@ func (w *writer) digest() (d Digest) {
 	return d
 }
 
-// remember publishes the marks of this Apply.
+// remember adds the marks of this Apply to those that Marks returns.
 func (m *Machine) remember(fresh []Mark) {
 	if len(fresh) == 0 {
 		return
@@ -130,7 +131,7 @@ func (m *Machine) MarkDue(now uint64) bool {
 	return s.hash != 0 && (len(marks) == 0 || marks[len(marks)-1].Index < s.applied)
 }
 
-// share returns the hash that a record adds to a set hash.
+// share returns the hash that a record adds to a set hash. It is zero if the set hashes are off.
 func (w *writer) share(key, value []byte) setHash {
 	if w.unhashed {
 		return setHash{}

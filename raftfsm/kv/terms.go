@@ -19,7 +19,7 @@ type terms struct {
 	saved  termEnd   // the value of now that is in the database or in the current batch
 }
 
-// termEnd is a term and its last command so far.
+// termEnd is a term with the index of its last command so far.
 type termEnd struct{ term, last uint64 }
 
 // note records the index and term of a command, and deletes the oldest terms if there are more than keep. Terms never
@@ -40,7 +40,7 @@ func (t *terms) note(txn *txn, index, term uint64, keep int) {
 	t.now = termEnd{term, index}
 }
 
-// save writes the newest term to the database.
+// save adds the record of the newest term to the batch of txn, if it has changed.
 func (t *terms) save(txn *txn) {
 	if t.now == t.saved {
 		return
@@ -49,7 +49,7 @@ func (t *terms) save(txn *txn) {
 	t.saved = t.now
 }
 
-// forget deletes all terms. It is called when they refer to another log.
+// forget deletes all recorded terms. It is called when they refer to another log.
 func (t *terms) forget(txn *txn) {
 	for _, e := range append(t.closed[:len(t.closed):len(t.closed)], t.now) {
 		txn.delete(appendNumberKey(nil, tableTerm, e.term))

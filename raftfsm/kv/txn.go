@@ -2,8 +2,8 @@ package kv
 
 import "github.com/cockroachdb/pebble/v2"
 
-// txn is the database access of one Apply. It has a batch of changes, and a view of the database before these
-// changes. get reads that view, so it does not see the changes in the batch. The writer has them in its caches.
+// txn is the database access of one Apply. It has a batch of changes, and a view of the database before these changes.
+// get reads that view, so it does not see the changes in the batch. The writer therefore looks in its own caches first.
 type txn struct {
 	db    *pebble.DB
 	batch *pebble.Batch

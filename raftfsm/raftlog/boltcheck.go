@@ -33,10 +33,9 @@ const (
 	boltMaxPageSize = 1 << 16
 )
 
-// checkBolt checks the bbolt file at the given path and returns an error with a hint if it is damaged. The result
-// hasData is false if the file contains no data yet. The file is then absent, empty, or all zeros. It can be all
-// zeros because bbolt was interrupted while it created the file. No other process may write to the file during the
-// check.
+// checkBolt checks the bbolt file at the given path and returns an error with a hint if the file is damaged. The result
+// hasData is false if the file is absent, empty, or all zeros. bbolt leaves a file of zeros if it is interrupted while
+// it creates the file. No other process may write to the file during the check.
 func checkBolt(path string) (hasData bool, err error) {
 	if err := CheckBoltFormat(path); err != nil {
 		return false, err // written by a newer version
@@ -285,7 +284,9 @@ func (c *boltCheck) elements(ref boltRef, b []byte) (refers []boltRef) {
 	return refers
 }
 
-// bucket checks a value that contains a bucket. A small bucket is nested in the value.
+// bucket checks a value that contains a bucket. If the bucket has pages of its own, bucket returns a reference to the
+// root page. A small bucket has its elements in the value instead. bucket then checks these elements, and returns
+// references to the pages to which they point.
 func (c *boltCheck) bucket(id uint64, value []byte) []boltRef {
 	if len(value) < boltBucketSize {
 		c.bad("page %d is damaged: a bucket is truncated", id)

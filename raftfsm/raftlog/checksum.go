@@ -33,7 +33,7 @@ func Seal(l *raft.Log) {
 	l.Extensions = append(b, more...)
 }
 
-// Verify verifies the checksum of l.
+// Verify verifies the checksum of l. It returns fault.Corrupt if the checksum is missing or wrong.
 func Verify(l *raft.Log) error {
 	e := l.Extensions
 	known := len(e) == sealSize && e[1] == sealVersion || len(e) == sealOwedSize && e[1] == sealOwedVersion

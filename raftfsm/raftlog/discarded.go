@@ -45,7 +45,8 @@ func (v *Discarded) End() {
 	v.to = 0
 }
 
-// covers reports whether the entry at the given index was discarded, while raft still assumes that it exists.
+// covers reports whether a snapshot has replaced the entry at the given index, but raft still assumes that the entry
+// exists.
 func (v *Discarded) covers(index uint64) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()

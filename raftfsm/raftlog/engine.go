@@ -59,7 +59,7 @@ func FileOf(dir string, e Engine, index uint64) string {
 	return path
 }
 
-// openEngine opens the log.
+// openEngine opens the log in dir with the given engine. It creates the log if there is none.
 func openEngine(dir string, e Engine, logger *slog.Logger) (Backend, error) {
 	mine := filepath.Join(dir, e.FileName())
 	if e == BoltDB {

@@ -100,8 +100,9 @@ func LoadFloor(v Volume, dir string) (*Floor, error) {
 	return &f, nil
 }
 
-// observeTerm records the term that the stable store has written. It does not write the floor file; the next write
-// includes the term. This delay is safe, because a server may forget a term in which it has not voted.
+// observeTerm records the term that the stable store has written. It does not write the floor file, so the term gets
+// into the file only with the next write. This delay is safe, because a server may forget a term in which it has not
+// voted.
 func (k *FloorFile) observeTerm(term uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -116,9 +117,10 @@ func (k *FloorFile) vote(term uint64, candidate string) error {
 	return k.writeLocked()
 }
 
-// lower removes the entries at and above the given index from the floor. It first calls forget, which must remove
-// these entries from k.extent, the record of the durable part of the log. Otherwise a concurrent write of the floor
-// file could record them again. The caller may truncate the log only after lower has returned nil.
+// lower removes the entries at and above the given index from the floor, before the caller truncates the log. It first
+// calls forget, which must remove these entries from k.extent, the record of the durable part of the log. Otherwise a
+// concurrent write of the floor file could record them again. The caller may truncate the log only after lower has
+// returned nil.
 func (k *FloorFile) lower(index uint64, forget func()) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -166,7 +168,7 @@ func (k *FloorFile) Promises() (term, vote uint64) {
 	return k.current.Term, k.current.VoteTerm
 }
 
-// found describes what the stores hold when a group is opened.
+// found describes what the log, the file of terms and votes, and the manifest contain when a group is opened.
 type found struct {
 	Term, VoteTerm uint64
 	vote           string
@@ -270,8 +272,8 @@ func NewFloorFile(v Volume, dir string, log *Store, sources FloorSources, proces
 	return &FloorFile{volume: v, dir: dir, process: process, sources: sources, extent: &log.durable}
 }
 
-// Begin sets the floor to h, which describes the content of the log and of the stable store. From then on, the
-// FloorFile keeps the floor file up to date. The parameter old is the content of the existing floor file, or nil if
+// Begin sets the floor to the content of the log and of the file of terms and votes, as h describes it. From then on,
+// the FloorFile keeps the floor file up to date. The parameter old is the content of the existing floor file, or nil if
 // there is none.
 func (k *FloorFile) Begin(id Identity, h found, old *Floor, log *Store, votes *Votes) {
 	log.durable.set(h.first, h.Last)
@@ -304,7 +306,7 @@ func (e *extent) get() (first uint64, last Position) {
 	return e.first, e.last
 }
 
-// appended records durable entries.
+// appended records that the given entries are durable.
 func (e *extent) appended(entries []*raft.Log) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -315,7 +317,7 @@ func (e *extent) appended(entries []*raft.Log) {
 	e.last = Position{Term: last.Term, Index: last.Index}
 }
 
-// cut removes the entries from the given index on, which are about to be deleted.
+// cut records that the entries from the given index on are about to be deleted from the log.
 func (e *extent) cut(index uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -47,8 +47,9 @@ func owed(l *raft.Log, server uint32) int {
 	return int(binary.BigEndian.Uint32(e[sealSize+4:]))
 }
 
-// tellLost counts the acknowledged writes in the entries lo to hi as lost. It is called when entries of another leader
-// are about to replace these entries, or when a snapshot has replaced them.
+// tellLost counts as lost the writes in the entries lo to hi that this server has acknowledged early. It is called
+// before these entries are deleted, because entries of another leader or a received snapshot replace them. Entries that
+// may be part of the snapshot are not counted.
 func (s *Store) tellLost(lo, hi uint64) {
 	if !s.role.Running() {
 		return // entries that are deleted while the group is opened are not counted

@@ -25,8 +25,8 @@ type Retained struct {
 	needs map[raft.ServerID]need
 }
 
-// need describes which entries a follower needs: all entries from index on. The first append after the snapshot
-// names the entry at index as its previous entry.
+// need describes which entries a follower needs: all entries from index on. The entry at index itself is needed,
+// because the first append after the snapshot names it as its previous entry.
 type need struct {
 	index   uint64
 	sending bool      // a snapshot is being sent

@@ -40,7 +40,7 @@ type Events interface {
 	Lost(writes int)
 }
 
-// Process has the functions of the program that the log calls.
+// Process contains the functions of the program that the log calls.
 type Process interface {
 	// Fatal reports an error after which this replica cannot be trusted. It should end the process.
 	Fatal(err error)
@@ -67,9 +67,9 @@ type Store struct {
 	events  Events
 	process Process
 
-	// writing admits one writer at a time to the engine, also during its disk work. Raft appends and compacts from
-	// two goroutines. raft-wal could truncate a segment that one goroutine is sealing if the other sealed the next
-	// segment meanwhile.
+	// writing admits one writer at a time to the engine, also during its disk work. Raft appends and compacts from two
+	// goroutines. Without this lock, raft-wal could truncate a segment that one goroutine is sealing, if the other one
+	// has sealed the next segment in the meantime.
 	writing sync.Mutex
 
 	durable extent     // the part that is on disk

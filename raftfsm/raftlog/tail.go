@@ -10,7 +10,7 @@ import (
 const (
 	tailCacheBytes = 32 << 20 // bytes of entries kept in memory, for followers and for the machine
 	tailCacheCount = 4096
-	tailMarkBytes  = 256 << 10 // bytes of entries between two marks, on which since and within are exact
+	tailMarkBytes  = 256 << 10 // bytes of entries between two marks; since and within are exact only at marks
 )
 
 // tail caches the newest entries of the log, up to a limit in bytes. It also records how many bytes were appended,
@@ -22,10 +22,10 @@ type tail struct {
 	cached []*raft.Log // contiguous
 	bytes  int         // size of the entries in cached
 
-	last  uint64 // newest entry added; 0 = none
-	total uint64 // bytes appended since open
-	marks []mark // about one for each tailMarkBytes, ascending
-	blind []uint64
+	last  uint64   // newest entry added; 0 = none
+	total uint64   // bytes appended since open
+	marks []mark   // about one for each tailMarkBytes, ascending
+	blind []uint64 // entries above the settled index that raft does not pass to the state machine; see visible
 	confs []uint64 // entries with a configuration
 	terms []mark   // first index of each term seen, ascending; the field total holds the term
 }
@@ -166,7 +166,8 @@ func below(marks []mark, index uint64) []mark {
 	return marks[:sort.Search(len(marks), func(i int) bool { return marks[i].index >= index })]
 }
 
-// forget drops the entries up to the given index, which were compacted.
+// forget drops the cached entries up to the given index and the marks below it, because these entries were compacted.
+// It keeps what is recorded about terms and types.
 func (t *tail) forget(index uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -33,7 +33,7 @@ type Owner struct {
 	Epoch   uint64 `json:"epoch,omitempty"`
 }
 
-// Seen is what one server has on its disk, as far as another server has seen.
+// Seen is what a server knows about the terms, votes and entries that another server has on its disk.
 type Seen struct {
 	Term      uint64   `json:"term,omitempty"`
 	Vote      uint64   `json:"vote,omitempty"`      // newest term in which it has voted

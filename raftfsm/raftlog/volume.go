@@ -86,9 +86,9 @@ func (OSVolume) List(dir string) ([]fs.FileInfo, error) {
 // Exists reports whether path exists.
 func (OSVolume) Exists(path string) bool { return exists(path) }
 
-// Holds reports whether the file at the given path contains data. The file is that of terms and votes, or the log.
-// Holds returns false if the file is absent, empty or all zeros. It returns an error if the file is damaged, cannot
-// be read, or was written by a newer version. If the file is damaged, the error names the damage.
+// Holds reports whether the file of terms and votes, or the log, at the given path contains data. It returns false if
+// the file is absent, empty or all zeros. It returns an error if the file is damaged, cannot be read, or was written by
+// a newer version. If the file is damaged, the error names the damage.
 func (OSVolume) Holds(path string) (bool, error) {
 	if filepath.Base(path) == WalName {
 		path = filepath.Join(path, metadb.FileName)

@@ -75,8 +75,9 @@ func repairWAL(dir string) (done string, err error) {
 	return fmt.Sprintf("an append to segment %s had not finished", segment.FileName(*tail)), nil
 }
 
-// listProblem returns a description of what is wrong with the list of segments, or "" if the list is valid. The list
-// has no checksum, and raft-wal reports a damaged list as an error of the whole log.
+// listProblem checks the list of segments in the metadata of raft-wal. It returns a description of the damage, or "" if
+// the list is valid. This check is needed because the list has no checksum, and raft-wal does not name the segment
+// whose item is damaged.
 func listProblem(segments []types.SegmentInfo) string {
 	for i := range segments {
 		s := &segments[i]
@@ -112,8 +113,8 @@ func cutOff(f *os.File, s types.SegmentInfo, end segmentEnd) error {
 	return errors.Join(f.Truncate(int64(s.SizeLimit)), f.Sync())
 }
 
-// succeed marks the newest segment as sealed and adds the next segment to the metadata. It writes what raft-wal
-// would have written.
+// succeed marks the newest segment as sealed and adds the next segment to the metadata. It writes what raft-wal would
+// have written without the interruption.
 func succeed(meta types.MetaStore, state types.PersistentState, tail *types.SegmentInfo, end segmentEnd) error {
 	now := time.Now()
 	tail.SealTime, tail.MaxIndex, tail.IndexStart = now, tail.BaseIndex+end.entries-1, uint64(end.index)
@@ -173,8 +174,8 @@ func scanSegment(f io.ReaderAt) (segmentEnd, error) {
 }
 
 // lastWhole returns the end of the last complete append in a segment. The final append lies between the positions
-// previous and last. If its checksum equals sum, it is complete, and lastWhole returns last. Otherwise it returns
-// previous, which is the end of the append before it.
+// previous and last, and sum is the checksum that it should have. If the checksum is correct, the append is complete,
+// and lastWhole returns last. Otherwise it returns previous, which is the end of the append before it.
 func lastWhole(f io.ReaderAt, previous, last segmentEnd, sum uint32, next int64) (segmentEnd, error) {
 	previous.next, last.next = next, next
 	if last.offset == 0 {

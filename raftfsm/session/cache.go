@@ -47,8 +47,8 @@ func (t *Cache) own(token string, cluster Cluster) (Session, bool) {
 	return s, err == nil && !foreign
 }
 
-// Merge returns a token that contains the positions of a and b, without those that others cover. It returns false if a
-// or b is invalid or belongs to another cluster.
+// Merge returns a token that contains the positions of a and b. It leaves out positions that other positions cover. It
+// returns false if a or b is invalid or belongs to another cluster.
 func (t *Cache) Merge(a, b string, cluster Cluster) (string, bool) {
 	have, ok := t.own(a, cluster)
 	if !ok {

@@ -2,13 +2,14 @@
 // cluster and, for each group, the newest log position (term and index) that the application has seen. A read with a
 // token never returns data from before these positions, unless the answer is marked as stale.
 //
-// If the leader of a group has changed, a token may have several positions of the group. An uncommitted write of the
-// earlier leader may be lost, although the application has seen a greater index of the later leader. The next eventual
-// read waits for both, or reports the loss, and leaves one position.
+// If the leader of a group has changed, a token may have several positions of the group. The application may have seen
+// a position of the later leader that has the greater index, but an uncommitted write of the earlier leader may still
+// be lost. So the token keeps both positions. The next eventual read waits for both, or reports the loss. Its answer
+// leaves one position in the token.
 //
-// A token is base64url without padding. The content is version 1 (1 byte) and the cluster (8 bytes), followed by
-// three uvarints for each position: the id of the group, the term, and index<<1|committed. The positions are in
-// ascending order of group and term.
+// A token is base64url without padding. The content is version 1 (1 byte) and the cluster (8 bytes), followed by three
+// uvarints for each position: the id of the group, the term, and index<<1|committed. The positions are in ascending
+// order of group and term.
 //
 // Tokens are not signed, so a client can invent positions. Parse accepts at most maxLeaders positions for each group of
 // the cluster, and Cache.After never writes more. The caller must verify a position before other requests depend on it.
@@ -61,8 +62,8 @@ type Seen struct {
 	Committed bool
 }
 
-// Session is a decoded token, in ascending order of group and term. No position of it covers another. A nil Session
-// has no positions.
+// Session has the positions of a decoded token, in ascending order of group and term. No position covers another one. A
+// nil Session has no positions.
 type Session []Seen
 
 // Parse decodes a token. The result foreign is true if the token belongs to another cluster, or names a group that the
@@ -130,15 +131,16 @@ func (s Session) Of(g uint32) Session {
 	return s[from:end:end]
 }
 
-// Covers reports whether a read that has waited for s need not wait for n, a position of the same group. Usually the
-// greater index covers the smaller one. But if s is of another leader than n, n may be lost unless it is committed.
-// If s itself was lost, the read reports the loss, and has waited for all entries up to its index that were not lost.
+// Covers reports whether a read that has waited for s need not wait for n, a position of the same group. A position
+// covers those of the same leader with smaller or equal indexes. It covers those of other leaders only if they are
+// committed, because an uncommitted position may be lost. This is also correct if s itself was lost: the read then
+// reports the loss, and has waited for all entries up to the index of s that were not lost.
 func (s Seen) Covers(n Seen) bool {
 	return s.Pos.Index >= n.Pos.Index && (n.Committed || s.Pos.Term == n.Pos.Term)
 }
 
-// Replaces reports whether a session with the position s needs n instead. If neither replaces the other and s does not
-// cover n, the session needs both.
+// Replaces reports whether a session that has the position s needs n instead of s. If neither of the two covers the
+// other, the session needs both.
 func (n Seen) Replaces(s Seen) bool { return n.Covers(s) && !(s.Committed && s.Covers(n)) }
 
 // Holds reports whether the session already has n, or a position that covers n.
@@ -147,8 +149,8 @@ func (s Session) Holds(n Seen) bool {
 }
 
 // With returns the session with the position n added, and without the positions that n replaces. If the group then has
-// more than maxLeaders positions, With drops the one of the earliest leader: its loss is not reported. The receiver is
-// not changed.
+// more than maxLeaders positions, With drops the one of the earliest leader. If the write at that position was lost, no
+// read reports the loss. The receiver is not changed.
 func (s Session) With(n Seen) Session {
 	if s.Holds(n) {
 		return s

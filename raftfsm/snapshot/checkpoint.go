@@ -134,7 +134,7 @@ type checkpointReader struct {
 	closed  bool
 }
 
-// Close ends the transfer. Call it on the goroutine that reads. Later calls do nothing.
+// Close ends the transfer and releases the checkpoint. Call it on the goroutine that reads. Later calls do nothing.
 func (r *checkpointReader) Close() error {
 	if r.closed {
 		return nil

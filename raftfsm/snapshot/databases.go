@@ -34,8 +34,8 @@ func (s *Store) Sweep() error {
 	return nil
 }
 
-// replace makes the database in the directory dir the live one in the manifest. previous is the directory of the
-// current database. All commands up to the index in durable must be on disk in the new database. replace returns
+// replace makes the manifest name the database in the directory dir as the live one, instead of the database in the
+// directory previous. All commands up to the index in durable must be on disk in the new database. replace returns
 // fault.Unavailable if a snapshot was taken or received in the meantime, and fault.Internal if dir does not exist.
 func (s *Store) replace(previous, dir string, durable uint64) error {
 	s.mu.Lock()

@@ -54,8 +54,8 @@ func (d *Doubt) Next() string {
 	return "waits until a majority of the voters agree: see 'a partition is split' in docs/troubleshooting.md"
 }
 
-// setDoubt records in the manifest whether the database in the directory database is trusted. d is the reason why
-// not; nil = it is trusted. setDoubt does nothing if that database is no longer live.
+// setDoubt records in the manifest why the database in the directory database is not trusted. If d is nil, it records
+// that the database is trusted. setDoubt does nothing if another database is live by now.
 func (s *Store) setDoubt(database string, d *Doubt) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

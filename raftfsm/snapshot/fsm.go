@@ -38,7 +38,7 @@ type FSM struct {
 type Events interface {
 	// ClockSeen reports the machine's cluster time after entries were applied or the machine was replaced.
 	ClockSeen(ms uint64)
-	// EntriesApplied reports how long a batch of entries took.
+	// EntriesApplied reports how long it took to apply a batch of entries.
 	EntriesApplied(took time.Duration)
 	// LocksChanged reports that locks were acquired, renewed or released. It must not block.
 	LocksChanged()
@@ -77,8 +77,8 @@ func (f *FSM) Received() <-chan struct{} { return f.received }
 // neither does Replace.
 func (f *FSM) Floor() uint64 { return f.floor.Load() }
 
-// Passed returns the index of the newest entry that raft has passed to the FSM since the start. A machine with a
-// damaged database has not applied all of these entries. Raft does not pass them again.
+// Passed returns the index of the newest entry that raft has passed to the FSM since the start. Raft does not pass an
+// entry again, even if the machine could not apply it because its database is damaged.
 func (f *FSM) Passed() uint64 { return f.passed.Load() }
 
 // Doubt returns why the live machine is not trusted; nil if it is trusted.
@@ -204,7 +204,8 @@ func (f *FSM) apply(entries []kv.Entry) (*kv.Machine, []kv.EntryResult) {
 	return m, m.Apply(entries)
 }
 
-// Snapshot records which database is live. It copies nothing.
+// Snapshot returns a snapshot of the live database for raft to persist. It copies nothing: it only records which
+// database is live.
 func (f *FSM) Snapshot() (raft.FSMSnapshot, error) {
 	return &fsmSnapshot{machine: f.Machine(), database: f.store.LiveDatabase(), fsm: f, start: time.Now()}, nil
 }
@@ -255,7 +256,7 @@ func (f *FSM) Restore(source io.ReadCloser) error {
 	return nil
 }
 
-// fsmSnapshot is a snapshot of the live database: a flush and an entry in the manifest.
+// fsmSnapshot is a snapshot of the live database. Persist takes it with a flush of the database and a new manifest.
 type fsmSnapshot struct {
 	machine  *kv.Machine
 	database string

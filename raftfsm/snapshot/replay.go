@@ -11,7 +11,8 @@ type Reader interface {
 	Read(index uint64, l *raft.Log) error
 }
 
-// Replay applies the entries from first to last of a log to m.
+// Replay applies the entries with the indexes first to last from a log to m. It leaves out no-ops and barriers, which
+// never reach the state machine.
 func Replay(log Reader, m *kv.Machine, first, last uint64) error {
 	var l raft.Log
 	for i := first; i <= last; i++ {

@@ -301,8 +301,8 @@ func (s *Store) Position() raftlog.Position {
 	return raftlog.Position{Term: s.current.Snapshot.Term, Index: s.current.Snapshot.Index}
 }
 
-// Take returns the received snapshot with the given id, with its machine if that replaces the live one. A snapshot can
-// be taken only once.
+// Take returns the received snapshot with the given id, so that the FSM can make its machine the live one. The result
+// has no machine if the live machine is kept. A snapshot can be taken only once.
 func (s *Store) Take(id string) (*pending, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -368,7 +368,7 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// sink takes one snapshot: a local one, or the bytes of a received one.
+// sink is where raft writes one snapshot: a local one, or the bytes of a received one.
 type sink struct {
 	store *Store
 	id    string
@@ -498,8 +498,8 @@ func (k *sink) install() error {
 	return nil
 }
 
-// keep records the received snapshot, but keeps the machine live, which has applied more than the received one.
-// database is the directory of the live database.
+// keep records the position of the received snapshot, but not its database. The machine live stays in use, because it
+// has applied more than the received database. The parameter database is the directory of its database.
 //
 // Invariant: a snapshot does not move a trusted machine back. Otherwise a strong read that has waited for an entry
 // could read a state without that entry.
