@@ -62,8 +62,8 @@ func (d *Directory) Register(ctx context.Context, h Host) (revision uint64, err 
 	return revision, nil
 }
 
-// Renew renews the session of a host. count is the number of actors on the host. canGive is true if the host can
-// transfer some of them to hosts with fewer actors now. Renew returns fault.NotFound if the session has ended.
+// Renew renews the session of a host. count is the number of actors on the host. canGive is true if some of them can be
+// transferred to other hosts at this time. Renew returns fault.NotFound if the session has ended.
 func (d *Directory) Renew(ctx context.Context, host string, count int, canGive bool) (Advice, error) {
 	f, _, err := d.ask(ctx, callRenew, func(b []byte) []byte {
 		b = binary.AppendUvarint(lenprefix.Append(b, host), uint64(max(count, 0))) //nolint:gosec // not negative

@@ -259,8 +259,8 @@ func errEnded(op string) error {
 
 // Register begins the session of h and returns the revision of the session. If a session with the id of h exists,
 // Register only replaces its description. It returns fault.NotFound if h has a revision and that session has ended.
-// It does not begin a new session with the same id, because the host may not know of the end, and would keep its
-// actors.
+// Register then begins no new session with this id, because the host may not know that its session has ended, and would
+// keep its actors.
 func (k *Keeper) Register(ctx context.Context, h Host) (revision uint64, err error) {
 	k.mu.Lock()
 	m, err := k.enterLocked(opRegister)
@@ -327,9 +327,8 @@ func (k *Keeper) admit(ctx context.Context, h Host) (uint64, error) {
 	return h.Revision, nil
 }
 
-// Renew extends the session of a host. actors is the number of actors on the host. canGive is true if the host can
-// transfer some of them to hosts with fewer actors now. Renew returns fault.NotFound if the session has ended or is
-// about to end.
+// Renew extends the session of a host. actors is the number of actors on the host. canGive is true if some of them can
+// be transferred to other hosts at this time. Renew returns fault.NotFound if the session has ended or is about to end.
 func (k *Keeper) Renew(ctx context.Context, host string, actors int, canGive bool) (p Advice, err error) {
 	k.mu.Lock()
 	_, err = k.enterLocked(opRenew)
@@ -540,9 +539,9 @@ func isHostOf(m *kv.Machine, id string, actor Actor) (bool, error) {
 	return found && a.Host == id, err
 }
 
-// each calls commit, which commits a request, with all actors. If the state machine refuses that request, each calls
-// commit once per actor. It returns the actors for which commit has returned true. After an error, these may be some of
-// them.
+// each calls commit with all actors in owned. commit makes one request for the actors that it gets. If the state
+// machine refuses the request for all of them, each calls commit once per actor. each returns the actors for which
+// commit has returned true. After an error, it does not try the remaining actors.
 func each(owned []Owned, commit func([]Owned) (applied bool, err error)) (done []Owned, err error) {
 	switch applied, err := commit(owned); {
 	case err != nil:

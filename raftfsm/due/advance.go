@@ -76,7 +76,7 @@ func errorText(err error) string {
 // it, a tick that is due exactly at the end of the ttl would always be too late.
 const ttlSlack = time.Second
 
-// expiry returns the cluster time from which no tick and no further attempt of w is handed out, or 0 if w has no
+// expiry returns the cluster time from which on no tick and no further attempt of w is handed out, or 0 if w has no
 // ttl. This time is the end of the ttl. If the next attempt is due within the ttl, the time is ttlSlack plus 1 ms
 // later.
 func (w *Work) expiry() uint64 {

@@ -78,8 +78,8 @@ func inField(name string, err error) error { return invalid(name + ": " + fault.
 // then changes nothing and returns the revision of that work.
 //
 // If p.ID is set, the group stores the result of the call under this ID. If the work is changed concurrently, the
-// stored result is a failure, and Put returns revision 0. Put also does so if the group does not know the ID. The
-// caller must then repeat the call with another ID.
+// stored result is a failure, and Put returns revision 0. Put also returns revision 0 if the group does not know the ID
+// any more. In both cases, the caller must repeat the call with another ID.
 func (k *Keeper) Put(ctx context.Context, p *Put) (revision uint64, err error) {
 	g, err := k.leader(OpPut)
 	if err != nil {
@@ -194,7 +194,8 @@ func (k *Keeper) RemoveAs(ctx context.Context, id command.RequestID, h Home, nam
 	}
 }
 
-// removed frees the places of work that was removed, and cancels its deliveries and their pauses.
+// removed updates the Keeper after work was removed: it makes room for other work of the home, and cancels the
+// deliveries of the removed work and the pauses between them.
 func (k *Keeper) removed(h Home, names ...string) {
 	k.freed(h, len(names))
 	k.mu.Lock()

@@ -116,7 +116,8 @@ func (k *Keeper) observeWaiting(now uint64) {
 	k.waiting = all
 }
 
-// room returns how many ticks of a home may be under way. See Deliverer.Room.
+// room returns how many ticks of a home may be under way, see Deliverer.Room. It returns 0 if the kind of the home has
+// no Deliverer.
 func (k *Keeper) room(h Home) int {
 	k.mu.Lock()
 	d := k.deliverers[h.Kind]
@@ -135,7 +136,7 @@ const (
 )
 
 // take starts the delivery of the first tick of a queue. room is the result of k.room for the home of the queue. If a
-// tick of the same work is under way, take starts nothing, and the work is read again when that flight ends.
+// tick of the same work is under way, take starts nothing, and the work is read again when that tick ends.
 func (k *Keeper) take(q *queue, room int) int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -193,8 +194,8 @@ func (k *Keeper) fly(ctx context.Context, key flightKey, f *flight, l *load, d D
 	k.updates.Request()
 }
 
-// deliver reads the work of a flight, delivers its tick, and commits the result. It returns true if the Keeper must
-// read the work again.
+// deliver handles one tick that is handed out: it reads the work, delivers the tick, and commits the result. It returns
+// true if the Keeper must read the work again.
 func (k *Keeper) deliver(ctx context.Context, key flightKey, f *flight, l *load, d Deliverer,
 	at uint64) (again bool) {
 	release := func() { // frees the place at the target

@@ -39,9 +39,9 @@ const (
 
 // Deliverer delivers ticks to targets of one kind. It is safe for concurrent use.
 type Deliverer interface {
-	// Room returns how many ticks of a home may be under way now; 0 = no target can be called. The number includes
-	// ticks that are under way at targets that can no longer be called, because such ticks take no place at the other
-	// targets. Room does not block.
+	// Room returns how many ticks of a home may be under way in all at this time; 0 = no target can be called. Ticks
+	// that are under way at targets that can no longer be called increase the result, because they take no place at the
+	// other targets. Room does not block.
 	Room(h Home) int
 	// Deliver delivers one tick and waits for the answer. err is the reason if the tick was not handled. If ctx
 	// ends, the result is Undelivered.

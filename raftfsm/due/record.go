@@ -17,7 +17,7 @@ const (
 	KindReminder = 'r' // a reminder of an actor
 )
 
-// The tables of due work. The values are part of the format. tableIndex must be the least one, because Keeper.begin
+// The tables of due work. The values are part of the format. tableIndex must have the least value, because Keeper.begin
 // looks only at the first key of each home.
 const (
 	tableIndex = 'a'

@@ -54,7 +54,7 @@ func (k *Keeper) reserve(g records.Group, h Home) error {
 		" jobs, which is the limit", Hint: "delete jobs that are not needed any more"}
 }
 
-// freed records that n jobs or reminders of a home have ended, so that their places are free again.
+// freed records that n jobs or reminders of a home have ended, so that the home may have n more.
 func (k *Keeper) freed(h Home, n int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -182,14 +182,15 @@ func (g *Group) Calls() []*Call {
 // Waiting works like Calls, for callers that hold Mu. The caller must not change the list.
 func (g *Group) Waiting() []*Call { return g.calls }
 
-// gate is a goroutine that waits until the schedule lets it go on.
+// gate is a goroutine that waits in Member.Gate.
 type gate struct {
 	name string
 	open chan struct{}
 }
 
-// Gate waits until the schedule lets the goroutine go on, or closing is closed. Call it from goroutines that were
-// started or woken at the same time. Otherwise chance would decide which of them goes on first.
+// Gate waits until Group lets the goroutine continue, or closing is closed. Group lets the waiting goroutines continue
+// one at a time, in an order that the seed determines. Call Gate from goroutines that were started or woken at the same
+// time. Otherwise chance would decide which of them continues first.
 func (m *Member) Gate(ctx context.Context, closing <-chan struct{}, work string) {
 	one := &gate{fmt.Sprint(m.ID, " ", work, " ", ctx.Value(clientKey{})), make(chan struct{})}
 	m.Mu.Lock()
@@ -317,7 +318,7 @@ func (g *Group) Recover() {
 	g.Note("the faults have ended")
 }
 
-// Propose commits the request r of the test itself at the leader.
+// Propose commits the request r at the leader, on behalf of the test itself.
 func (g *Group) Propose(label string, client any, r *command.Request) kv.Result {
 	g.commitLate(len(g.late))
 	out := g.commit(&Call{Kind: Commit, Member: g.Leader, Label: label, Client: client, Request: r})
@@ -426,8 +427,8 @@ func (g *Group) Replace(m *Member) {
 	testutil.Must(g.T, old.Close())
 }
 
-// BreakReads makes all reads of the server's state machine fail, until the test calls repair. Until then,
-// the server has a closed machine, and must not apply entries.
+// BreakReads makes all reads of the server's state machine fail until the test calls repair. Until then, the server has
+// a closed machine, and must not apply entries.
 func (m *Member) BreakReads() (repair func()) {
 	closed, whole := m.Group.machine(), m.Machine()
 	testutil.Must(m.T, closed.Close())

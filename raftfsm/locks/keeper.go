@@ -185,7 +185,7 @@ func (k *Keeper) begin(m *kv.Machine, term uint64) {
 }
 
 // readAll reads all locks, and sets the timers of those that have changed. It also reads every lock that this server
-// knows or that callers wait for. Such a lock may have ended, and the change may not have been collected.
+// knows or that callers wait for, because such a lock may have ended without a collected change.
 func (k *Keeper) readAll(m *kv.Machine) error {
 	k.mu.Lock()
 	known := slices.AppendSeq(slices.Collect(maps.Keys(k.locks)), maps.Keys(k.queues))

@@ -12,8 +12,8 @@ import (
 const MaxLocks = 100_000
 
 // Admit returns fault.Overloaded if the encoded request acquires a new lock and the group has the maximum number of
-// locks. It returns nil for every other request. If the lock already has an owner, the request fails when it is
-// applied. The caller may then renew the lock or wait for it.
+// locks. It returns nil for every other request, also for a request that acquires a lock with an owner. That request
+// fails when it is applied, and the caller may then renew the lock or wait for it.
 //
 // The leader counts the locks that it has applied and read. So requests in flight may exceed the limit by their
 // number, and a new leader counts no locks until it has read them. Servers that do not lead never refuse.

@@ -49,10 +49,10 @@ func errMoved() error {
 	return fault.New(fault.NotLeader, opWait, "this server does not lead the group of the lock")
 }
 
-// Wait waits until c gets the lock, and returns the token. Callers get the lock in the order of their calls. A
-// repeated call takes the place of the earlier one, which then returns fault.Conflict. If ctx ends first, Wait returns
-// fault.Timeout. If c gets the lock at the same moment, the lock is released again. Wait returns fault.Overloaded if
-// too many callers already wait.
+// Wait waits until c gets the lock, and returns the token. Callers get the lock in the order of their calls. A repeated
+// call takes the place of the earlier one, which then returns fault.Conflict. If ctx ends first, Wait returns
+// fault.Timeout. If c gets the lock at the moment when ctx ends, the lock is released again. Wait returns
+// fault.Overloaded if too many callers already wait.
 //
 // Wait returns fault.NotLeader if this server does not lead or loses leadership. c may then own the lock. The caller
 // must repeat the call at the new leader, which recognizes the repeated call by c.Request.
@@ -290,8 +290,8 @@ func (k *Keeper) leads(op string) error {
 }
 
 // Unlock ends a lock that belongs to owner, and gives it to the caller that has waited longest. If token is not 0,
-// Unlock ends only the lock with this token. It costs one log entry and no read index. Calls with
-// the same id are applied only once. The outcome is one of these:
+// Unlock ends only the lock with this token. It costs one log entry and no read index. Repeated calls with the same id
+// are applied only once. The outcome is one of these:
 //
 //   - kv.Applied: an attempt with this id has ended the lock.
 //   - kv.Conflict: no attempt with this id has changed anything, and none will. If the lock belongs to owner now and

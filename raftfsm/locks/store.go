@@ -21,7 +21,7 @@ type Store struct {
 	access    records.Access
 	store     string // id of the state store
 	component string
-	// reentrant lets TryLock of the owner renew the lock.
+	// reentrant makes TryLock renew the lock if the caller already owns it.
 	reentrant bool
 }
 
@@ -205,8 +205,8 @@ func (l *Store) Unlock(ctx context.Context, r lock.Release) (lock.Status, error)
 	return p.readAndUnlock(ctx, &r)
 }
 
-// unlock ends a lock without reading it first. If the outcome is kv.Conflict, nothing was changed. At some moment
-// during the call, the lock did not have the owner and the token of r.
+// unlock ends a lock without reading it first. If the outcome is kv.Conflict, nothing was changed, because at some
+// moment during the call the lock did not have the owner and the token of r.
 func (p *place) unlock(ctx context.Context, r *lock.Release) (outcome kv.Outcome, err error) {
 	err = p.WithID(ctx, p.gid, func(id command.RequestID) (known bool, err error) {
 		n, repeated, err := p.ask(ctx, &call{what: callUnlock, token: r.Token, claim: Claim{Owner: r.Owner}, id: id})

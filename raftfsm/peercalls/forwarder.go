@@ -158,8 +158,8 @@ func (f *forwarder) run(key laneKey, l *lane) {
 	}
 }
 
-// take ends the call of the proposals in done, and returns the proposals of the next call. If it returns nil, run
-// must end.
+// take returns the proposals of the next call. done has the proposals of the previous call, which has returned; nil =
+// there was none. If take returns nil, run must end.
 func (f *forwarder) take(key laneKey, l *lane, done []*forwarded) []*forwarded {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -69,7 +69,8 @@ func NewRouteTable(p Peers, g Gossip, stop chan struct{}) *RouteTable {
 	return t
 }
 
-// Client returns a client for calls to the leaders that t knows. While a call hangs, t polls the servers.
+// Client returns a client for calls to the leaders that t knows. While a call of the client has lasted longer than
+// pollHang, t polls the servers every pollHang.
 func (t *RouteTable) Client(m Observer) *LeaderClient { return leaderClientOf(t.peers, m, t.calls) }
 
 // Partitions returns the number of groups; 0 = no server has been reached.

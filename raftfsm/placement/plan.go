@@ -108,7 +108,8 @@ func (v *view) canLead(s *seat) bool {
 	return s.Voter && s.up() && !s.leader && !s.removed && v.closeBehind(s)
 }
 
-// giveUpLost drops a lost vote when there are enough votes without it.
+// giveUpLost returns the change that takes a lost vote away. It returns false if the vote is still needed: there would
+// be too few voters without it, or no majority of the others is alive.
 func (v *view) giveUpLost() (Change, bool) {
 	lost := v.pick(v.lost)
 	if len(lost) == 0 || len(v.pick(isVoter)) <= v.target() {
@@ -122,7 +123,8 @@ func (v *view) giveUpLost() (Change, bool) {
 	return Change{}, false
 }
 
-// drop takes a server out of the configuration. If the server is expected back, drop takes only its vote.
+// drop returns the change that removes a server from the configuration. If the server is expected back, the change
+// takes only its vote.
 func (v *view) drop(s *seat) (Change, bool) {
 	if s.standing == left && !s.removed {
 		return change(Demote, s, "gives up its vote: %s", v.fate(s))
@@ -130,7 +132,8 @@ func (v *view) drop(s *seat) (Change, bool) {
 	return change(Remove, s, "leaves the group: %s", v.fate(s))
 }
 
-// promote gives a vote to a non-voter that keeps up.
+// promote returns the change that gives a vote to a non-voter that keeps up. It returns false if no further voter is
+// needed, or no such non-voter exists.
 func (v *view) promote() (Change, bool) {
 	lost := v.pick(v.doomed)
 	if len(v.pick(isVoter))-len(lost) >= v.target() {
@@ -188,7 +191,7 @@ func (v *view) replaced(s *seat, lost []*seat) string {
 	return lost[0].node + ", which " + v.fate(lost[0])
 }
 
-// forget removes non-voters that cannot come back or have failed for too long.
+// forget returns the removal of a non-voter that cannot come back or has failed for too long.
 func (v *view) forget() (Change, bool) {
 	for _, s := range v.pick(func(s *seat) bool { return !s.Voter && v.hopeless(s) }) {
 		return v.drop(s)
@@ -209,7 +212,7 @@ func (v *view) hopeless(s *seat) bool {
 	}
 }
 
-// admit adds a server that the group does not know.
+// admit returns the change that adds a server that the group does not know.
 func (v *view) admit() (Change, bool) {
 	for _, m := range v.strangers() {
 		return Change{Op: Add, Server: m.Server, Node: m.Node, Reason: m.Node +
@@ -218,9 +221,9 @@ func (v *view) admit() (Change, bool) {
 	return Change{}, false
 }
 
-// shrink turns a voter into a non-voter if there are more voters than wanted, or if an even number of voters
-// survives no more failures than one voter fewer. It does nothing if an operator has removed the leader, because
-// such a leader needs the other voters as possible successors.
+// shrink returns the change that makes a voter a non-voter, in two cases: there are more voters than wanted, or their
+// number is even and survives no more failures than one voter fewer. It returns false if an operator has removed the
+// leader, because such a leader needs the other voters as possible successors.
 func (v *view) shrink() (Change, bool) {
 	voters := v.pick(isVoter)
 	over := len(voters) > v.limit()
@@ -268,8 +271,8 @@ func (v *view) surplus(voters []*seat) *seat {
 }
 
 // current reports whether a majority of the voters is alive and close behind the leader. The voter excluded does not
-// count. Without such a majority, the group could not commit the removal of its vote until other voters have caught
-// up.
+// count. Without such a majority, the group could not commit the removal of that voter's vote until other voters have
+// caught up.
 func (v *view) current(excluded *seat) bool {
 	return v.most(excluded, func(s *seat) bool { return s.up() && (s.leader || v.closeBehind(s)) })
 }

@@ -1,7 +1,7 @@
-// Package records defines what the packages of the internal records have in common. These are the packages for locks,
-// the directory of actors, due work, topics and workflows. Through Access, these packages send calls to the leader and
-// read records from any node. Through Group, their keepers work at the leader. Package raftfsm implements Access and
-// Group. Package records owns no state and no goroutines.
+// Package records defines the two interfaces through which packages use their records in the Raft groups. These are the
+// packages for locks, the directory of actors, due work, topics and workflows. Through Access, they send calls to the
+// leader and read records from any node. Through Group, their keepers work at the leader. Package raftfsm implements
+// Access and Group. Package records owns no state and no goroutines.
 package records
 
 import (
@@ -36,8 +36,9 @@ type Access interface {
 	// Ask sends a call to the leader of a group, and returns the answer. The result repeated is true if an earlier
 	// attempt may have been executed.
 	Ask(ctx context.Context, gid uint32, method string, body []byte) (answer []byte, repeated bool, err error)
-	// WithID calls f with the id of a new request to a group. It calls f again with another id as long as f returns
-	// false, because the group did not know the id any more.
+	// WithID calls f with the id of a new request to a group. If f returns false, WithID calls f again with another id.
+	// f returns false if the request must be repeated with a new id, for example because the group does not know the id
+	// any more.
 	WithID(ctx context.Context, gid uint32, f func(command.RequestID) (known bool, err error)) error
 	// Token returns a session token with which reads see everything up to a committed position of a group.
 	Token(gid uint32, at raftlog.Position) string

@@ -263,8 +263,8 @@ func (e *acknowledgement) Refused(_ uint32, key string) error {
 	return errSettled("was settled meanwhile")
 }
 
-// Unsettled implements Effect. After a refused transaction, the application answers its delivery with a success. That
-// answer must not settle the message, because nothing of the transaction was stored.
+// Unsettled implements Effect. The application answers the delivery with a success also after a refused transaction, as
+// docs/pubsub.md requires. That answer must not settle the message, because nothing of the transaction was stored.
 func (e *acknowledgement) Unsettled() { e.broker.refused(&e.token, e.group) }
 
 // refused tells the subscriptions of this node that a transaction with a token was refused.

@@ -102,7 +102,8 @@ func (b *Broker) isClosed() bool {
 
 func errClosed(op string) error { return fault.New(fault.Unavailable, op, "the broker is closed") }
 
-// Publish implements pubsub.Broker. All messages are in one log entry. Messages with a known id are left out.
+// Publish implements pubsub.Broker. All messages are in one log entry. A message is left out if the topic already knows
+// its id.
 func (b *Broker) Publish(ctx context.Context, r pubsub.PublishRequest) ([]pubsub.Failure, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fault.Wrap(err, opPublish, "the call had ended before it began")
@@ -211,9 +212,9 @@ func (b *Broker) withoutTwins(messages []pubsub.Message) []pubsub.Message {
 	return out
 }
 
-// publishOps returns the operations of a request that publishes messages. The request fails if the topic is full, or
-// if the topic knows the id of one of the messages. With a window of 0, the request does not check ids. The request
-// also stores the policy of the topic, unless this broker has stored it within declareAgain.
+// publishOps returns the operations of a request that publishes messages. The request fails if the topic is full, or if
+// the topic knows the id of one of the messages. With a window of 0, the request does not check ids. The request also
+// stores the policy of the topic, unless this broker has stored it within the last declareAgain.
 func (b *Broker) publishOps(t Topic, messages []pubsub.Message, window time.Duration) []command.Op {
 	ops := []command.Op{{Kind: command.OpCheck, Cond: command.CondAbsent, Store: kv.TopicStore,
 		Key: t.key(tableFull, "")}}

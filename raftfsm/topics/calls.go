@@ -41,8 +41,8 @@ type call struct {
 	what    byte
 	session string
 	fresh   bool // callJoin: create the session
-	// join is the subscription of callJoin. Other calls use single fields of it: callLeave the ID, callRemove Newest
-	// as Removal.Force, callRedrive Group as Redriving.To.
+	// join is the subscription of callJoin. Other calls use some of its fields: callLeave uses ID; most use Topic and
+	// Group. callRemove sends Removal.Force in Newest, and callRedrive sends Redriving.To in Group.
 	join    Join
 	settles []Settle // callSettle
 	offset  uint64   // callReplay, callClaim: of the message; callRead, callRedrive: begin after this offset

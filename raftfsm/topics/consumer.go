@@ -131,7 +131,8 @@ type itemHeap struct {
 	byTime bool
 }
 
-// queued is an entry of a heap. Its delivery time is fixed, because the delivery time of the item may change.
+// queued is an entry of a heap. It has a copy of the delivery time of its item, so the order of the heap stays valid
+// when the delivery time of the item changes.
 type queued struct {
 	*item
 	at uint64 // delivery time of the item when it was added
@@ -189,8 +190,8 @@ func (k *Keeper) consumer(t *topic, group string) (*consumer, error) {
 	return c, nil
 }
 
-// load replaces the items and the queues with those in the records of the group. It returns false if the group does
-// not exist.
+// load reads the records of the group, and replaces the items and the queues of c accordingly. It returns false if the
+// group does not exist.
 func (c *consumer) load(m *kv.Machine, now uint64) (found bool, err error) {
 	v, err := m.Get(kv.TopicStore, c.t.key(tableGroup, c.group), 0)
 	if err != nil || !v.Found {
@@ -272,7 +273,8 @@ func (c *consumer) mark(i *item) {
 	}
 }
 
-// park notes that a message is not delivered before the cluster time at, and queues the settlement that stores this.
+// park parks a message, and queues the settlement that stores the parked record. at is the cluster time before which
+// the message is not delivered.
 func (c *consumer) park(i *item, at uint64) {
 	i.at = at
 	c.mark(i)
@@ -330,8 +332,8 @@ func (c *consumer) queueOf(i *item) string {
 	return "o" + string(binary.BigEndian.AppendUint64(nil, i.offset))
 }
 
-// enqueue adds an item to the end of its queue. If the tail of the queue has earlier messages, enqueue adds the item
-// to the tail instead, if possible.
+// enqueue adds an item to the end of its queue. If the tail of the queue has earlier messages and the item may wait
+// there, enqueue adds it to the tail instead.
 func (c *consumer) enqueue(i *item) {
 	if i.over() || i.tailed {
 		return
@@ -395,8 +397,8 @@ func (c *consumer) offer(i *item) {
 	}
 }
 
-// available reports whether an item can be delivered at the time now. Items in a heap must be checked again, because
-// they may have changed since offer added them.
+// available reports whether an item can be delivered. now is the cluster time. Items in a heap must be checked again,
+// because they may have changed since offer added them.
 func (c *consumer) available(i *item, now uint64) bool {
 	name := c.queueOf(i)
 	q := c.queues[name]
@@ -425,7 +427,8 @@ func (c *consumer) remove(i *item) {
 	}
 }
 
-// readUntil reads new messages while the group has room, and in any case up to the offset least.
+// readUntil reads new messages while the group has room. Even without room, it reads the messages up to the offset
+// least.
 func (c *consumer) readUntil(m *kv.Machine, least, now uint64) error {
 	for c.more && (c.read < least || c.hasRoom()) {
 		records, more, err := m.Records(kv.TopicStore, c.t.key(tableMessage, ""), c.t.messageKey(c.read),
@@ -564,7 +567,7 @@ func (c *consumer) failed(i *item, now uint64) *settlement {
 	return i.pending
 }
 
-// drop ends the timers of a consumer. The calls that wait for its settlements return fault.NotLeader.
+// drop marks a consumer as gone, and stops its timers. The calls that wait for its settlements return fault.NotLeader.
 func (c *consumer) drop() {
 	c.gone = true
 	for _, stop := range []func() bool{c.endGather, c.endTimer} {

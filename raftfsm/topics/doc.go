@@ -5,14 +5,16 @@
 //   - The Broker publishes and subscribes from any node. It calls the Keepers.
 //   - The Admin shows and changes topics for operators, from any node.
 //
-// All messages that are published to a topic are in one Raft group, its home, which depends on the name of the topic.
-// A dead letter is in the Raft group of the original message. So a topic may have parts in several Raft groups. Each
-// part has its own records in kv.TopicStore:
+// All messages that are published to a topic are in one Raft group, its home, which depends on the name of the topic. A
+// dead letter is in the Raft group of the original message. So a topic may have parts in several Raft groups. A message
+// is settled for a consumer group when the group has acknowledged it, or has moved it to a dead-letter topic, or when
+// the message has expired. Each part of a topic has its own records in kv.TopicStore:
 //
 //   - message: offset, cluster time, expiry, payload. The state machine chooses the offset, see command.OpAppend.
 //   - group: the cursor of a consumer group, and the offsets below it that are delivered and not settled.
-//   - parked: a message that a group gets later. An attempt has failed, the time of its delivery has not come, or an
-//     earlier message with its key fails. A message also gets such a record before a transaction acknowledges it.
+//   - parked: a message that a group gets later, because an attempt has failed, the time of its delivery has not come,
+//     or an earlier message with its key fails. A message also gets a parked record before a transaction acknowledges
+//     it.
 //   - id: the id of a message, for deduplication. It expires with the window.
 //   - policy, count, full: what the topic keeps, how much it has, and whether it refuses messages.
 //   - source: the name of a topic whose dead letters this topic has received.
@@ -35,19 +37,21 @@
 //   - A dead letter is appended in the request that settles the message.
 //   - The parked record has the number of failed attempts and the time of the next attempt. A restart or a new leader
 //     changes neither.
-//   - Messages with the same key are delivered to a group one at a time, in the order of their offsets. A message
-//     that waits for its next attempt holds up the later messages with its key. A message that its publisher has
-//     delayed holds up no other message. When its time has come, the message takes its place in the order. In a
-//     group with concurrency 1, all messages count as messages with the same key.
-//   - A key whose first message fails holds up no other key. When a group has maxOpen open messages, the messages
-//     behind failing ones get parked records without an attempt. The leader keeps only their offsets in memory, 8
-//     bytes for each of up to maxTailed messages. See tail.go for the order in which these messages come back.
+//   - Messages with the same key are delivered to a group one at a time, in the order of their offsets. A message that
+//     waits for its next attempt holds up the later messages with its key. A message that its publisher has delayed
+//     holds up no other message until its time has come. It then takes its place in the order. In a group with
+//     concurrency 1, all messages count as messages with the same key.
+//   - A key whose first message fails holds up no other key. When maxOpen messages of a group are neither settled nor
+//     parked, the leader parks the messages that wait behind failing ones, although they have had no attempt. The
+//     leader keeps only their offsets in memory, 8 bytes for each of up to maxTailed messages. See tail.go for the
+//     order in which these messages come back.
 //   - Before messages are delivered, a majority confirms that this server leads. So a deposed leader delivers nothing
 //     that a later leader has settled.
 //   - Retention removes only messages that every group has settled. Other messages stay until their TTL ends or an
-//     operator removes them. A request that creates a group or moves a group back stores the count of the topic
-//     again. So a removal by retention that was proposed before that request is refused. The group therefore gets
-//     every message after its start that is still stored when the record of the group is written.
+//     operator removes them. A removal by retention names the revision of the count of the topic. A request that
+//     creates a group or moves a group back stores the count again, so a removal that was proposed before that request
+//     is refused. The group therefore gets every message after its start that is still stored when the record of the
+//     group is written.
 //   - A group with a time to live ends by itself only if its record says that the group was not used for that long.
 //     The request that ends the group names the revision of the record, and also removes the parked records.
 //   - The state machine reads no clock. The leader compares the times of messages with cluster time.

@@ -187,8 +187,8 @@ func (k *Keeper) flushed(c *consumer, batch int, next cursor, res *kv.Result) bo
 	return true
 }
 
-// hasLettersIn records that the topic with this name has dead letters of t, and a source record for t. After
-// maxLetters such topics, hasLettersIn forgets the earlier ones. The caller holds k.mu.
+// hasLettersIn records that the topic with this name has dead letters of t, and a source record for t. When t has
+// maxLetters such topics in memory, hasLettersIn first forgets all of them. The caller holds k.mu.
 func (t *topic) hasLettersIn(name string) {
 	if t.letters == nil || len(t.letters) >= maxLetters {
 		t.letters = map[string]bool{}
@@ -249,8 +249,8 @@ func (k *Keeper) pause(d time.Duration) {
 	}
 }
 
-// reloaded replaces the items of c with those in the log. It then restores the leases, and the settlements that are
-// not in the log yet. After an error, c is as before. The caller holds k.mu.
+// reloaded replaces the items of c with those in the log. It then restores the leases, and the settlements that are not
+// in the log yet. After an error, c is unchanged. The caller holds k.mu.
 func (k *Keeper) reloaded(c *consumer) error {
 	before := *c // a copy is enough: load replaces the maps and lists of c, and does not change them
 	old, settled, now := c.items, c.settled, k.group.Now()
@@ -319,7 +319,7 @@ func (k *Keeper) reloaded(c *consumer) error {
 	return nil
 }
 
-// deleted ends a consumer whose record was removed from the log. The calls that wait for its settlements return
+// deleted ends a consumer after a log entry has removed its record. The calls that wait for its settlements return
 // without an error, although the settlements have no effect. old has the items of the consumer before it was read.
 func (k *Keeper) deleted(c *consumer, old map[uint64]*item) {
 	for _, i := range old {

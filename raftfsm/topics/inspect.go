@@ -45,7 +45,7 @@ type GroupDescription struct {
 	Capped      bool   // the group has more unsettled messages than Lag
 	Retried     uint64 // of Lag: messages that have failed and are delivered again
 	Delayed     uint64 // of Lag: messages whose time to deliver has not come
-	OldestAt    uint64 // since when the oldest message waits that is not delayed, in cluster time; 0 = none waits
+	OldestAt    uint64 // cluster time since which the oldest message waits, delayed ones excluded; 0 = none waits
 	Subscribers uint64 // subscriptions of the group at present
 }
 
@@ -164,7 +164,7 @@ func (k *Keeper) describe(ctx context.Context, m *kv.Machine, t Topic, now uint6
 	return d, nil
 }
 
-// waitingOf returns an entry for each group of a topic, in the order of their names. The messages are not counted
+// waitingOf returns an entry for each group of a topic, in the order of the group names. The messages are not counted
 // yet: Lag is only the number of the parked records that parkedOf has left out.
 func waitingOf(m *kv.Machine, t Topic) (list []*waiting, err error) {
 	prefix := t.key(tableGroup, "")
@@ -193,8 +193,8 @@ func waitingOf(m *kv.Machine, t Topic) (list []*waiting, err error) {
 	return list, nil
 }
 
-// parkedOf returns the first parked records of a group, at most about maxWaitingRead, by offset. others is the
-// number of the remaining records.
+// parkedOf reads the first parked records of a group, about maxWaitingRead at most, and returns them by offset. others
+// is the number of the remaining records, which it only counts.
 func parkedOf(m *kv.Machine, t Topic, group string) (out map[uint64]parked, others uint64, err error) {
 	prefix := t.parkedPrefix(group)
 	out = map[uint64]parked{}

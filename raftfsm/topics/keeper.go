@@ -50,7 +50,7 @@ type Keeper struct {
 	machine  *kv.Machine // nil = this server did not lead at the last update
 	term     uint64
 	repeats  bool             // a read has failed, and the Keeper reads again after a pause
-	since    uint64           // cluster time at which this leader began
+	since    uint64           // cluster time at which this server began to lead
 	restored uint64           // number of the last restore of the machine
 	topics   map[Topic]*topic // topics with records or with subscribers
 	sessions map[string]*session
@@ -208,7 +208,7 @@ func (k *Keeper) refresh() error {
 	return nil
 }
 
-// begin finds the topics that have records in the Raft group, and treats each of them as one with new messages. The
+// begin finds the topics that have records in the Raft group, and treats each of them as if it had new messages. The
 // caller holds k.mu.
 func (k *Keeper) begin() error {
 	for after := ""; ; {
@@ -238,7 +238,8 @@ func (k *Keeper) topic(t Topic) *topic {
 	return one
 }
 
-// arrived processes that a topic may have new messages. The caller holds k.mu.
+// arrived is called when a topic may have new messages. It wakes the callers of Read, plans a sweep that counts the
+// messages, and delivers them to consumer groups. The caller holds k.mu.
 func (k *Keeper) arrived(t *topic) {
 	k.wakeReaders(t.Topic)
 	t.touched = true

@@ -63,9 +63,9 @@ type aboveCursor struct {
 // part counts the messages after the previous part, or after the cursor, up to an offset.
 type part struct{ upto, n uint64 }
 
-// measure returns, for the groups of each topic, the number of unsettled messages, and how long the oldest of those
-// that could be delivered has waited. It returns nil if this server does not lead. If a topic cannot be read, it is
-// left out.
+// measure returns two values for each group of each topic: the number of unsettled messages, and how long the oldest
+// unsettled message that could be delivered has waited. It returns nil if this server does not lead. If a topic cannot
+// be read, it is left out.
 func (k *Keeper) measure() map[Topic][]measured {
 	g := &k.gauges
 	g.mu.Lock()
@@ -190,7 +190,7 @@ func (a *aboveCursor) count(m *kv.Machine, t Topic, cursor, now uint64) error {
 	}
 }
 
-// add adds n messages after the last part, up to an offset.
+// add counts n messages that follow the last part. upto is the offset of the last of them.
 func (a *aboveCursor) add(n, upto uint64) {
 	if n == 0 {
 		return
@@ -261,7 +261,7 @@ func (w *waiting) countWaiting(m *kv.Machine, t Topic, now uint64) error {
 }
 
 // look finds the oldest waiting message above the cursor, among the first maxLooked messages there. It does nothing if
-// a message below the cursor waits.
+// an older one was found below the cursor.
 func (w *waiting) look(m *kv.Machine, t Topic, now uint64) error {
 	if w.seen {
 		return nil

@@ -16,9 +16,9 @@ const linkPause = 100 * time.Millisecond
 // maxCalls bounds how many calls with settlements of one link are in flight.
 const maxCalls = 8
 
-// link is the session of a Broker in one Raft group. Each pull names the subscriptions of the link. So the link finds
-// out if the leader knows the session, but not all of its subscriptions. This can happen if a delayed call from the
-// time of an earlier leader has created the session.
+// link is the session of a Broker in one Raft group. Each pull names the subscriptions of the link, because the leader
+// may know the session but not all of its subscriptions. This happens if a delayed call, which was sent to an earlier
+// leader, has created the session. The link then adds the subscriptions again.
 type link struct {
 	b       *Broker
 	gid     uint32
@@ -115,8 +115,8 @@ func (l *link) ask(ctx context.Context, c *call) (known bool, a Answer, err erro
 	return readAnswer(out)
 }
 
-// join adds a subscription to the session at the leader. If the leader does not know the session, the leader creates
-// it if fresh is true. Otherwise join returns false.
+// join adds a subscription to the session at the leader. If the leader does not know the session and fresh is true, the
+// leader creates the session. If fresh is false, join returns false in this case.
 func (l *link) join(ctx context.Context, s *subscription, fresh bool) (known bool, err error) {
 	s.mu.Lock()
 	j := Join{ID: s.id, Topic: Topic{Group: l.gid, Store: l.b.store, Name: s.topic}, Group: s.group,
@@ -323,9 +323,9 @@ func (l *link) returned() {
 	l.start()
 }
 
-// refused queues settlements again after a pause. The leader has refused the whole call, perhaps because it cannot
-// read a record of one consumer group. So these settlements share calls only with settlements of their group from then
-// on. The pause holds up no other call.
+// refused queues settlements again after a pause. The leader has refused the whole call, perhaps because it cannot read
+// a record of one consumer group. From then on, these settlements therefore share calls only with settlements of the
+// same group. The pause holds up no other call.
 func (l *link) refused(part []outgoing) {
 	l.returned()
 	sleep(l.b.sending, linkPause)

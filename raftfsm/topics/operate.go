@@ -46,10 +46,10 @@ type readers struct {
 	waiting int
 }
 
-// Read returns messages in the order of their offsets. It begins with the first message at or after the time since.
-// If since is 0, it begins after the offset after. If there are no messages and wait is true, Read waits up to five
-// seconds for one. The result next is the offset after which the next call continues. The result more is true if
-// there are further messages.
+// Read returns messages in the order of their offsets. It begins with the first message that was published at or after
+// since. If since is 0, it begins with the first message whose offset is greater than the parameter after. If there are
+// no messages and wait is true, Read waits up to five seconds for one. The result next is the offset after which the
+// next call continues. The result more is true if there are further messages.
 func (k *Keeper) Read(ctx context.Context, t Topic, after, since uint64, wait bool) (list []Handed, next uint64,
 	more bool, err error) {
 	if err := checkNames(opRead, t.Name, ""); err != nil {
@@ -78,8 +78,8 @@ func (k *Keeper) Read(ctx context.Context, t Topic, after, since uint64, wait bo
 	}
 }
 
-// await begins a wait. It returns a channel that is closed at the next message of a topic, or when this server does
-// not lead any more. The caller ends the wait with enough if the channel is not closed.
+// await begins a wait. It returns a channel that is closed at the next message of a topic, or when this server does not
+// lead any more. If the channel is not closed, the caller must end the wait with enough.
 func (k *Keeper) await(t Topic) chan struct{} {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -162,10 +162,10 @@ type Progress struct {
 // call is needed. If an entry fails after others were applied, Remove returns the progress and no error. Remove
 // returns fault.Conflict if there are subscribers, unless r.Force is true.
 //
-// The messages are removed before the records of groups. So a group that is created again in the meantime does not
-// get the removed messages. Remove does not remove the policy of the topic. After a publisher has stored the policy,
-// it does not store it again for a minute. So a topic that is used again would not have its own policy during that
-// time.
+// The messages are removed before the records of groups. So a group that is created again in the meantime does not get
+// the removed messages. Remove keeps the policy of the topic, because a publisher that has stored the policy does not
+// store it again for a minute. Without the policy, a topic that is used again at once would have the default policy
+// during that minute.
 func (k *Keeper) Remove(ctx context.Context, r *Removal) (p Progress, err error) {
 	if err := checkNames(opRemove, r.Topic.Name, r.Group); err != nil {
 		return p, err
@@ -251,7 +251,8 @@ func (k *Keeper) unused(r *Removal) error {
 
 // removal returns the operations that remove up to removePage records of the first table that is not empty. tables are
 // key prefixes, in the order of their removal. The record of a group is removed in an earlier entry than its parked
-// records, so that the group parks no further message. If the group exists again, the request fails.
+// records, so that the group parks no further message. If the group exists again when its parked records are to be
+// removed, the request fails.
 func removal(m *kv.Machine, r *Removal, tables []string, upto uint64) (ops []command.Op, err error) {
 	message, group := r.Topic.key(tableMessage, ""), r.Topic.key(tableGroup, r.Group)
 	checked := ""
@@ -422,9 +423,9 @@ func (r *Redriving) move(p *Progress, found []kv.Record, sources []string, now u
 }
 
 // sourceOf returns the original topic of a dead letter, or "" if that topic is not known. sources are the topics whose
-// dead letters are in this topic. A single source is the result. Otherwise the result is the source that the
-// CloudEvent names. A topic that is not in sources is never returned, because a publisher can write any name into its
-// CloudEvent.
+// dead letters are in this topic. If there is only one source, it is the result. Otherwise the result is the source
+// that the CloudEvent in the message names. A topic that is not in sources is never returned, because a publisher can
+// write any name into its CloudEvent.
 func sourceOf(value []byte, sources []string) string {
 	if len(sources) == 1 {
 		return sources[0]
@@ -633,7 +634,7 @@ func (a *Admin) Replay(ctx context.Context, topic, group string, offset uint64, 
 	return nil
 }
 
-// errPartlyReplayed returns the error of a replay that ended with err after it may have moved a part of the group.
+// errPartlyReplayed returns the error of a replay that ended with err, and that may have moved the group back in part.
 func errPartlyReplayed(err error) error {
 	if fault.Is(err, fault.Indeterminate) {
 		return err
@@ -643,7 +644,8 @@ func errPartlyReplayed(err error) error {
 }
 
 // Remove removes a topic, or only a consumer group if group is not empty. It returns fault.Conflict if there are
-// subscribers, unless force is true. Remove calls report after each step, with the progress of the step.
+// subscribers, unless force is true. Remove sends several calls to the leaders. After each of them, it calls report
+// with the progress of that call.
 func (a *Admin) Remove(ctx context.Context, topic, group string, force bool, report func(Progress) error) error {
 	return a.each(ctx, func(gid uint32, last *Progress) *call {
 		c := call{what: callRemove, join: Join{Topic: Topic{gid, a.store, topic}, Group: group, Newest: force}}
@@ -652,8 +654,9 @@ func (a *Admin) Remove(ctx context.Context, topic, group string, force bool, rep
 	}, report)
 }
 
-// Redrive moves the messages of a dead-letter topic to the topic to. If to is empty, it moves each message back to
-// its original topic. Redrive calls report after each step, with the progress of the step.
+// Redrive moves the messages of a dead-letter topic to the topic with the name to. If to is empty, it moves each
+// message back to its original topic. Redrive sends several calls to the leaders. After each of them, it calls report
+// with the progress of that call.
 func (a *Admin) Redrive(ctx context.Context, topic, to string, report func(Progress) error) error {
 	return a.each(ctx, func(gid uint32, last *Progress) *call {
 		c := call{what: callRedrive, join: Join{Topic: Topic{gid, a.store, topic}, Group: to}}

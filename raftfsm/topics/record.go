@@ -135,8 +135,8 @@ func encodedSize(m *pubsub.Message) int {
 	return size
 }
 
-// encodeMessage returns the value of the append that stores a message. The state machine puts the cluster time in
-// front of this value.
+// encodeMessage returns the value of the append operation that stores a message. The state machine puts the cluster
+// time in front of this value when it applies the operation.
 func encodeMessage(m *pubsub.Message) []byte {
 	b := append(make([]byte, 0, encodedSize(m)), recordVersion)
 	b = binary.AppendUvarint(b, millis(m.DeliverAt))
@@ -294,7 +294,7 @@ func readCount(value []byte, revision uint64) (c count, ok bool) {
 
 // Policy says which messages a topic keeps.
 type Policy struct {
-	Retention time.Duration // how long messages stay that every group has settled
+	Retention time.Duration // how long the topic keeps messages that every group has settled
 	MaxBytes  int64         // bound of the bytes of all messages
 }
 

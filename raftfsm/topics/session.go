@@ -39,7 +39,8 @@ const (
 	maxMemberBytes = 16 << 20 // bytes of the messages that a member has; the last message may exceed it
 )
 
-// single is the queue and the delivery sequence of all messages of a group with concurrency 1.
+// single names the one queue that all messages of a group with concurrency 1 are in. It is also the Sequence of their
+// deliveries.
 const single = "*"
 
 // session is the session of a node that receives messages. A session without a pull ends after sessionLife.
@@ -136,8 +137,9 @@ func (j *Join) check(group uint32) error {
 }
 
 // Join adds a subscription to a session, and creates the consumer group if the group does not exist. If the session
-// does not exist, Join creates it if fresh is true, and otherwise returns false. A second Join of the same
-// subscription changes its window. Each Join sets the concurrency, the backoff and the time to live of the group.
+// does not exist and fresh is true, Join creates the session. If fresh is false, Join returns false in this case. A
+// second Join of the same subscription changes its window. Each Join sets the concurrency, the backoff and the time to
+// live of the group.
 func (k *Keeper) Join(ctx context.Context, id string, fresh bool, j *Join) (known bool, err error) {
 	if err := j.check(k.opts.Group); err != nil {
 		return false, err
@@ -431,9 +433,9 @@ func (k *Keeper) take(s *session) (taken []Handed, err error) {
 	return taken, nil
 }
 
-// handOut returns the newest answer of a session, after a majority has confirmed that this server leads. If there is
-// an error, the next pull gets the messages. handOut checks that they are still leased to the session, because
-// another pull may have delivered them in the meantime. The caller holds k.mu.
+// handOut returns the newest answer of a session, after a majority has confirmed that this server leads. If there is an
+// error, the next pull gets the messages. handOut leaves out messages that are not leased to the session any more,
+// because another pull may have delivered them in the meantime. The caller holds k.mu.
 func (k *Keeper) handOut(ctx context.Context, s *session) (a Answer, known bool, err error) {
 	taken, number, g, term := s.last, s.answers, k.group, k.term
 	k.mu.Unlock()
@@ -520,9 +522,9 @@ func (k *Keeper) Settle(ctx context.Context, id string, list []Settle) (leases u
 	}
 }
 
-// settle notes outcomes in memory. Some outcomes are not stored in the log, for example pubsub.Released. logged is
-// true if all outcomes of the list are stored. w waits until the log has those that are stored. The caller holds
-// k.mu.
+// settle notes outcomes in memory, and queues those that must be stored in the log. Some outcomes are not stored, for
+// example pubsub.Released. w waits until the log has the queued ones. logged is false if an outcome of the list is not
+// stored. The caller holds k.mu.
 func (k *Keeper) settle(id string, list []Settle) (w *waiter, logged bool, err error) {
 	if err := k.lead(opSettle); err != nil {
 		return nil, false, err
@@ -573,8 +575,8 @@ func (st *Settle) check(group uint32) error {
 	return checkNames(opSettle, st.DeadLetter, "")
 }
 
-// settleOne notes the outcome of one delivery, and makes w wait until the log has the outcome. It returns false if
-// nothing is stored in the log.
+// settleOne notes the outcome of one delivery, and makes w wait until the log has the outcome. logged is false if the
+// outcome is not stored in the log.
 func (c *consumer) settleOne(i *item, session string, st *Settle, w *waiter, now uint64) (logged bool) {
 	switch {
 	case i.over():

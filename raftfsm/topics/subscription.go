@@ -166,8 +166,9 @@ func (s *subscription) Settle(_ context.Context, d *pubsub.Delivery, o pubsub.Ou
 }
 
 // refuse records that a transaction with this token was refused, because the message is settled or was handed out
-// again. The application then answers the delivery with a success. This answer must not settle the message.
-// Another delivery may be under way or due, and only the transaction of that delivery stores the effect.
+// again. The application answers the delivery with a success in this case too, as docs/pubsub.md requires. This answer
+// must not settle the message, because another delivery may be under way or due, and only the transaction of that
+// delivery stores the effect.
 func (s *subscription) refuse(ref, token string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

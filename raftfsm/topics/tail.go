@@ -7,10 +7,11 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// While the first message of a key fails, the messages behind it wait. They could take all the places of a group,
-// which may have only maxOpen open messages. So when a group has that many, the messages behind failing ones get
-// parked records without an attempt. The leader then remembers only their offsets: the tail of their queue. When the
-// queue is empty, the first messages of its tail come back. These rules apply:
+// The messages of a key form a queue. While the first message of a queue fails, the messages behind it wait. They could
+// use up the limit of a group, which may have only maxOpen open messages: messages that are neither settled nor parked.
+// So when a group has reached this limit, the leader parks the messages behind failing ones, although they have had no
+// attempt. It then remembers only their offsets: the tail of their queue. When the queue is empty, the first messages
+// of its tail come back. These rules apply:
 //
 //   - A message of a tail has a parked record, or a settlement that will store that record. Until the record is
 //     stored, the message is also an item, so the record of the group lists it as open.
@@ -106,8 +107,8 @@ func (c *consumer) refill(m *kv.Machine) error {
 	return nil
 }
 
-// restore moves n messages of the tail of a queue back into the queue, beginning at the index from of the tail. The
-// messages become items again.
+// restore moves the messages tail[from:from+n] of the tail of a queue back into the queue. The messages become items
+// again.
 func (c *consumer) restore(m *kv.Machine, name string, from, n int) error {
 	offsets := c.tails[name][from : from+n]
 	keys := make([]string, n)
@@ -222,7 +223,7 @@ func (c *consumer) loadParked(m *kv.Machine, now uint64) error {
 }
 
 // regroup reads the parked records again to find the tails, because the concurrency of the group has changed. After an
-// error, the tails are as before.
+// error, the tails are unchanged.
 func (c *consumer) regroup(m *kv.Machine) error {
 	if len(c.tails) == 0 {
 		return nil

@@ -9,27 +9,29 @@ import (
 
 // A consumer group that is not used keeps its messages from being removed. With a time to live, such a group ends. The
 // record of the group has that time to live and the time of the last use: a settlement, a replay, or a subscriber.
-// While a group has subscribers and settles nothing, the leader stores the use once in each step. A step is a tenth of
-// the time to live. So the true last use is at most one step later than the record says. A group therefore ends one
-// step after its time to live, counted from the record. A new leader ends no group in its first step. So subscribers
-// can come back after an outage that was longer than the time to live.
+// While a group has subscribers and settles nothing, the leader stores the current time as the last use once in each
+// step. A step is a tenth of the time to live. So the true last use is at most one step later than the stored last use.
+// A group therefore ends when its time to live and one step have passed since the stored last use. A new leader ends no
+// group in its first step. So subscribers can come back after an outage that was longer than the time to live.
 //
 // The request that ends a group names the revision of its record. So it is refused if the group was used meanwhile.
 
 // maxGroupTTL bounds the time to live of a group.
 const maxGroupTTL = 3650 * 24 * time.Hour
 
-// useStep returns the time between two stored uses of a group, in milliseconds. ttl is the time to live.
+// useStep returns the interval, in milliseconds, at which the leader stores the last use of a group that has
+// subscribers. ttl is the time to live of the group in milliseconds.
 func useStep(ttl uint64) uint64 { return max(ttl/10, 1) }
 
-// needsUse reports whether the leader must store the use of a group that has subscribers. It must do so if the
-// stored use is at least a step old, or if the time to live has changed.
+// needsUse reports whether the leader must store the current time as the last use of a group that has subscribers. It
+// must do so if a subscriber has changed the time to live of the group. It must also do so if the group has a time to
+// live, and the stored last use is at least useStep old.
 func (c *consumer) needsUse(now uint64) bool {
 	return c.ttl != c.lifetime || c.ttl > 0 && c.used+useStep(c.ttl) <= now
 }
 
-// lookBy makes the leader check the use of a topic's groups at the given time, or earlier if that is already planned.
-// The caller holds k.mu.
+// lookBy makes the leader check at the given time which groups of a topic are unused. If an earlier check is planned,
+// lookBy keeps it. The caller holds k.mu.
 func (k *Keeper) lookBy(t *topic, at uint64) {
 	if t.lookAt == 0 || at < t.lookAt {
 		t.lookAt = at
@@ -37,9 +39,9 @@ func (k *Keeper) lookBy(t *topic, at uint64) {
 	k.sweepIn(max(pauseUntil(at, k.group.Now()), sweepPause))
 }
 
-// groupChanged processes a write to the record of a group. If no subscriber uses the group, the leader checks its time
-// to live. For example, the node that created the group may have given up before its request was applied. The caller
-// holds k.mu.
+// groupChanged processes a write to the record of a group. If the group has no subscriber, the leader checks whether
+// the time to live of the group has passed. For example, the node that created the group may have given up before its
+// request was applied. The caller holds k.mu.
 func (k *Keeper) groupChanged(t *topic, group string) {
 	if t.find(group) == nil {
 		k.lookBy(t, k.group.Now())

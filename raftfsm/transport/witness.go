@@ -34,8 +34,8 @@ import (
 
 // Witnesses queries other servers about what they have seen of this server.
 type Witnesses interface {
-	// Recall returns what server has recorded about self, or an error if there is no answer. It also reports now, the
-	// data that self has, unless now is empty.
+	// Recall returns what server has recorded about self, or an error if there is no answer. If now is not empty,
+	// Recall also reports it to server, as the data that self has.
 	Recall(ctx context.Context, server, self raft.ServerID, now raftlog.Seen) (raftlog.Seen, error)
 }
 

@@ -248,8 +248,8 @@ func (b *Broker) endedTree(ctx context.Context, r Ref) error {
 // walk visits the descendants of an instance. For each descendant, it calls enter before and leave after it visits the
 // children of the descendant. Last, it calls leave for the root. Two rules apply:
 //
-//   - A child is visited only if it names this parent. The history of a parent may name an id that another instance
-//     uses by now.
+//   - A child is visited only if its state names this parent, because the history of a parent may name an id that
+//     another instance uses in the meantime.
 //   - Every instance is visited once. Two instances may name each other as parent, because each can have replaced an
 //     earlier instance that had ended.
 func (b *Broker) walk(ctx context.Context, root Ref, enter func(r Ref, s *protos.WorkflowState) error,

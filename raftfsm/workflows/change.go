@@ -14,10 +14,10 @@ import (
 	"github.com/quorate/quorate/raftfsm/records"
 )
 
-// change collects what one log entry does to an instance. Every entry of an instance replaces its head, on the
-// condition that the head has the revision that the leader knows. So the entries of an instance form one chain, even
-// if different servers have proposed them. An entry of a deposed leader, or a second entry for the same turn, is
-// refused as a whole.
+// change collects what one log entry does to an instance. Every entry of an instance replaces its head, the main
+// record, on the condition that the head has the revision that the leader knows. So the entries of an instance form one
+// chain, even if different servers have proposed them. An entry of a deposed leader, or a second entry for the same
+// turn, is refused as a whole.
 type change struct {
 	k       *Keeper
 	i       *instance
@@ -49,10 +49,10 @@ type change struct {
 
 func (c *change) time() time.Time { return time.UnixMilli(int64(c.now)).UTC() } //nolint:gosec // bounded
 
-// birth returns the number of this entry: the cluster time and random bits, or the number of the previous entry of
-// the instance plus 1 if that is greater. So the numbers of an instance always increase. If the instance is purged
-// and another one gets its id, the numbers of the two differ too, because of the time. Only within one millisecond
-// do they depend on the random bits.
+// birth returns the number of this entry: the cluster time and random bits, or the number of the previous entry of the
+// instance plus 1 if that is greater. So the numbers of an instance always increase. If the instance is purged and
+// another one gets its id, the numbers of the two also differ, because the time differs. If both are created within one
+// millisecond, only the random bits differ.
 func (c *change) birth() uint64 {
 	if c.head.birth <= c.i.head.birth {
 		c.head.birth = max(c.i.head.birth+1, c.now<<20|c.k.opts.Rand()&(1<<20-1))
@@ -70,7 +70,8 @@ func (c *change) add(ops ...command.Op) {
 func (c *change) exists() bool { return !c.purged && (c.i.exists() || c.created) }
 
 // arrive adds an event to the inbox. If an event with the same idempotency key has arrived before, arrive does not add
-// the event again. Its caller then gets the same answer as the caller of the first event.
+// the event again. The sender then gets the same answer as the sender of the first event. If the inbox is full, arrive
+// refuses the events that fromOutside reports, except terminations.
 func (c *change) arrive(a *arrival) {
 	if a.key != 0 {
 		if slices.Contains(c.head.recent, a.key) && !c.wiped {
@@ -112,7 +113,7 @@ func fromOutside(e *protos.HistoryEvent) bool {
 	return false
 }
 
-// join gives the caller of the event a the same answer as the caller of the event o, which has the same effect.
+// join gives the sender of the event a the same answer as the sender of the event o, which has the same effect.
 func (c *change) join(o, a *arrival) {
 	if o.seq != 0 {
 		c.replies = append(c.replies, a.answer)
@@ -127,7 +128,8 @@ func (c *change) join(o, a *arrival) {
 	}
 }
 
-// run hands the turn of the instance out, and commits the entry if one is needed. Otherwise it calls the replies.
+// run hands out the turn of the instance, and commits the entry if it is needed. If no entry is needed, run calls the
+// replies.
 func (c *change) run() {
 	i := c.i
 	if c.outcome == nil && !c.purged && !c.wiped {
@@ -201,7 +203,7 @@ func (c *change) consume(n int) {
 	c.i.folds = false
 }
 
-// apply adds the outcome of a turn that has consumed the first n events of the inbox.
+// apply adds to the entry the outcome o of a turn that was made with the first n events of the inbox.
 func (c *change) apply(n int, o *turn.Outcome) {
 	c.outcome = o
 	i, h := c.i, &c.head
@@ -332,7 +334,7 @@ func (c *change) status(o *turn.Outcome) {
 	}
 }
 
-// list adds the record of the index of instances to the entry.
+// list adds the record of the instance in tableList, the index of instances, to the entry.
 func (c *change) list() {
 	r := listRecord{status: c.head.status, name: c.head.name}
 	c.add(set(c.i.listKey(c.head.created), r.encode()))
@@ -405,8 +407,8 @@ func (c *change) applied(err error) bool {
 	return false
 }
 
-// failed drops the instance from memory after an entry that is not, or may not be, in the log. The callers that wait
-// for the entry get err. If the turn in the entry is too large, the senders of its events get fault.Unavailable
+// failed drops the instance from memory when its entry is not in the log, or when this is not known. The callers that
+// wait for the entry get err. If the turn in the entry is too large, the senders of its events get fault.Unavailable
 // instead.
 func (c *change) failed(err error) {
 	i, k, existed := c.i, c.k, c.i.exists()

@@ -46,8 +46,8 @@ func (k *Keeper) block(a *application) {
 	}
 }
 
-// oldest returns since when the oldest turn or activity has waited for a stream, in cluster time; 0 = nothing waits.
-// The caller holds k.mu.
+// oldest returns the cluster time since which the oldest turn or activity has waited for a stream; 0 = nothing waits.
+// If no stream is connected, this is the time at which the leader first saw waiting work. The caller holds k.mu.
 func (k *Keeper) oldest(a *application) (since uint64) {
 	if len(a.streams) == 0 {
 		if a.blocked {
@@ -114,8 +114,9 @@ func (k *Keeper) target(name string) *application {
 	return k.application(name)
 }
 
-// pickTurn returns the stream that gets a turn. It prefers the stream last, which had the previous turn of the
-// instance. Otherwise it takes the stream with the fewest turns. It returns nil if no stream has room.
+// pickTurn returns the stream that gets a turn. last identifies the stream that had the previous turn of the instance.
+// If that stream has room, pickTurn returns it. Otherwise pickTurn returns the stream with the fewest turns among those
+// with room, or nil if there is none.
 func (a *application) pickTurn(last streamID) (best *stream) {
 	for _, s := range a.streams {
 		if turns, _ := s.room(); turns <= 0 {
@@ -422,8 +423,8 @@ func (c *change) deliver(s *stream, events []*protos.HistoryEvent, taken int) {
 	}
 }
 
-// completeTurn is the step for the answer of a worker to a turn. It ignores an answer to an earlier turn. If the
-// answer breaks the rules, the turn is handed out again after a pause.
+// completeTurn is the step for the answer of a worker to a turn. It ignores an answer to an earlier turn. If the answer
+// breaks the rules of package turn, the turn is handed out again after a pause.
 func (c *change) completeTurn(session string, number uint64, answer *protos.WorkflowResponse, reply func(error)) {
 	i, k := c.i, c.k
 	k.mu.Lock()
@@ -595,7 +596,8 @@ func (k *Keeper) scan() {
 	})
 }
 
-// scanOnce scans the buckets of all applications once. It returns false if no further scan is needed.
+// scanOnce scans the buckets of all applications once, and returns true. It returns false without a scan if none was
+// requested since the last one began, or if the Keeper has resigned or is closed.
 func (k *Keeper) scanOnce() bool {
 	k.mu.Lock()
 	if !k.scanAgain || k.machine == nil || k.closed {
@@ -661,9 +663,10 @@ func (k *Keeper) scanReady(m *kv.Machine, reign uint64, p place) bool {
 }
 
 // scanTasks queues the activities of a bucket. It returns false if the Keeper has resigned or a read has failed. It
-// stops early when the queues of all applications in hungry are full. The next scan begins when a queue is half empty.
-// That scan reads only those activities again that still wait or that streams have. So the time to read a backlog is
-// proportional to the length of the backlog.
+// stops early when the queues of all applications in hungry are full. The next scan begins when one of these queues is
+// less than half full, and reads the bucket from its first record. An activity with a result has no record, so the next
+// scan repeats only the reads of activities that are queued or that streams have. The total time to read a backlog is
+// therefore proportional to the length of the backlog.
 func (k *Keeper) scanTasks(m *kv.Machine, reign uint64, p place, hungry []*application) bool {
 	for after, more := "", true; more; {
 		found, again, err := m.Records(kv.WorkflowStore, p.table(tableTask), after, page, pageBytes, 0)

@@ -29,11 +29,11 @@
 //   - A request is stored once, however often it is repeated: the head remembers the newest idempotency keys.
 //   - An activity has one result. The key of its record has the birth of the entry that scheduled the activity, see
 //     change.birth. The entry with the result removes the record.
-//   - At any time, at most one stream has an activity. The leader keeps the leases in memory. A new leader hands out
-//     activities of earlier leaders only after every node with a session record has reported its activities, or
-//     sessionLife has passed. A node needs a regular proof that the leader knows the node. Without a proof for
-//     proofLife, which is shorter than sessionLife, the node ends its streams with activities. The sessions of nodes
-//     are records, so a new leader knows for which nodes to wait.
+//   - No two streams have the same activity at the same time. The leader keeps the leases of activities in memory. A
+//     new leader hands out activities of earlier leaders only after every node with a session record has reported its
+//     activities, or sessionLife has passed. A node regularly gets a proof that the leader still knows its session.
+//     When the node has had no proof for proofLife, which is shorter than sessionLife, it ends the streams that have
+//     activities. The sessions of nodes are records, so a new leader knows for which nodes to wait.
 //   - A message is removed from the outbox after its target has stored the message in the log, or has found that the
 //     message has no effect.
 //   - Events wait in the log. Without workers, nothing is handed out, nothing polls, and no instance is in memory.

@@ -25,8 +25,8 @@ func (a *arrival) answer(err error) {
 	}
 }
 
-// inbox is the inbox of an instance. There may be 100,000 events, so a request never looks at each of them. For this
-// purpose, the inbox keeps a summary of all events.
+// inbox is the inbox of an instance. It may have 100,000 events, and a request must not look at each of them. The
+// fields after list therefore summarize all events.
 type inbox struct {
 	list []*arrival // the events that are not in the log come last
 	// weight is the sum of the bytes and the cost of all events.

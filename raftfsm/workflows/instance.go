@@ -48,7 +48,8 @@ type instance struct {
 	forced  bool      // the instance is terminated without a worker, because no worker has answered in time
 	folds   bool      // new events are not stored yet: they wait for the answer of the turn that has them
 	tried   uint64    // application.joins when the turn was handed out; a stalled turn waits for another stream
-	// seen is how many events of the history of seenExecution the stream last has.
+	// seen is how many events this leader has sent to the stream that the field last names, from the history of the
+	// execution seenExecution.
 	seen          uint64
 	seenExecution string
 }
@@ -96,7 +97,8 @@ func (i *instance) forget(err error) {
 	i.fresh, i.raised, i.forced, i.tried = nil, zero, false, 0
 }
 
-// push adds a step for an instance, which is executed in a goroutine. The caller holds k.mu.
+// push queues a step for an instance. The goroutine of the instance executes the step; push starts it if it does not
+// run. The caller holds k.mu.
 func (k *Keeper) push(r Ref, s step) {
 	i := k.instances[r]
 	if i == nil {
@@ -181,8 +183,8 @@ func (k *Keeper) drive(i *instance) {
 	}
 }
 
-// rest keeps an idle instance in the cache. While the cache is full, it evicts the least recently used instances. The
-// caller holds k.mu.
+// rest counts the memory of an idle instance in the cache. While the cache is full, rest evicts the least recently used
+// idle instances, except those that are pinned. The caller holds k.mu.
 func (k *Keeper) rest(i *instance) {
 	size := heldOverhead + int(i.head.bytes)*2 //nolint:gosec // bounded
 	if i.past == nil {
@@ -329,7 +331,8 @@ func (i *instance) loadHistory(m *kv.Machine) error {
 	return nil
 }
 
-// note updates the open timers of an instance with an event of its history.
+// note updates due, the open timers of an instance, after the event e of its history: it adds a timer that was created,
+// and removes a timer that has fired.
 func note(due map[int32]uint64, e *protos.HistoryEvent) {
 	if t := e.GetTimerCreated(); t != nil {
 		if at, ok := dueAt(t.GetFireAt().AsTime()); ok {

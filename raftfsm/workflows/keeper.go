@@ -239,8 +239,8 @@ func (k *Keeper) after(d time.Duration, f func()) (stop func() bool) {
 	})
 }
 
-// reigns reports whether the Keeper has not resigned since k.reign was reign. Work without k.mu must call reigns
-// before it changes what the Keeper has read. The caller holds k.mu.
+// reigns returns true if the Keeper has neither resigned nor closed since k.reign had the value reign. A goroutine that
+// has released k.mu must call reigns before it changes what the Keeper has read. The caller holds k.mu.
 func (k *Keeper) reigns(reign uint64) bool { return !k.closed && k.machine != nil && k.reign == reign }
 
 // refresh makes the Keeper begin to work if its server has begun to lead, and begin again after a restore. If its

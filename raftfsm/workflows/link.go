@@ -184,8 +184,8 @@ func (l *link) pull(ctx context.Context, session string, received uint64, until 
 }
 
 // join begins a session with the streams of the node and the activities of these streams. previous is the earlier
-// session; "" = none. join gives up at the time until, because the leader may then give the activities to another
-// node.
+// session; "" = none. join gives up at the time until, because after that time the leader may give the activities to
+// another node.
 func (l *link) join(ctx context.Context, previous string, until time.Time) error {
 	l.mu.Lock()
 	if l.joining == "" {

@@ -29,7 +29,8 @@ type message struct {
 // the outbox.
 //
 // A message is sent until its target has stored the message in the log. The record of the message is removed
-// afterwards. So a message may be sent twice, and the target must ignore it the second time. For this purpose:
+// afterwards. So a message may be sent twice, and the target must ignore it the second time. The target can do so for
+// these reasons:
 //
 //   - The head of an instance has the newest idempotency keys.
 //   - A parent gets one result of each child.
@@ -206,7 +207,8 @@ func (k *Keeper) route(ctx context.Context, r *outRecord) error {
 	return err
 }
 
-// delivered removes the record of a message soon. The caller holds k.mu.
+// delivered makes the Keeper remove the record of a message after flushPause, because the target has stored the
+// message. The caller holds k.mu.
 func (o *outbox) delivered(k *Keeper, m *message) {
 	o.sent = append(o.sent, m.key)
 	if o.flush == nil {

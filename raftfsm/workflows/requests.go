@@ -158,8 +158,9 @@ func (c *change) fork(f *turn.Fork, reply func(error)) {
 	c.replies = append(c.replies, reply)
 }
 
-// reuses decides about the creation of an instance if another instance has the same id. It applies the rules of
-// turn.Reuse to the head of the other instance. same is true if the same request has created the other instance.
+// reuses decides whether a new instance may replace the existing instance with the same id. It applies the rules of
+// turn.Reuse to the head of the existing instance, and returns an error if they forbid the replacement. same is true if
+// the same request has created the existing instance.
 func (c *change) reuses(s *protos.ExecutionStartedEvent, execution string, unique bool) (same bool, err error) {
 	h, p := &c.head, s.GetParentInstance()
 	if p != nil && h.parentID != "" {
@@ -436,8 +437,8 @@ func (w *waiter) end(err error) {
 	}
 }
 
-// wait waits until the status of an instance satisfies until, but at most for waitPatience. reached is false after
-// that time.
+// wait waits until the status of an instance satisfies the condition until, but at most for waitPatience. If the time
+// ends first, reached is false.
 func (k *Keeper) wait(ctx context.Context, r Ref, until workflow.Until) (reached bool, err error) {
 	if err := r.check(opWait); err != nil {
 		return false, err
@@ -710,8 +711,9 @@ type listed struct {
 	created uint64 // Unix nanoseconds
 }
 
-// list returns up to limit instances of an application in this group that match f, in the order of their creation.
-// It begins after the instance that was created at the time after and has the id afterID.
+// list returns up to limit instances of an application in this group that match f, in the order of their creation. The
+// parameters after, in Unix nanoseconds, and afterID are the creation time and the id of the last instance of the
+// previous page. The list begins after that instance.
 func (k *Keeper) list(ctx context.Context, app string, f *workflow.Filter, after uint64, afterID string,
 	limit int) (page []listed, more bool, err error) {
 	m, err := k.reading(ctx, opRead)

@@ -241,8 +241,9 @@ func (k *Keeper) held(s *session, before []*session, h *Held) error {
 	return nil
 }
 
-// grantAll allows this leader to hand out the activities of earlier leaders. Call it when all nodes of earlier leaders
-// have reported their activities, or when sessionLife has passed. The caller holds k.mu.
+// grantAll makes this leader hand out the activities that earlier leaders may have handed out. Call it when all nodes
+// that had sessions at earlier leaders have reported their activities, or when sessionLife has passed. The caller holds
+// k.mu.
 func (k *Keeper) grantAll() {
 	if k.endGrace != nil {
 		k.endGrace()

@@ -14,8 +14,8 @@ import (
 // maxFiring bounds the timers that fire at the same time. Other timers wait in their records.
 const maxFiring = 4096
 
-// minOrder limits how many outdated items timers.order may have. The order is built again when it has more than two
-// items for each bucket in timers.next plus minOrder.
+// minOrder limits how many outdated items timers.order may have: timers.order is rebuilt when it has more than
+// 2*len(timers.next)+minOrder items.
 const minOrder = 64
 
 // dueItem is the time at which a record of a bucket becomes due.
@@ -50,7 +50,8 @@ type timers struct {
 	reads  bool             // a goroutine reads the timers that are due
 }
 
-// load reads from the records when the first timer of a bucket fires. The caller holds k.mu.
+// load finds the first timer of a bucket in the records, and notes the time at which it becomes due. The caller holds
+// k.mu.
 func (t *timers) load(k *Keeper, p place) error {
 	found, _, err := k.machine.List(kv.WorkflowStore, p.table(tableDue), "", 1, 0)
 	if err != nil || len(found) == 0 {
@@ -65,7 +66,8 @@ func (t *timers) load(k *Keeper, p place) error {
 	return nil
 }
 
-// add notes that a timer becomes due. The caller holds k.mu.
+// add notes the time at which a timer of a bucket becomes due, and sets the alarm if this timer is the first of the
+// bucket. The caller holds k.mu.
 func (t *timers) add(k *Keeper, d dueItem) {
 	if t.next == nil {
 		t.next, t.firing = map[place]uint64{}, map[string]bool{}
@@ -180,8 +182,9 @@ func (t *timers) read(k *Keeper, m *kv.Machine, reign uint64) {
 }
 
 // fire fires the timers in found that are due at the time now. found is a page of a bucket's records, in the order of
-// their times. At the first timer that must wait, fire notes its time and stops. Otherwise more is true if found is
-// not empty, and after is the last key of found. The caller holds k.mu.
+// their times. fire stops at the first timer that is not due, or that must wait because too many timers are firing. It
+// notes the time of that timer, and returns more = false. At the end of a page that is not empty, fire returns the last
+// key of the page, and more = true. The caller holds k.mu.
 func (t *timers) fire(k *Keeper, p place, found []kv.Record, now uint64) (after string, more bool) {
 	if len(found) == 0 {
 		return "", false
