@@ -68,9 +68,8 @@ func (s *State) CheckActors() error {
 	return nil
 }
 
-// ActorGet reads one key of an actor from the actor state store. If the application hosts actors on this node, but
-// the given actor is not active here, the read is strong. The reason is that another node may have written the
-// state of the actor.
+// ActorGet reads one key of an actor from the actor state store. If the application hosts actors on this node, but the
+// given actor is not active here, another node may have written the state of the actor. The read is then strong.
 func (s *State) ActorGet(ctx context.Context, r ActorGetRequest) (state.Item, error) {
 	inst, failure := s.actorStore()
 	if failure != nil {

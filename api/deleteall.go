@@ -14,10 +14,9 @@ type DeleteAllRequest struct {
 	WriteOptions
 }
 
-// DeleteAll deletes several keys. If the store supports transactions, it deletes all keys or none. If items request
-// different consistency levels, the strictest level then applies to all items. If the store does not support
-// transactions, DeleteAll deletes the keys one by one, each with its own level, and stops at the first failure. A
-// request without keys does nothing.
+// DeleteAll deletes several keys. If the store supports transactions, DeleteAll deletes all keys or none, and applies
+// the strictest consistency level of the items to all of them. Otherwise it deletes the keys one by one, each with its
+// own level, and stops at the first failure. A request without keys does nothing.
 func (s *State) DeleteAll(ctx context.Context, r DeleteAllRequest) (state.Written, error) {
 	inst, failure := s.store(r.Store)
 	if failure != nil {

@@ -177,8 +177,8 @@ type sink struct {
 	binding *bindings.Instance
 }
 
-// unready returns why an event is not delivered now, or "" if it is delivered. While the node stops, only claimed
-// events are delivered.
+// unready returns why an event must not be delivered at the moment, or "" if it can be delivered. While the node stops,
+// only claimed events can be delivered.
 func (s *sink) unready(claimed bool) string {
 	s.inputs.mu.Lock()
 	stopping := s.inputs.stopping

@@ -38,7 +38,7 @@ func (s *State) keyspace(inst *state.Instance, metadata map[string]string) (keys
 }
 
 // writable returns an error if a request must not write a key. While the application hosts actors on this node, their
-// state must be written with the actor API. The actor API checks that the actor is still active here.
+// state must be written with the actor API, which checks that the actor is still active here.
 func (s *State) writable(ctx context.Context, k keyspace, key string) *Error {
 	if !k.isActor(key) || !k.inst.ActorStore || s.actors == nil {
 		return nil

@@ -97,8 +97,9 @@ func (w *CallWatch) Take() (calls []LiveCall, lost uint64) {
 	return calls, lost
 }
 
-// Follow calls take with the calls that f selects, until ctx ends or take returns an error. lost has the same
-// meaning as for Take. The first call of take has no calls. It shows that later calls are recorded.
+// Follow watches the calls that f selects. It first calls take without calls, to show that all later calls are
+// recorded. It then calls take with the recorded calls, until ctx ends or take returns an error. lost has the same
+// meaning as for Take.
 func (c *CallLog) Follow(ctx context.Context, f CallFilter, take func(calls []LiveCall, lost uint64) error) error {
 	ready := make(chan struct{}, 1)
 	w, err := c.Watch(f, ready)

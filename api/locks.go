@@ -52,8 +52,8 @@ type LockRequest struct {
 }
 
 // TryLock acquires a lock for the owner in the request. If the lock still has an owner after r.Wait, Granted of the
-// result is false. A repeated request with the same RequestID gets the result of the first request. lock.Claim says
-// what applies to a request that waits.
+// result is false. A repeated request with the same RequestID gets the result of the first request. See lock.Claim for
+// requests that wait.
 func (l *Locks) TryLock(ctx context.Context, r LockRequest) (lock.Grant, error) {
 	inst, claim, failure := l.claim(&r)
 	if failure != nil {
@@ -313,8 +313,8 @@ func (s *State) resolveLocks(inst *state.Instance, given lockTokens) ([]state.Lo
 	return out, nil
 }
 
-// writeLocks returns the lock tokens of a write: those in o.Locks, in o.Metadata and in the metadata of the items. It
-// must get the items as the client sent them. Otherwise o.Metadata may have replaced the tokens of an item.
+// writeLocks returns the lock tokens of a write: those in o.Locks, in o.Metadata and in the metadata of the items.
+// items must be as the client sent them, because o.Metadata may later replace the tokens in their metadata.
 func (s *State) writeLocks(inst *state.Instance, o *WriteOptions, items []Item) ([]state.LockToken, *Error) {
 	var given lockTokens
 	for _, text := range o.Locks {

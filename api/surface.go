@@ -85,7 +85,7 @@ type grpcGroup struct {
 	parts []string // parts of method names
 }
 
-// grpcGroups lists the groups. The first group with a matching part counts.
+// grpcGroups lists the groups of methods. A method belongs to the first group that has a part of its name.
 func grpcGroups() []grpcGroup {
 	return []grpcGroup{
 		{"watch", []string{"Watch"}},

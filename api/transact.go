@@ -89,7 +89,7 @@ func (t *transaction) run(ctx context.Context, r TransactRequest) (state.Written
 		}
 		request.Consistency = max(request.Consistency, resolve(t.inst, r.Operations[i].Consistency))
 	}
-	given := append(itemsOf(r.Operations), Item{Metadata: r.StoreMetadata}) // also those that changes removes
+	given := append(itemsOf(r.Operations), Item{Metadata: r.StoreMetadata}) // also what t.changes removes
 	changes := t.changes(&r, &request)
 	if failure = t.acknowledge(ctx, &r, &request); failure == nil {
 		request.Locks, failure = t.state.writeLocks(t.inst, &r.WriteOptions, given)

@@ -15,7 +15,7 @@ import (
 const maxQueued = 1000
 
 // activation is an actor that this host owns, or is requesting from the directory. Host.mu guards it. A host may have
-// hundreds of thousands of activations. To save memory, an activation has no channels while it is active.
+// hundreds of thousands of activations. To save memory, the channels of an active activation are nil.
 type activation struct {
 	key      api.Actor
 	settings *TypeConfig
@@ -33,7 +33,7 @@ type activation struct {
 	last    time.Duration // end of the last turn, since Host.begun
 	timers  map[string]*timer
 	turns   *turn         // turns in the application
-	idle    chan struct{} // closed when the running turn of a gone activation has ended; nil = none waits
+	idle    chan struct{} // closed when the running turn of a gone activation has ended; nil = awaitTurns does not wait
 	parts   *parting      // the transfer that waits for the running turn; nil = none
 	running bool          // a turn is running
 	gone    bool          // the activation gets no further turns
@@ -58,9 +58,10 @@ func errGaveUp(ctx context.Context) error {
 		Msg: "the call ended before the actor had time for it"}
 }
 
-// enter waits until the call c may execute its turn. chain becomes the chain of the turn, except if the call is
-// reentrant: then it runs in the chain of the running turn. The caller must call leave if the error is nil. The field
-// chain of the activation does not change until leave is called.
+// enter begins the turn of the call c when the actor is free for it. If the actor is not active, enter activates it.
+// chain identifies the call chain of the turn. For a reentrant call, it has no effect, because such a call runs in the
+// chain of the running turn. If the error is nil, the caller must call leave at the end of the turn. Until then, the
+// field chain of the activation does not change.
 func (h *Host) enter(ctx context.Context, c *Call, chain string) (*activation, error) {
 	for {
 		a, wait, err := h.tryEnter(c, chain)
@@ -90,8 +91,8 @@ func (h *Host) enter(ctx context.Context, c *Call, chain string) (*activation, e
 	}
 }
 
-// newActivation returns an activation that has not started. It copies the strings of key. These may be parts of a
-// request, and would keep the whole request in memory.
+// newActivation returns an activation that has not started. It copies the strings of key, because these may be parts of
+// a request and would keep the whole request in memory.
 func newActivation(key api.Actor, settings *TypeConfig) *activation {
 	key = api.Actor{Type: unique.Make(key.Type).Value(), ID: strings.Clone(key.ID)}
 	return &activation{key: key, settings: settings, starting: make(chan struct{}), dropped: true}
@@ -106,7 +107,7 @@ func (h *Host) acceptedLocked(kind string) *TypeConfig {
 	return h.config.Types[kind]
 }
 
-// unknown is a result of tryEnter: the caller must activate the actor in the directory.
+// unknown is a value of the result wait of tryEnter. It means that the caller must activate the actor in the directory.
 type unknown struct{}
 
 // tryEnter tries to begin a turn for c, and returns the activation of the actor. It returns an error in these cases:
@@ -222,7 +223,8 @@ func (h *Host) beginLocked(a *activation, chain string) {
 	}
 }
 
-// endLocked ends the running turn, or the outermost one of several reentrant turns. The caller holds h.mu.
+// endLocked records that no turn of the activation is running. With reentrant calls, leave calls it when all turns of
+// the call chain have ended. The caller holds h.mu.
 func (h *Host) endLocked(a *activation) {
 	if a.settings.Reentrancy {
 		if h.chains[a.chain]--; h.chains[a.chain] == 0 {
@@ -252,11 +254,11 @@ func (h *Host) retireLocked(a *activation, reason string) {
 	a.queue = nil
 }
 
-// settleLocked continues the end of a retired activation after its last turn. While a turn is running, it does
-// nothing. Otherwise it ends the wait in awaitTurns. It also removes the activation if the session of the
-// activation has ended, unless the application is about to deactivate the actor. If settleLocked does not remove
-// the activation, Host.deactivate removes it later. Until then the actor is not activated here again, so that no
-// turn runs during its deactivation. The caller holds h.mu.
+// settleLocked completes the end of a retired activation. While a turn is running, it does nothing. Otherwise it ends
+// the wait in awaitTurns. If the session of the activation has ended and its field leaving is not set, settleLocked
+// also removes the activation. In all other cases, Host.deactivate removes it, after the application has been notified.
+// Until then this host does not activate the actor again, so no turn runs during the deactivation. The caller holds
+// h.mu.
 func (h *Host) settleLocked(a *activation) {
 	if !a.running && !a.leaving && (a.session == "" || a.session != h.session) {
 		h.removeLocked(a)
@@ -311,7 +313,7 @@ func (h *Host) activate(ctx context.Context, a *activation) (err error) {
 		err = errMoved("the actor is active on node " + got.Owner.Node)
 	case h.session != session:
 		err = errMoved("the session of the host has ended")
-	case h.draining: // drain does not know the activation
+	case h.draining: // the drain began before this activation was complete, and so does not release it
 		err = errMoved("the host gives up its actors")
 		a.gone = true
 		h.mu.Unlock()

@@ -26,7 +26,7 @@ type Registration struct {
 	Draining bool
 }
 
-// Activation is the answer of the directory to a host that asks for an actor.
+// Activation is the answer of Directory.Activate.
 type Activation struct {
 	Owner Owner
 	Epoch uint64
@@ -44,7 +44,7 @@ type Advice struct {
 // Target is the host to which actors are transferred.
 type Target struct {
 	Session string // "" = none: the actors are only released
-	Keep    bool   // an operator moves the actors, so spreading omits them for a while
+	Keep    bool   // an operator moves the actors; for a while, spreading does not move them again
 }
 
 // Released is an activation that its host gives up.
@@ -55,8 +55,8 @@ type Released struct {
 
 // Directory records which host owns which actor of one application. Implementations are safe for concurrent use.
 type Directory interface {
-	// Register begins the session of a host, or updates its description. It returns the revision of the session, and
-	// fault.NotFound if the session that it describes has ended.
+	// Register begins the session of a host, or updates its description. It returns the revision of the session. It
+	// returns fault.NotFound if the session to update has ended.
 	Register(ctx context.Context, r Registration) (revision uint64, err error)
 	// Renew renews the session of a host. actors is the number of actors that the host has. gives reports whether the
 	// host may transfer actors to hosts with fewer actors at the moment. Renew returns fault.NotFound if the session
@@ -69,7 +69,7 @@ type Directory interface {
 	// Locate returns the host that owns an actor, or the host that should activate it. It returns fault.NotFound if no
 	// host has the type.
 	Locate(ctx context.Context, kind, id string) (Owner, error)
-	// Release removes activations.
+	// Release removes activations, so that any host can activate the actors.
 	Release(ctx context.Context, released []Released) error
 	// Transfer makes another host the owner of activations. It returns fault.NotFound if that host accepts no actors.
 	Transfer(ctx context.Context, released []Released, to Target) error
@@ -118,12 +118,12 @@ type App interface {
 	// Take executes one turn. It returns fault.Unavailable if the application certainly has not got the call, and
 	// fault.Indeterminate if it may have. The answer may have any status and any headers.
 	Take(ctx context.Context, t *Turn) (Answer, error)
-	// Deactivate informs the application that an actor is deactivated. After an error, the application may not know
-	// it.
+	// Deactivate notifies the application that an actor is deactivated. After an error, the application may not have
+	// received the notification.
 	Deactivate(ctx context.Context, a api.Actor) error
 }
 
-// Turn is a call as the application gets it.
+// Turn is a call of an actor in the form in which the application receives it.
 type Turn struct {
 	*Call
 	Epoch uint64
@@ -173,7 +173,7 @@ type Reminder struct {
 // Reminders stores the reminders of actors in the replicated store, and delivers each tick when it is due. A tick is
 // one due time of a reminder. Implementations are safe for concurrent use.
 //
-// If the application does not host the actor type, it has no reminders of that type: reads return none, and Put
+// An application has reminders only for the actor types that it hosts. For other types, reads return none, and Put
 // returns fault.NotFound.
 type Reminders interface {
 	// Put stores a reminder. It returns fault.Conflict if the actor has one with that name and overwrite is false, and

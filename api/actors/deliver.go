@@ -35,7 +35,7 @@ type httpApp struct {
 	options *Options
 }
 
-// escaped returns the path with the given parts.
+// escaped returns the path with the given segments, each of them escaped.
 func escaped(parts ...string) string {
 	path := ""
 	for _, p := range parts {

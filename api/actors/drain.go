@@ -61,7 +61,7 @@ func (h *Host) drain(ctx context.Context) (answered bool) {
 	return true
 }
 
-// drained returns the outcome of a drain.
+// drained returns the outcome of a drain, for the metric of drains.
 func drained(answered, late bool) string {
 	switch {
 	case !answered:
@@ -86,14 +86,15 @@ func (h *Host) drainLocked(a *activation) bool {
 	return true
 }
 
-// awaitTurns waits until none of the given retired activations has a running turn. Each turn may take the drain
-// timeout of its type, counted from the call of awaitTurns. After this time, awaitTurns cancels the turn and waits
-// at most cancelTime for its end. These waits add up, because awaitTurns handles the activations one after the
-// other. It returns false if a turn did not end in time. It also returns false if ctx ends first, and then cancels
-// no turn.
+// awaitTurns waits until none of the given retired activations has a running turn. Each turn may take the drain timeout
+// of its type, counted from the call of awaitTurns. After this time, awaitTurns cancels the turn and waits at most
+// cancelTime for its end. The waits after cancellations add up, because awaitTurns handles the activations one after
+// the other. It returns false if a turn did not end in time. It also returns false if ctx ends first; it then
+// cancels no turn.
 //
-// Only a draining host may call awaitTurns, because such a host activates no actors. The application may continue
-// with a canceled turn. If the host activated the actor again, two turns of the actor could write at the same time.
+// Only a draining host may call awaitTurns. The application may continue with a canceled turn, so the host must not
+// activate the actor again: two turns of the actor could then write at the same time. A draining host activates no
+// actors.
 func (h *Host) awaitTurns(ctx context.Context, all []*activation) (ended bool) {
 	ended = true
 	begun := time.Now()

@@ -5,10 +5,10 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// maxEarlier is the maximum number of actors in Host.earlier. Each takes about 100 bytes. If the previous process
-// of the node did not end cleanly, the host deactivates each actor in the application before its first activation.
-// Host.earlier has all actors that were deactivated since then, which do not need this again. If it is full, the
-// host clears it, and then deactivates these actors once more.
+// maxEarlier is the maximum number of actors in Host.earlier. Each takes about 100 bytes. If the previous process of
+// the node did not end cleanly, the host deactivates each actor in the application before it activates the actor for
+// the first time. Host.earlier has the actors that have been deactivated since the start, so this is not repeated for
+// them. If Host.earlier is full, the host clears it, and later deactivates these actors once more.
 const maxEarlier = 100_000
 
 // beginHolding records durably that the application may have actors in memory from now on. It also finds out whether

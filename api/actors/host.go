@@ -51,11 +51,11 @@ type Host struct {
 	valid     time.Time     // end of the lease
 	renewed   chan struct{} // closed at the next renewal
 	actors    map[api.Actor]*activation
-	chains    map[string]int         // call chains with running turns: how many actors each has entered
+	chains    map[string]int         // by call chain with running turns: number of actors it has entered
 	kept      map[api.Actor]struct{} // actors whose activation has ended, but which the application may still have
 	holding   bool                   // Holdings has recorded that the application may hold actors
-	earlier   map[api.Actor]struct{} // actors dropped since an unclean start; nil = the start was clean
-	asked     bool                   // the types of the application are known, or refused
+	earlier   map[api.Actor]struct{} // see maxEarlier; nil = the previous process ended cleanly
+	asked     bool                   // no call needs to wait for the types of the application
 	tried     bool                   // the first attempt to register its types has ended
 	giving    bool                   // transfers actors to another host, to spread them
 	active    bool                   // the goroutine of run exists
@@ -255,7 +255,7 @@ func (h *Host) register() bool {
 	d, closed := h.directory, h.closed
 	h.mu.Unlock()
 	if closed {
-		return false // close has left the directory, or lets the session expire
+		return false // close has ended the session in the directory, or lets it expire
 	}
 	sent := time.Now()
 	revision, err := d.Register(ctx, r)
@@ -505,7 +505,7 @@ func (h *Host) release(ctx context.Context, released []Released, target Target) 
 	}
 }
 
-// owns reports whether an actor is active here, or starts.
+// owns reports whether an actor is active here, or is being activated.
 func (h *Host) owns(key api.Actor) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -513,14 +513,14 @@ func (h *Host) owns(key api.Actor) bool {
 	return a != nil && !a.gone
 }
 
-// hosts reports whether the application has registered types.
+// hosts reports whether the application has registered actor types.
 func (h *Host) hosts() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.config.Types) > 0
 }
 
-// hostsType reports whether the application has registered a type.
+// hostsType reports whether the application has registered the given actor type.
 func (h *Host) hostsType(kind string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -528,7 +528,8 @@ func (h *Host) hostsType(kind string) bool {
 	return hosted
 }
 
-// setAsked records that the types of the application are known, or refused.
+// setAsked records that no call needs to wait for the actor types of the application: they are registered or refused,
+// or the attempt to register them has ended.
 func (h *Host) setAsked() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -86,7 +86,7 @@ func outcomeOf(err error) string {
 	return string(fault.CodeOf(err))
 }
 
-// requested counts a call or a reminder of this node.
+// requested counts a call of an actor, or a tick of a reminder, that this node has sent.
 func (m *Metrics) requested(a *Answer, err error) { m.requests.WithLabelValues(answered(a, err)).Inc() }
 
 // turned counts a turn and records its duration. begun is when the call arrived. A call that continues at another node

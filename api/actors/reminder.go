@@ -28,7 +28,7 @@ type Tick struct {
 	Period   string          `json:"period"`
 }
 
-// callback returns the call that delivers a tick to the application.
+// callback returns the call that delivers a tick to the application. kind is CallbackReminder or CallbackTimer.
 func (r *Reminder) callback(kind string) (*Call, error) {
 	body := Tick{Data: r.Data}
 	if kind == CallbackTimer {
@@ -83,7 +83,7 @@ func (r *Runtime) Reminding(app api.App) map[string]int {
 	return out
 }
 
-// delivering counts a tick of a reminder at a host until end is called.
+// delivering adds one to the ticks of reminders that this node is delivering to a host. end subtracts it again.
 func (r *Runtime) delivering(key hostKey) (end func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -207,7 +207,7 @@ func (s *Service) Reminders(ctx context.Context, a api.Actor, after string) (pag
 	return page, next, nil
 }
 
-// checkFamily checks an actor whose ID may be empty.
+// checkFamily returns an error if the type of a is not valid, or if its ID is neither valid nor empty.
 func checkFamily(a api.Actor) error {
 	if a.ID == "" {
 		a.ID = "any"

@@ -39,7 +39,7 @@ type Options struct {
 	KeepActors bool
 	HostWait   time.Duration // how long a call waits for a host of a type that no node hosts; 0 = DefaultHostWait
 	MaxAnswer  int64         // bytes
-	Holdings   Holdings      // nil = none are kept
+	Holdings   Holdings      // nil = nothing is recorded
 	Metrics    *Metrics
 	Logger     *slog.Logger
 }
@@ -92,8 +92,8 @@ func NewRuntime(o Options) *Runtime {
 		pending: map[string]App{}}
 }
 
-// Open makes the Runtime request the actor types of applications, including applications that accepted calls before
-// Open.
+// Open lets the Runtime request the actor types of applications. For applications that accepted calls before Open, it
+// requests them at once.
 func (r *Runtime) Open() {
 	r.mu.Lock()
 	r.opened = true
@@ -111,8 +111,9 @@ func (r *Runtime) Returned(app string, channel Channel) {
 	r.attach(app, &httpApp{channel, &r.options})
 }
 
-// attach makes a the connection to an application, and lets the host of the application request the actor types over
-// it. Before Open, attach only remembers a.
+// attach sets the connection to an application to a. The host of the application then requests the actor types over a.
+// Before Open, attach only stores a for Open; an HTTP connection then replaces no earlier connection. After Drain or
+// Close, attach does nothing.
 func (r *Runtime) attach(app string, a App) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -147,8 +148,7 @@ func (r *Runtime) Close(ctx context.Context) error {
 	return nil
 }
 
-// each calls f for all hosts concurrently, and waits for the calls. From the start of each on, no hosts can be
-// added.
+// each closes the Runtime to new hosts, calls f for all hosts concurrently, and waits until all calls have returned.
 func (r *Runtime) each(f func(h *Host)) {
 	r.mu.Lock()
 	r.closed = true
@@ -282,7 +282,7 @@ func (r *Runtime) find(ctx context.Context, c *Call) (answer Answer, err error) 
 	return r.place(ctx, c)
 }
 
-// place is find without metrics.
+// place does the same as find, but does not count the call in the metrics.
 func (r *Runtime) place(ctx context.Context, c *Call) (answer Answer, err error) {
 	begun := time.Now()
 	for {
@@ -308,7 +308,8 @@ func (r *Runtime) place(ctx context.Context, c *Call) (answer Answer, err error)
 	}
 }
 
-// attempt calls the presumed owner once.
+// attempt finds the owner of the actor and calls it once. The search for the owner ends when Options.PlaceTime has
+// passed since begun. If the call fails, attempt removes the owner from the cache.
 func (r *Runtime) attempt(ctx context.Context, c *Call, begun time.Time) (Answer, error) {
 	placing, cancel := context.WithDeadline(ctx, begun.Add(r.options.PlaceTime))
 	app, d, err := r.options.Directories.Find(placing, c.namespace, c.Actor.Type)
@@ -340,8 +341,8 @@ func (r *Runtime) attempt(ctx context.Context, c *Call, begun time.Time) (Answer
 	return answer, err
 }
 
-// owner returns the presumed owner of an actor. It caches only owners on other nodes, because the host on this node
-// knows which actors it owns.
+// owner returns the presumed owner of an actor, from a cache or from the directory d. It caches only owners on other
+// nodes, because the host on this node knows which actors it owns.
 func (r *Runtime) owner(ctx context.Context, key ownerKey, d Directory) (Owner, error) {
 	r.mu.Lock()
 	owner, known := r.owners[key]

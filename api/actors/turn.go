@@ -15,8 +15,8 @@ type turn struct {
 	next   *turn // another turn of the same activation, because of a reentrant call
 }
 
-// take executes a call as one turn and counts it in the metrics. If the caller disconnects, the turn continues until
-// the application answers.
+// take executes a call as one turn and counts it in the metrics. If ctx ends while the application works on the call,
+// take returns fault.Indeterminate, but the turn continues until the application answers.
 func (h *Host) take(ctx context.Context, c *Call) (answer Answer, err error) {
 	begun := time.Now()
 	defer func() { h.parts.Metrics.turned(c, begun, &answer, err) }()
@@ -38,7 +38,7 @@ func (h *Host) take(ctx context.Context, c *Call) (answer Answer, err error) {
 		if a.settings.Reentrancy {
 			t.Chain = a.chain
 		}
-		life, end := h.beginTurn(a) // a context of its own, so that net/http frees its callbacks with the turn
+		life, end := h.beginTurn(a) // ends with the turn, so that net/http frees its callbacks
 		defer end()
 		answer, err := checked(h.application().Take(life, t))
 		switch {
@@ -65,10 +65,10 @@ func (h *Host) take(ctx context.Context, c *Call) (answer Answer, err error) {
 
 // verifyChain sets the header that names the call chain of a call to the host of the actor. It sets the header only if
 // the application of the caller is executing a turn of that chain on this node. Without the header, the host begins a
-// new chain. Otherwise callers could choose ids, and two callers with the same id could enter an actor at the same
-// time.
+// new chain. If verifyChain did not check this, callers could choose the id of a chain, and two callers with the same
+// id could enter an actor at the same time.
 //
-// The check is not needed for a reentrant call, which is a call of an actor that is already in the chain. Only
+// A reentrant call is a call of an actor that is already in the chain. It does not need the check, because only
 // participants know the id of a running chain.
 func (r *Runtime) verifyChain(caller string, header http.Header) {
 	delete(header, headerChain)
@@ -91,8 +91,8 @@ func first(header http.Header, name string) string {
 	return ""
 }
 
-// beginTurn returns the context of a turn in the application. The drain of the activation a can cancel it. The caller
-// must call end after the turn.
+// beginTurn adds a turn to the activation a and returns the context for its call of the application. If a drain of the
+// activation takes too long, cancelTurns cancels this context. The caller must call end after the turn.
 func (h *Host) beginTurn(a *activation) (life context.Context, end func()) {
 	life, cancel := context.WithCancelCause(h.turnLife)
 	h.mu.Lock()
@@ -115,8 +115,8 @@ func (h *Host) beginTurn(a *activation) (life context.Context, end func()) {
 	}
 }
 
-// cancelTurns cancels the turns of an activation, and waits at most cancelTime until they have ended. The caller
-// passes the channel idle, which is closed at their end.
+// cancelTurns cancels the turns of a retired activation. It then waits until idle is closed, cancelTime has passed, or
+// ctx ends. idle is the field of a that is closed when its running turn has ended.
 func (h *Host) cancelTurns(ctx context.Context, a *activation, idle chan struct{}) {
 	h.mu.Lock()
 	a.canceled = true

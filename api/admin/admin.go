@@ -171,7 +171,7 @@ func newHandler(n Node, log *slog.Logger, limit time.Duration, serves func(route
 	return audited(mux, log)
 }
 
-// within returns a handler that calls serve with the context of the request, which ends after limit.
+// within returns a handler that calls serve with a context that ends after limit, or earlier with the request.
 func within(limit time.Duration, serve http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), limit)
@@ -214,12 +214,12 @@ func (h *handler) apps(w http.ResponseWriter, r *http.Request) {
 	h.answer(w, list, err)
 }
 
-// decode reads the body of a request. Unknown fields are an error.
+// decode decodes the JSON body of a request, which has at most maxBody bytes. Unknown fields are an error.
 func decode(w http.ResponseWriter, r *http.Request, op string, body any) error {
 	return decodeUpTo(w, r, op, body, maxBody)
 }
 
-// decodeUpTo is decode with another bound of the body, in bytes.
+// decodeUpTo is like decode, except that the body may have up to limit bytes.
 func decodeUpTo(w http.ResponseWriter, r *http.Request, op string, body any, limit int64) error {
 	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, limit))
 	d.DisallowUnknownFields()

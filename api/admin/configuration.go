@@ -35,8 +35,9 @@ func ConfigurationWatchPath(store string) string {
 	return ConfigurationPath(store) + watchSuffix
 }
 
-// ConfigurationLine is one line of the watch of a configuration store. The first line has the items that exist, or no
-// field if there are none. It shows that later changes are reported. Every other line has exactly one field.
+// ConfigurationLine is one line of the response to a watch of a configuration store. The first line has the items that
+// exist when the watch begins. If there are none, the first line has no field; it then only tells the client that the
+// watch reports changes. Every later line has exactly one field.
 type ConfigurationLine struct {
 	Items []configurations.Change `json:"items,omitempty"`
 	Error json.RawMessage         `json:"error,omitempty"` // encoded like an error body; only in the last line
@@ -89,7 +90,7 @@ func (h *handler) watchConfiguration(w http.ResponseWriter, r *http.Request) {
 			}
 			defer sub.Close()
 			present, cancel := context.WithCancel(r.Context())
-			cancel() // the present items are there already, if there are any
+			cancel() // Next returns the present items, if there are any, and does not wait
 			items, err := sub.Next(present)
 			if err != nil && !errors.Is(err, context.Canceled) {
 				return err

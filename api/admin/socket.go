@@ -87,8 +87,8 @@ func chooseSocket(dataDir, runtimeDir string) (string, error) {
 	return path, nil
 }
 
-// privateDir creates dir if it does not exist. It returns an error if another user can access dir, because another
-// user may have created it in a shared parent directory.
+// privateDir creates dir if it does not exist. It returns an error if another user can access dir. dir may be in a
+// parent directory that all users share, so another user may have created it.
 func privateDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return socketFault(fault.Denied, err, "the directory for sockets cannot be made: "+dir, "set XDG_RUNTIME_DIR")

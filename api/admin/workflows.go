@@ -52,8 +52,8 @@ type Workflows interface {
 	RerunWorkflow(ctx context.Context, r schema.WorkflowRerun) (schema.WorkflowChanged, error)
 }
 
-// numberOf returns the number with the given name in a query. If there is none, it returns the value of the
-// parameter otherwise. It returns fault.Invalid unless the number is from 0 to highest.
+// numberOf returns the number with the given name in a query. If the query does not have the name, it returns the
+// default, which is the argument otherwise. It returns fault.Invalid unless the number is from 0 to highest.
 func numberOf(op string, q url.Values, name string, otherwise, highest int) (int, error) {
 	text := q.Get(name)
 	if text == "" {

@@ -35,10 +35,9 @@ const (
 	callbackTime   = time.Minute            // limit of one call
 )
 
-// SubscribeCallback starts a subscription that calls the application for each change, and returns its id. There may
-// already be a subscription to the same keys with the same metadata. The call then renews or replaces that
-// subscription, and the earlier id becomes invalid. A subscription lasts until UnsubscribeCallback is called or the
-// node stops.
+// SubscribeCallback starts a subscription that calls the application for each change, and returns its id. If there is a
+// subscription to the same keys with the same metadata, SubscribeCallback renews or replaces it, and its earlier id
+// becomes invalid. A subscription lasts until UnsubscribeCallback is called or the node stops.
 func (c *Service) SubscribeCallback(ctx context.Context, r Request) (string, error) {
 	if _, failure := c.store(r.Store); failure != nil {
 		return "", failure
@@ -49,7 +48,7 @@ func (c *Service) SubscribeCallback(ctx context.Context, r Request) (string, err
 			Message: "app channel is not initialized: start the node with --app-port, so that it can call the " +
 				"application, or subscribe over gRPC"}
 	}
-	if r.Metadata[metadataInitial] == "" { // a renewal keeps waiting changes, a new subscription does not
+	if r.Metadata[metadataInitial] == "" { // a renewed subscription keeps the changes that wait, a new one does not
 		if id := c.subscriptions.renew(&r); id != "" {
 			return id, nil
 		}
@@ -97,7 +96,7 @@ func (s *subscriptions) idOf(one *Stream) string {
 }
 
 // UnsubscribeCallback ends a subscription that calls the application. It returns an error if the store has no
-// subscription with that id.
+// subscription over HTTP with that id.
 func (c *Service) UnsubscribeCallback(store, id string) error {
 	ok, err := c.unsubscribe(store, id, subscribedHTTP)
 	if err != nil || ok {
@@ -130,7 +129,7 @@ type callback struct {
 	pause   time.Duration // pause before the next attempt
 	order   int
 	calling bool // the application is being called with this or an older value
-	// stopRetries ends the retries of that call. It is nil before the first call.
+	// stopRetries ends the retries of that call; nil = the application was not called with a value of the key yet
 	stopRetries context.CancelFunc
 }
 
@@ -269,7 +268,7 @@ func (p *callbacks) count(outcome string) {
 }
 
 // notify calls the application, with the retries of the policy. The end of the context retrying ends the retries, but
-// not a call: the application must not get two values of a key at a time.
+// not a call in progress, because the application must not get two values of a key at the same time.
 func (p *callbacks) notify(ctx, retrying context.Context, i *configuration.Item) error {
 	body, err := json.Marshal(struct {
 		ID    string          `json:"id"`

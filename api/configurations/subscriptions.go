@@ -91,7 +91,7 @@ func (s *subscriptions) init() {
 
 // Stream is a subscription. Only one goroutine may use Next.
 type Stream struct {
-	ID       string // renew changes it over HTTP; then subscriptions.mu guards it
+	ID       string // over HTTP, renew changes it and subscriptions.mu guards it
 	service  *Service
 	store    string
 	protocol string
@@ -103,8 +103,8 @@ type Stream struct {
 	cancel   context.CancelFunc
 	once     sync.Once
 
-	// known has the keys whose deletion an HTTP subscription still has to report: those that existed at its start or
-	// were reported as changed. nil = gRPC
+	// known has the keys whose deletion an HTTP subscription must still report: those that existed at its start or
+	// were reported as changed. It is nil for a gRPC subscription.
 	known map[string]bool
 }
 
@@ -180,8 +180,8 @@ func errStopping(store string) *api.Error {
 		fault.New(fault.Unavailable, "configurations.Subscribe", "the node stops"))
 }
 
-// identicalTo returns the other HTTP subscriptions that have the same identity as the subscription one. It returns
-// none for a gRPC subscription. The caller holds s.mu.
+// identicalTo returns the HTTP subscriptions that have the same identity as the subscription one, without one itself.
+// If one uses gRPC, there are none. The caller holds s.mu.
 func (s *subscriptions) identicalTo(one *Stream) (found []*Stream) {
 	for _, other := range s.open {
 		if other != one && one.protocol == subscribedHTTP && other.protocol == one.protocol &&
@@ -192,8 +192,8 @@ func (s *subscriptions) identicalTo(one *Stream) (found []*Stream) {
 	return found
 }
 
-// replace records that added works, and ends the identical subscriptions that work. So one subscription remains if
-// several identical ones begin at the same time.
+// replace records that the store has subscribed for added. It then ends the identical subscriptions for which a store
+// has subscribed earlier. So one subscription remains if several identical ones begin at the same time.
 func (s *subscriptions) replace(added *Stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -254,8 +254,9 @@ const (
 func (s *Stream) Overflow() context.Context { return s.current.Overflow() }
 
 // next waits for changes and returns them. If the component of the store was replaced, next subscribes to the new
-// component. It then returns the deletions in between, and the current items. If changes were dropped because too
-// many waited, a gRPC subscription gets an error, and an HTTP subscription gets the current items.
+// component. It then returns the deletions in between, and the current items. If changes were dropped because too many
+// waited, next returns the error for a gRPC subscription. An HTTP subscription is started again, as for a new
+// component.
 func (s *Stream) next(ctx context.Context) ([]configuration.Item, error) {
 	for {
 		items, err := s.current.Next(ctx)

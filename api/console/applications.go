@@ -34,7 +34,7 @@ func (s *Snapshot) instances() []schema.AppInstance {
 	return nil
 }
 
-// call is one edge with its totals and rates.
+// call has the totals and the rates of the calls from one application to another.
 type call struct {
 	edge
 	callRate
@@ -335,8 +335,8 @@ func (b box) label(shown string, fails bool) html {
 // moved returns the point that is dx and dy away from the middle of b, as text for the path of an SVG.
 func (b box) moved(dx, dy float64) html { return coordinate(b.x+dx) + " " + coordinate(b.y+dy) }
 
-// border returns the point at which the line from the middle of b to another point leaves b. It is 3 units outside the
-// border of b.
+// border returns the point at which an arrow between b and the box to touches b. The point is on the line between the
+// middles of the two boxes, 3 units outside the border of b.
 func (b box) border(to box) box {
 	dx, dy := to.x-b.x, to.y-b.y
 	part := min((b.wide/2+3)/max(math.Abs(dx), 0.1), (boxTall/2+3)/max(math.Abs(dy), 0.1), 1)

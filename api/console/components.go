@@ -57,7 +57,7 @@ func componentTable(s *Snapshot) html {
 	return grid("Components", "Component|Type|Nodes|State|Declared in|Problem", rows)
 }
 
-// reloads shows, for each node, when and how its last reading of component files ended.
+// reloads shows for each node when it last read its component files, and whether its components are those in the files.
 func reloads(s *Snapshot) html {
 	var rows []html
 	for _, m := range s.Members {
@@ -83,7 +83,7 @@ func reloads(s *Snapshot) html {
 	return grid("Reading the files", "Node|State|Last read|Changes read since the start|Problem", rows)
 }
 
-// merge adds the counts of all nodes that have the same name and part. It sorts list.
+// merge sorts list by name and part, and adds the values of all elements that have the same name and part.
 func merge(list []schema.NamedCount) []schema.NamedCount {
 	sort.SliceStable(list, func(i, k int) bool {
 		return cmp.Or(cmp.Compare(list[i].Name, list[k].Name), cmp.Compare(list[i].Part, list[k].Part)) < 0

@@ -321,7 +321,7 @@ func perSecond(r schema.Rates, v float64) string {
 	return number(v) + "/s"
 }
 
-// seconds formats a duration in seconds.
+// seconds formats a duration of v seconds in a suitable unit.
 //
 //go:noinline
 func seconds(v float64) string {
@@ -337,7 +337,7 @@ func seconds(v float64) string {
 	}
 }
 
-// size formats bytes.
+// size formats a number of bytes in a suitable unit.
 //
 //go:noinline
 func size(v float64) string {

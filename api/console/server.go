@@ -240,7 +240,8 @@ func (c *Console) change(r *request, handle func(*request) error) {
 
 const readOnlyText = "The console is read-only. Start the node with --console-write to change something here."
 
-// page answers with a page, or keeps an open page up to date.
+// page answers a request with the page p. If the request is for server-sent events, page instead keeps an open page up
+// to date.
 func (c *Console) page(r *request, p page) {
 	if p.follow != nil && r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/event-stream") {
 		c.stream(r, p)

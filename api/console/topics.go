@@ -254,8 +254,8 @@ func shownData(m *schema.TopicMessage) string {
 	return cutData(string(v), whole, maxMessage)
 }
 
-// cutData returns the text in first, which shows the beginning of some data. whole is the size of all the data in
-// bytes. If whole is more than limit, cutData appends this size.
+// cutData returns first, the text of the beginning of some data. whole is the size of all the data in bytes. If it is
+// more than limit, cutData adds a note with the size.
 func cutData(first string, whole, limit int) string {
 	if whole <= limit {
 		return first

@@ -32,19 +32,19 @@ type Snapshot struct {
 	Recent map[partOf]callRate
 }
 
-// edge is an application that calls another.
+// edge identifies the calls of one application by another.
 type edge struct{ From, To string }
 
 // callRate are calls per second.
 type callRate struct{ All, Failed float64 }
 
-// logOf is the log of a group at a node.
+// logOf identifies the log of a group at a node.
 type logOf struct {
 	Node  string
 	Group uint64
 }
 
-// partOf is a part of a node or of an application, such as a store.
+// partOf identifies a part of a node or of an application, such as a store or an alert.
 type partOf struct{ Of, Part string }
 
 // recent is the time constant with which calls lose their weight in Snapshot.Recent.
@@ -222,7 +222,8 @@ func (s *Snapshot) derive(earlier *Snapshot) {
 	}
 }
 
-// count adds the calls, log entries and alerts of a node since an older view of the node.
+// count adds to s the calls, the log entries and the alerts of a node. It counts them from the difference between the
+// view older and the view of m.
 func (s *Snapshot) count(m Member, older *schema.NodeView) {
 	seconds, calls, logs := m.View.At.Sub(older.At).Seconds(), map[edge]schema.AppCalls{}, map[string]float64{}
 	counters := map[string]float64{}

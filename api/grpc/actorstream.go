@@ -138,7 +138,7 @@ func (a *actorStream) receive() error {
 	}
 }
 
-// ask sends a request and waits for the answer. request makes the message with an id.
+// ask sends a request and waits for the answer. request returns the message of the request for the id that it receives.
 func (a *actorStream) ask(ctx context.Context, request func(id string) *toApp) (*fromApp, error) {
 	answer := make(chan *fromApp, 1)
 	a.mu.Lock()
@@ -167,8 +167,8 @@ func (a *actorStream) ask(ctx context.Context, request func(id string) *toApp) (
 }
 
 // send sends a message to the application. It returns when ctx ends, even if the application reads nothing. If the
-// application does not receive the message within the stall timeout, send ends the stream. Otherwise the stream
-// would stay blocked for all other messages.
+// application does not receive the message within the stall timeout, send ends the stream, because the message would
+// block all further ones.
 func (a *actorStream) send(ctx context.Context, m *toApp) error {
 	select {
 	case a.sending <- struct{}{}:

@@ -57,10 +57,10 @@ func (c *core) answering(ctx context.Context, message any, size int) (any, error
 	return a, nil
 }
 
-// held calls the function read and reserves memory for the value that read returns. No value is in memory while held
-// waits for a reservation. Therefore held first sets options.MaxValue to a small size. read must pass the options to
-// the store. If the value is larger, or the reservation has to wait, held drops the value. It calls read again after
-// the reservation.
+// held calls the function read, returns its result, and reserves memory for the value. While held waits for a
+// reservation, no value is in memory. Therefore the first call of read has a small options.MaxValue, with which the
+// store returns only the size of a larger value. read must pass the options to the store. If the value is larger, or
+// the reservation has to wait, held drops the value, and calls read again after the reservation.
 func (c *core) held(
 	ctx context.Context, options *api.ReadOptions, read func() (state.Item, error),
 ) (state.Item, error) {

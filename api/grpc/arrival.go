@@ -12,8 +12,8 @@ import (
 	"github.com/quorate/quorate/internal/admission"
 )
 
-// arrival is the context of a call while its message is being received. The message of a unary call must arrive
-// within the request timeout. Otherwise a client that sends no message would occupy a goroutine as long as it is
+// arrival is the context of a call while its message is being received. The message of a unary call must arrive within
+// the request timeout. Without this limit, a client that sends no message would occupy a goroutine as long as it is
 // connected.
 type arrival struct {
 	context.Context
@@ -36,8 +36,8 @@ func (a *arrival) Err() error {
 
 type arrivalKey struct{}
 
-// Value implements context.Context. For the key arrivalKey it returns a itself, for use by arrivalOf. For all other
-// keys it returns the value of the parent context.
+// Value implements context.Context. The value of the key arrivalKey is the arrival itself, which arrivalOf returns. All
+// other values are those of the parent context.
 func (a *arrival) Value(key any) any {
 	if key == (arrivalKey{}) {
 		return a
@@ -80,9 +80,9 @@ func (s *Server) arrive(ctx context.Context, info *tap.Info) (context.Context, e
 }
 
 // refuse refuses a call with err before its message is read. Usually it returns err to grpc-go, which then keeps a
-// timer in memory until the deadline of the call. If this deadline is later than the request timeout, refuse returns
-// no error. Instead, it pauses the connection, and returns a context that makes guard or enter answer the call with
-// err.
+// timer in memory until the deadline of the call. If this deadline is later than the request timeout, such timers could
+// use too much memory, so refuse returns no error. Instead, it pauses the connection, and returns a context that makes
+// guard or enter answer the call with err.
 func (s *Server) refuse(ctx context.Context, method string, err error) (context.Context, error) {
 	c := connOf(ctx)
 	if end, ok := ctx.Deadline(); !ok || time.Until(end) <= s.timeout || c == nil {

@@ -110,7 +110,7 @@ type conn struct {
 	answers  map[*answer]struct{} // answers that are not sent completely
 }
 
-// address is the address of the peer. It also holds the connection.
+// address is the address of the peer. It also holds the connection, for connOf.
 type address struct {
 	net.Addr
 	conn *conn
@@ -140,7 +140,8 @@ func (c *conn) Close() error {
 	return err
 }
 
-// begin adds an answer that is not sent yet. It returns false if the connection is closed.
+// begin records an answer on the connection until finish is called. If the connection is closed, begin records nothing
+// and returns false.
 func (c *conn) begin(a *answer) bool {
 	c.gate.Lock()
 	defer c.gate.Unlock()
@@ -160,8 +161,8 @@ func (c *conn) finish(a *answer) {
 	delete(c.answers, a)
 }
 
-// pause stops reading from the connection because a call was refused. Otherwise grpc-go could buffer one flow-control
-// window of data for each refused call. Reading continues when resume was called as often as pause, and the answers to
+// pause stops reading from the connection because a call was refused. grpc-go could otherwise buffer one flow-control
+// window of data for each refused call. Reading continues when resume was called as often as pause and the answers to
 // the refused calls are written.
 func (c *conn) pause() {
 	c.gate.Lock()

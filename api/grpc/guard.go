@@ -72,7 +72,8 @@ func first(ctx context.Context, key string) string {
 	return ""
 }
 
-// unary serves one unary call. It checks whether the method is served, sets the time limit, and calls the handler. It
+// unary serves one unary call. It checks whether the method is served, and calls the handler with the request timeout.
+// The timeout does not apply to methods that call an application or an actor, or wait for a workflow instance. unary
 // also counts and logs the call, and recovers from panics.
 func (s *Server) unary(ctx context.Context, in any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (out any,
 	err error) {

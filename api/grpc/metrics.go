@@ -82,7 +82,7 @@ func (m *metrics) label(method string) string {
 	return "other"
 }
 
-// brief reports whether a method is a unary method of one of the services given to know.
+// brief reports whether a method is unary. It returns false for a method that the server does not serve.
 func (m *metrics) brief(method string) bool { return m.short[method] }
 
 // refuse counts a call that was refused before its handler began.

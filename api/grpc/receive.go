@@ -144,8 +144,8 @@ func (r *receiver) unwaitLocked() {
 // read fills b. It fails when the call ends.
 func (r *receiver) read(b []byte) error { return r.wire.ReadMessageHeader(b) }
 
-// body reads a message of size bytes. It reserves memory after the first part has arrived. So a client cannot block
-// memory by only announcing a large message.
+// body reads a message of size bytes. It reserves memory only after the first part has arrived, so a client cannot
+// block memory by announcing a large message.
 func (r *receiver) body(size int64) (*[]byte, error) {
 	pool := r.server.buffers
 	data, have, reserved := pool.Get(int(min(size, firstPiece))), 0, false
@@ -200,7 +200,7 @@ func (r *receiver) wait(bytes int64) bool {
 	return true
 }
 
-// work records that the message has arrived and that the request begins.
+// work notifies the memory budget that the message has arrived and that the request begins (see admission.Share.Work).
 func (r *receiver) work() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -246,7 +246,7 @@ func (r *receiver) pieces(b []byte, reserved bool) error {
 		transfer.Moved(len(piece))
 		b = b[len(piece):]
 	}
-	transfer.End() // so that it is not cut after the next line
+	transfer.End() // from here on, the result of Cut does not change
 	if transfer.Cut() {
 		return errSlow() // the context of the call has ended
 	}
@@ -277,7 +277,7 @@ func (r *receiver) end() error {
 	r.mu.Unlock()
 	var more [1]byte
 	err := r.read(more[:])
-	transfer.End() // so that it is not cut after the next line
+	transfer.End() // from here on, the result of Cut does not change
 	switch {
 	case transfer.Cut():
 		return errSlow() // also at the end of the stream: the context of the call has ended
@@ -397,7 +397,7 @@ var writes = map[string]bool{
 	runtimev1.Dapr_ExecuteActorStateTransaction_FullMethodName: true,
 }
 
-// acts has the methods that do more than read, and whose answers can be large.
+// acts is the set of methods that do more than read, and whose answers can be large. See dropped.
 var acts = map[string]bool{
 	runtimev1.Dapr_InvokeService_FullMethodName:          true,
 	runtimev1.Dapr_InvokeActor_FullMethodName:            true,
@@ -452,7 +452,8 @@ func (s *Server) guard(method string, handle grpc.MethodHandler) grpc.MethodHand
 	}
 }
 
-// dropped returns the public error for a call whose answer was dropped because of err.
+// dropped returns the public error for a call whose answer was dropped because of err. For a method in acts, the error
+// says that the request was executed.
 func dropped(method string, err error) error {
 	if acts[method] {
 		return api.AnswerOverloaded(err)
@@ -477,8 +478,9 @@ func (s *Server) received(ctx context.Context, method string, err error) error {
 type guardedStream struct {
 	grpc.ServerStream
 	from *receiver
-	keep func() bool // lets the call go on when the server closes; nil = the server does not end the call
-	// reflection calls end when the server closes. All other calls are kept from their first message on.
+	keep func() bool // stops the cancellation of the call at the end of the server; nil = there is none
+	// reflection marks a call of the reflection service, which ends when the server closes. For any other call,
+	// RecvMsg calls keep at the first message.
 	reflection bool
 }
 
@@ -509,8 +511,9 @@ func (s *guardedStream) SendMsg(m any) error {
 	return s.ServerStream.SendMsg(m)
 }
 
-// answers releases the memory of a call's only request, because the handler has executed the request when it begins
-// to answer. The answer may last as long as the client is connected.
+// answers releases the memory of a call's only request. The handler calls it indirectly when it begins to answer, and
+// has then executed the request. The answer may last as long as the client is connected, so the memory must not stay
+// reserved until its end.
 func (s *guardedStream) answers() {
 	if s.from.single {
 		s.from.release()

@@ -34,7 +34,8 @@ type tally struct {
 	depth int
 }
 
-// counted returns an error if a list may not have n elements. store is the name of the store of the request.
+// counted checks the number n of elements of a list. It returns an error if the list must not have so many. store is
+// the name of the store of the request.
 type counted func(s *api.State, store string, n int) error
 
 // lists are the list fields that have a limit of their own. Limits that depend on the store apply only to fields of
@@ -175,7 +176,7 @@ func (t *tally) message(d protoreflect.MessageDescriptor, b []byte) error {
 }
 
 // checkEvery is the number of elements after which tally checks the limit again. Without these checks, tally would
-// count up to two million elements, which fit into 4 MiB.
+// count all elements before it refuses a message. A message of 4 MiB can have two million.
 const checkEvery = 1_000
 
 func (t *tally) field(p *part, num protowire.Number, typ protowire.Type, value []byte) error {

@@ -91,9 +91,10 @@ func (s *hubServer) ended(ctx context.Context, err error) error {
 	return refusal(err, codes.Unknown, codes.Unknown)
 }
 
-// created converts the error of a call that creates an instance. err must not be nil. Like ended, created does not
-// make clients retry a call that may have created the instance, because they could create a second one. missing and
-// invalid are the codes for refusal.
+// created converts err, the error of a call that creates an instance. If the server closes and the call has certainly
+// not created the instance, the result makes clients retry the call on another node. Clients must not retry other
+// calls, because they could create a second instance. err must not be nil. missing and invalid are the codes for
+// refusal.
 func (s *hubServer) created(ctx context.Context, err error, missing, invalid codes.Code) error {
 	if s.life.Err() != nil && ctx.Err() == nil && api.AsError(err).Kind != api.Indeterminate {
 		return errClosing()
@@ -257,8 +258,9 @@ func (s *hubServer) CompleteOrchestratorTask(ctx context.Context,
 // is even larger, the fields after it, such as the completion token, stay unknown.
 const maxLost = 8
 
-// lost returns a function that handles an answer of a worker that exceeds a limit. It returns nil if method takes no
-// such answers. Without this function, the item would stay with the worker, which does not answer again.
+// lost returns a function that handles an answer of a worker that exceeds a limit. It returns nil if workers do not
+// send answers with method. If such an answer were only refused, the work item would stay with the worker, which does
+// not answer again.
 func (s *hubServer) lost(ctx context.Context, method string) func(message io.Reader, why error) {
 	activity, token := false, protowire.Number(4)
 	switch method {

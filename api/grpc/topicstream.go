@@ -106,7 +106,8 @@ func streamVerdict(s runtimev1.TopicEventResponse_TopicEventResponseStatus) pubs
 	return pubsub.Retry
 }
 
-// setLocked replaces the channels of the deliveries of event id that wait for an answer. The caller must hold t.mu.
+// setLocked sets the channels of the deliveries that wait for an answer to the event with the given id. The caller must
+// hold t.mu.
 func (t *topicStream) setLocked(id string, list []chan pubsub.Verdict) {
 	if len(list) == 0 {
 		delete(t.waiting, id)
@@ -116,8 +117,7 @@ func (t *topicStream) setLocked(id string, list []chan pubsub.Verdict) {
 }
 
 // send sends a message to the client. If the client does not accept the message before ctx ends, send ends the stream.
-// The stream would otherwise be stuck, because no other message could be sent either. The node would also wait for
-// this message when it stops.
+// Otherwise no other message could be sent over the stream, and the node would wait for this message when it stops.
 func (t *topicStream) send(ctx context.Context, m *runtimev1.SubscribeTopicEventsResponseAlpha1) error {
 	sent := make(chan error, 1)
 	t.running.Go(func() { // ends with the stream

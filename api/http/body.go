@@ -147,7 +147,7 @@ func (c *core) fill(b *buffer, p *reply, r *http.Request, control *http.Response
 		if err == nil {
 			continue
 		}
-		transfer.End() // so that it is not cut after the next line
+		transfer.End() // from here on, the result of Cut does not change
 		switch {
 		case transfer.Cut(): // also at the end of the body: net/http may have canceled the request
 			return api.Overloaded(fault.New(fault.Overloaded, "http.body",

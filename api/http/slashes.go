@@ -8,8 +8,8 @@ import (
 )
 
 // collapse removes duplicate slashes from the fixed part of the path of r: //v1.0//metadata becomes /v1.0/metadata. It
-// does not change the keys of state, locks, secrets and metadata, and removes only the leading slashes of a method
-// name. It does nothing if the result is a path that needs no token.
+// does not change the keys of state, actor state, locks, secrets and metadata (see freeAfter), and removes only the
+// leading slashes of a method name. It does nothing if the result is a path that needs no token.
 func (f *Face) collapse(r *http.Request) {
 	path := r.URL.EscapedPath()
 	short := collapsed(r.Method, path)

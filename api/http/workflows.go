@@ -33,8 +33,9 @@ func (s *workflowRoutes) routes() []route {
 	return out
 }
 
-// named parses a path such as /v1.0/workflows/{component}/{name}/pause. The result name is the name of a workflow or
-// the id of an instance. The result path begins after the operation, which is the next segment.
+// named parses a path such as /v1.0/workflows/{component}/{name}/pause. The result name is the segment after the
+// component: the name of a workflow or the id of an instance. The result path begins after the segment that follows
+// name, which is the operation.
 func named(r *http.Request) (name string, path rest, err error) {
 	path = restOf(r.URL, "/")
 	for range 3 { // the version, "workflows" and the component

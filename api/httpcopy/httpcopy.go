@@ -108,8 +108,8 @@ func beginning(answer *http.Response, p []byte) (n int, ended bool, err error) {
 	return n, ended, nil
 }
 
-// trailers copies the received trailers into the header h. announced is the number of trailers that the answer
-// announced in its Trailer header. If the numbers differ, all names get http.TrailerPrefix, as net/http requires for
+// trailers copies the received trailers into the header h. announced is the number of trailers in the Trailer header of
+// the answer. If another number of trailers was received, all names get http.TrailerPrefix, which net/http requires for
 // trailers that were not announced.
 func trailers(h, came http.Header, announced int) {
 	for name, values := range came {

@@ -58,7 +58,7 @@ func NewAccess(spec *component.AccessControl, insecure bool) *Access {
 }
 
 // standardVerbs returns the standard HTTP verbs. Access.Allow refuses any other verb that no rule names, for example
-// "delete" in lower case. Otherwise a caller could evade a rule, because some servers ignore the case of verbs.
+// "delete" in lower case. Some servers ignore the case of verbs, so with such a verb a caller could evade a rule.
 func standardVerbs() map[string]bool {
 	out := map[string]bool{}
 	for _, v := range []string{

@@ -223,7 +223,7 @@ func (x *External) call(in *Inbound) (Answer, error) {
 		Err: bare(err)}
 }
 
-// bare removes the layer of net/url, which repeats the address.
+// bare returns the error inside a *url.Error, whose text repeats the address. It returns any other error unchanged.
 func bare(err error) error {
 	if e, ok := err.(*url.Error); ok { //nolint:errorlint // only the outermost layer
 		return e.Err

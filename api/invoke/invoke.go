@@ -152,7 +152,7 @@ func (a *attempts) request(ctx context.Context) *http.Request {
 	return r
 }
 
-// attempts is one call, which is tried at one instance after the other.
+// attempts is one call with its attempts. Each attempt may go to another instance.
 type attempts struct {
 	invoke *Service
 	call   *Call
@@ -213,8 +213,8 @@ func (a *attempts) run(ctx context.Context) (Answer, error) {
 	}
 }
 
-// doubtful returns the error of a call whose last attempt has failed with err. If the target may have executed an
-// earlier attempt, the error does not say that the call was not executed.
+// doubtful returns the error of a call whose last attempt has failed with err. If err means that this attempt was not
+// executed, but the target may have executed an earlier one, the result is of kind api.Indeterminate.
 func (a *attempts) doubtful(err error) error {
 	e, ok := err.(*api.Error) //nolint:errorlint // all errors of attempts are
 	if !ok || !a.doubt || e.Kind != api.Unavailable && e.Kind != api.Timeout {
@@ -275,9 +275,9 @@ func (a *attempts) circuit() resiliency.Circuit {
 // measure starts the metrics of the call and returns true. If they have already started, it does nothing and returns
 // false.
 //
-// The metrics start after the first instance was chosen, because the choice may have to wait on a node that has just
-// started. Meanwhile the node learns which applications exist. Metrics that started earlier would count the call for
-// an unknown application.
+// The metrics start after the first instance was chosen. On a node that has just started, this choice may have to wait
+// until the node learns which applications exist. Metrics that started earlier would count the call for an unknown
+// application.
 func (a *attempts) measure() bool {
 	if a.meter.metrics != nil {
 		return false
@@ -316,7 +316,8 @@ func (a *attempts) release() {
 	}
 }
 
-// at calls the instance at place, within the timeout of an attempt.
+// at sends one attempt to the instance at place, or to the external server. The timeout of the policy limits the time
+// until the headers of the answer arrive.
 func (a *attempts) at(ctx context.Context, place *discovery.Instance) (Answer, error) {
 	ctx, limit := a.policy.Deadline(ctx)
 	i, id := a.invoke, a.trace.TraceID()

@@ -23,7 +23,7 @@ type Entry struct {
 // BulkRequest publishes several messages to one topic.
 type BulkRequest struct {
 	PubSub, Topic string
-	Metadata      map[string]string // of the request; an entry gets the names that it does not set
+	Metadata      map[string]string // for names that the metadata of an entry does not have
 	Trace         http.Header
 }
 
@@ -140,8 +140,8 @@ func (s *Service) checkEntries(r *BulkRequest, entries []Entry) *api.Error {
 	return e
 }
 
-// fill returns metadata together with the values of defaults whose names metadata lacks. All names of a time to live
-// count as one name.
+// fill returns metadata, extended by the names and values of defaults that it lacks. All names of a time to live count
+// as one name.
 func fill(metadata, defaults map[string]string) map[string]string {
 	switch {
 	case len(defaults) == 0:

@@ -65,7 +65,7 @@ type Target interface {
 	// DeliverBatch delivers several messages. The answer has the verdicts by entry id. An entry without a verdict is
 	// delivered again.
 	DeliverBatch(ctx context.Context, b *Batch) (map[string]Verdict, error)
-	// Retryable reports whether a policy with these settings repeats a delivery that failed with err.
+	// Retryable reports whether the policy p permits another attempt after a delivery that failed with err.
 	Retryable(p *resiliency.Policy, err error) bool
 }
 
@@ -78,7 +78,7 @@ const (
 	settleTime       = 10 * time.Second
 	deadLetterTime   = 30 * time.Second
 	readyPause       = 200 * time.Millisecond // between checks whether the target is ready
-	quietPause       = 2 * time.Second        // instead of readyPause, without a subscription
+	quietPause       = 2 * time.Second        // instead of readyPause, if there is no subscription
 	minPause         = 500 * time.Millisecond // after an error of the broker; doubles
 	maxPause         = 30 * time.Second
 )
@@ -104,9 +104,10 @@ type reader struct {
 	absent bool // the target could not be reached: wait before the next message
 }
 
-// run receives messages and delivers them. When the context receiving ends, it stops receiving, waits for the
-// deliveries in progress and returns nil. When the context working ends, these deliveries are canceled. If the broker
-// fails earlier, run returns the error of the broker. It then waits at most drainTime before it cancels the deliveries.
+// run receives messages and delivers them until the context receiving ends or the broker fails. It then waits for the
+// deliveries in progress. If the broker has failed, run cancels those that are not complete after drainTime, and
+// returns the error of the broker. Otherwise it returns nil. The end of the context working also cancels these
+// deliveries.
 func (r *reader) run(receiving, working context.Context) error {
 	r.cond = sync.NewCond(&r.mu)
 	defer context.AfterFunc(receiving, func() {
@@ -208,7 +209,7 @@ func (r *reader) ready(ctx context.Context) bool {
 }
 
 // sequences splits deliveries into lists that can be handled at the same time. All deliveries of one sequence are in
-// one list.
+// one list. A delivery without a sequence has a list of its own.
 func sequences(list []pubsub.Delivery) (out [][]pubsub.Delivery) {
 	at := map[string]int{}
 	for i := range list {
@@ -224,8 +225,8 @@ func sequences(list []pubsub.Delivery) (out [][]pubsub.Delivery) {
 	return out
 }
 
-// handleSequence handles messages one after another. If one of them must be delivered again, handleSequence returns
-// the later messages to the broker. It passes begin to the event of each message, for Event.Sent.
+// handleSequence handles messages one after another. If one of them must be delivered again, handleSequence returns the
+// later messages to the broker. Event.Sent of each message calls begin.
 func (r *reader) handleSequence(ctx context.Context, list []pubsub.Delivery, begin func()) {
 	for i := range list {
 		if r.handle(ctx, &list[i], begin) {
@@ -238,7 +239,8 @@ func (r *reader) handleSequence(ctx context.Context, list []pubsub.Delivery, beg
 	}
 }
 
-// handle delivers one message and settles it. It returns false if the message must be delivered again.
+// handle delivers one message and settles it. It returns false if the message must be delivered again. Event.Sent of
+// the message calls begin.
 func (r *reader) handle(ctx context.Context, d *pubsub.Delivery, begin func()) bool {
 	start := time.Now()
 	path, verdict, err := r.decide(ctx, d, begin)
@@ -332,8 +334,8 @@ func (r *reader) conclude(ctx context.Context, d *pubsub.Delivery, path string, 
 	return false
 }
 
-// drop removes a message for the consumer group. It does not log an expired message, because the publisher has set the
-// time to live.
+// drop ends the delivery of a message to the consumer group, so that it is not delivered again. It returns true if the
+// broker has recorded this. It does not log an expired message, because the publisher has set the time to live.
 func (r *reader) drop(d *pubsub.Delivery, path string, v Verdict) bool {
 	if v != expired {
 		r.drops.Log(func(more int) {
@@ -377,7 +379,8 @@ func (r *reader) settle(d *pubsub.Delivery, o pubsub.Outcome) bool {
 	return r.noted(o.String(), r.from.Settle(ctx, d, o))
 }
 
-// noted logs err, the error of the broker for an outcome, unless it is fault.NotFound. It returns true if err is nil.
+// noted returns true if err is nil, which means that the broker has recorded an outcome. Otherwise it logs err, unless
+// err is fault.NotFound.
 func (r *reader) noted(outcome string, err error) bool {
 	if err != nil && !fault.Is(err, fault.NotFound) {
 		r.warnings.Log(func(more int) {
@@ -447,7 +450,9 @@ func (s sequenceSet) note(d *pubsub.Delivery, done bool) {
 }
 
 // handleRound routes messages, and delivers those of each path in one batch. It returns the messages for the next
-// round: they come after a message of their sequence that has another path.
+// round: each of them follows a message of its sequence that has another path. held has the sequences with a message
+// that must be delivered again. handleRound adds to held, and returns the later messages of these sequences to the
+// broker.
 func (r *reader) handleRound(ctx context.Context, list []pubsub.Delivery, held sequenceSet) (later []pubsub.Delivery) {
 	var order []string
 	batches := map[string]*Batch{}
@@ -499,8 +504,8 @@ func (r *reader) handleRound(ctx context.Context, list []pubsub.Delivery, held s
 	return later
 }
 
-// deliverBatch delivers a batch. Each repetition has only the entries that failed. It adds to held the sequences of
-// the entries that must be delivered again.
+// deliverBatch delivers a batch. Each repetition has only the entries that failed. of maps the id of each entry to its
+// delivery. If entries must be delivered again after the last repetition, deliverBatch adds their sequences to held.
 func (r *reader) deliverBatch(ctx context.Context, b *Batch, of map[string]*pubsub.Delivery, held sequenceSet) {
 	start, messages := time.Now(), map[string]int{}
 	conclude := func(ctx context.Context, id string, v Verdict, err error) {

@@ -86,7 +86,7 @@ func cannotCreate(name, app string, cause error) *api.Error {
 	return e
 }
 
-// eventsInvalid is the error of a bulk that cannot be read. The sentence begins the message.
+// eventsInvalid returns the error of a bulk that cannot be read. The message begins with sentence and ends with why.
 func eventsInvalid(reason, sentence, name, topic, separator, app, why string) *api.Error {
 	return failure(api.Malformed, api.CodePubSubEvents, reason, sentence+" for topic "+api.Shorten(topic)+" pubsub "+
 		api.ShortenName(name)+separator+why, name, true, api.Attributes("appID", app, "error", why))
@@ -113,7 +113,7 @@ func outboxFailed(name, why string, cause error) *api.Error {
 	return e
 }
 
-// notFoundStream is the error of a stream for a component that does not exist.
+// notFoundStream returns the error of a stream that names a component that does not exist.
 func notFoundStream(name string) *api.Error { return notFound(name, nil) }
 
 func closing() *api.Error {

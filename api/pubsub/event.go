@@ -30,7 +30,7 @@ type Event struct {
 	Attempt  int
 	Token    string // acknowledges the message in a state transaction; "" = none
 
-	sent    func() // see Sent
+	sent    func() // called by Sent
 	raw     bool
 	payload []byte     // data of a raw message
 	fields  attributes // of the CloudEvent
@@ -120,16 +120,16 @@ func (s *Subscription) value(e *Event) (any, error) {
 	return out, nil
 }
 
-// Sent lets the next event of a stream be delivered. The target must call it when it has sent this event to the
+// Sent permits the delivery of the next event of a stream. The target must call it when it has sent this event to the
 // client of the stream.
 func (e *Event) Sent() { e.sent() }
 
 // noParent is the traceparent of an event without one.
 const noParent = "00-00000000000000000000000000000000-0000000000000000-00"
 
-// Trace returns the traceparent and the tracestate of the event. If the field traceparent is not valid, Trace
-// returns the field traceid instead. Publishers may set any text. If neither field is a valid traceparent, Trace
-// returns one with only zeros, and no tracestate.
+// Trace returns the traceparent and the tracestate of the event. Publishers may set these fields to any text. If the
+// field traceparent is not a valid traceparent, Trace uses the field traceid. If both are not valid, it returns a
+// traceparent with only zeros, and no tracestate.
 func (e *Event) Trace() (parent, state string) {
 	for _, name := range []string{"traceparent", "traceid"} {
 		if parent = e.fields.text(name); isTraceparent(parent) {
@@ -184,8 +184,9 @@ func levels(value []byte) (most int) {
 	return most
 }
 
-// extensions returns the attributes that have no field of their own in a gRPC message. It omits attributes that
-// clients cannot decode. Otherwise the client of a stream would end the stream, and then get the same message again.
+// extensions returns the attributes that have no field of their own in a gRPC message. It omits attributes that clients
+// cannot decode. With such an attribute, the client of a stream would end the stream, and then get the same message
+// again.
 func (e *Event) extensions() *structpb.Struct {
 	rest := maps.Clone(e.fields)
 	for _, name := range []string{"id", "source", "type", "specversion", "datacontenttype", "data", "data_base64"} {

@@ -57,7 +57,7 @@ func committedMarker(key string, event []byte) string {
 }
 
 const (
-	// doubtTime is the time after the publish to the internal topic at which an event without a marker is given up.
+	// doubtTime is how long after its publish to the internal topic an event may lack a marker. It is then given up.
 	doubtTime = 10 * time.Second
 	// minDoubt is the minimum time that a relay waits for a marker. Without it, the relay would give events up too
 	// early if the clock of the node that published the event is slow.
@@ -83,7 +83,7 @@ type marked struct {
 	Event    []byte            `json:"event"`
 }
 
-// mark replaces the data of messages by marked events.
+// mark wraps the data of each message in a marked event.
 func mark(store *state.Instance, metadata map[string]string, messages []pubsub.Message, now time.Time) error {
 	for n := range messages {
 		m := &messages[n]
@@ -173,8 +173,9 @@ func (m *markers) create(ctx context.Context, ids ...string) error {
 	return err
 }
 
-// committed waits until it is certain whether the transaction of an event has stored its marker. If there is no marker
-// doubtTime after e.Begun, committed gives the event up, so that a later transaction fails.
+// committed waits until it is certain whether the transaction of an event has stored its marker. It waits until
+// doubtTime after e.Begun, but at least minDoubt and at most doubtTime. If there is no marker then, committed gives the
+// event up. The transaction then fails if the store receives it later.
 func (m *markers) committed(ctx context.Context, e *marked) (bool, error) {
 	doubt := time.Now().Add(min(max(doubtTime-time.Since(e.Begun), minDoubt), doubtTime))
 	for pause := firstLook; ; pause = min(2*pause, lastLook) {

@@ -27,8 +27,8 @@ const reservedTopics = "quorate||"
 // among themselves.
 const relayGroup = "quorate||relay"
 
-// relayTopic returns the internal topic for the events of a store's outbox. The name contains the namespace, because
-// applications with the same id in different namespaces may share a broker, but not the markers in a store.
+// relayTopic returns the internal topic for the events of a store's outbox. Applications with the same id in different
+// namespaces may share a broker, but have separate markers. Therefore the name of the topic contains the namespace.
 func relayTopic(app api.App, store *state.Instance) string {
 	kind := "marked"
 	if store.Effects {
@@ -38,10 +38,10 @@ func relayTopic(app api.App, store *state.Instance) string {
 		store.Outbox.Topic}, "||")
 }
 
-// relayed returns the component of the internal topic of a store's outbox. It returns nil if the component that the
-// outbox names is not usable. A store with Effects needs a component that can take part in transactions. If the outbox
-// names none, relayed prefers a component that can take part in transactions. If there is none, it chooses the
-// component to which the events are published, as in Dapr.
+// relayed returns the component of the internal topic of a store's outbox. If the outbox names this component, relayed
+// returns no other one. Otherwise it prefers a component that can take part in transactions. If there is none, it
+// chooses the component to which the events are published, as in Dapr. A store with Effects needs a component that can
+// take part in transactions. If no component is usable, relayed returns nil.
 func relayed(source Source, app string, store *state.Instance) *pubsub.Instance {
 	o := store.Outbox
 	fits := func(i *pubsub.Instance, ok bool) bool {
@@ -210,8 +210,8 @@ func (s *Subscriber) forwardMarked(ctx context.Context, r *relay, from pubsub.Su
 	}
 }
 
-// forwardOne publishes a marked event if its transaction is committed. It waits for the transaction until ctx ends,
-// and for the publish until work ends. If forwardOne returns nil, the message is no longer needed.
+// forwardOne publishes a marked event if its transaction is committed. It waits for the transaction until ctx ends, and
+// for the publish until work ends. If forwardOne returns nil, the message in the internal topic can be acknowledged.
 func (s *Subscriber) forwardOne(ctx, work context.Context, r *relay, m *pubsub.Message,
 	warn func(what string, err error)) error {
 	e, err := unmark(m)

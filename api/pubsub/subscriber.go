@@ -62,7 +62,7 @@ type Subscriber struct {
 	reported map[obstacle]string // what report has logged; only the goroutine of run uses it
 }
 
-// running is a subscription that receives.
+// running is a subscription that is receiving messages.
 type running struct {
 	sub      *Subscription
 	instance *pubsub.Instance
@@ -84,8 +84,8 @@ func NewSubscriber(o SubscriberOptions) *Subscriber {
 	return s
 }
 
-// Open starts the declared subscriptions. It also starts a goroutine that requests the subscriptions of the
-// application and starts them.
+// Open starts a goroutine that runs the declared subscriptions. The goroutine also requests the subscriptions of the
+// application, and runs them.
 func (s *Subscriber) Open(declared []Definition) {
 	s.mu.Lock()
 	s.declared = declared
@@ -188,8 +188,8 @@ func (s *Subscriber) ready() bool {
 // obstacle identifies a subscription that does not receive.
 type obstacle struct{ component, topic, source string }
 
-// report logs which subscriptions do not receive because of how the node is configured. It logs each reason once, as
-// long as it applies.
+// report logs which subscriptions do not receive because of how the node is configured. It does not repeat a reason
+// that already applied at the previous call.
 func (s *Subscriber) report() {
 	if !s.o.Source.Loaded() {
 		return
@@ -355,13 +355,13 @@ func (s *Subscriber) reconcile(goal []*Subscription) {
 }
 
 // drainTime limits how long a removed subscription waits for the messages that the application handles. The limit also
-// applies to a subscription or a stream whose broker has failed. A limit is needed for two reasons: a policy may repeat
-// a delivery forever, and other changes, or the next attempt to join the group, wait for the end.
+// applies to a subscription or a stream whose broker has failed. Without it, a policy that repeats a delivery forever
+// would also delay other changes of subscriptions, and the next attempt to join the group.
 const drainTime = 30 * time.Second
 
 // start runs a subscription until the function end of the result is called. If the subscription fails, start tries
-// again after a pause, without limit. It logs a reason once, until the subscription has received or fails for
-// another reason.
+// again after a pause, without limit. It logs each failure whose reason differs from that of the previous one. After
+// the subscription has received, it logs the same reason again.
 func (s *Subscriber) start(sub *Subscription, i *pubsub.Instance) *running {
 	receiving, end := context.WithCancel(s.life)
 	working, cut := context.WithCancel(s.work)
@@ -399,8 +399,8 @@ func (s *Subscriber) start(sub *Subscription, i *pubsub.Instance) *running {
 	return r
 }
 
-// read joins the consumer group of a subscription and delivers messages until receiving ends. joined is false if it
-// could not join.
+// read joins the consumer group of a subscription and delivers messages until the context receiving ends or the broker
+// fails. joined is false if it could not join.
 func (s *Subscriber) read(receiving, working context.Context, sub *Subscription, i *pubsub.Instance, to Target,
 	log *slog.Logger) (joined bool, err error) {
 	if err := s.permitted(i, sub); err != nil {
@@ -495,9 +495,9 @@ func (s *Subscriber) streamed(sub *Subscription) (*pubsub.Instance, error) {
 	return i, nil
 }
 
-// permitted returns an error if the scopes of the component forbid the application to use the topics of a
-// subscription. The application must be allowed to subscribe to the topic, and to publish to the dead-letter topic.
-// An application publishes there when it drops messages.
+// permitted returns an error if the scopes of the component forbid the application to use the topics of a subscription.
+// The application must be allowed to subscribe to the topic. It must also be allowed to publish to the dead-letter
+// topic, because the messages that it drops are published there.
 func (s *Subscriber) permitted(i *pubsub.Instance, sub *Subscription) error {
 	switch app := s.o.App.ID; {
 	case !i.Topics.MaySubscribe(app, sub.Topic):

@@ -101,8 +101,8 @@ func (c *Client) Carry(at *discovery.Instance, in *invoke.Inbound) (invoke.Answe
 	return invoke.Answer{Response: answer, Session: session}, nil
 }
 
-// setRoutingHeaders adds headers to the request of a call. The Quorate headers are for the other node: target,
-// caller, session and remote address. X-Forwarded-For, X-Forwarded-Host and Forwarded tell the application the
+// setRoutingHeaders adds headers to the request of a call. The Quorate headers are for the other node: target, caller,
+// session and remote address. X-Forwarded-For, X-Forwarded-Host and Forwarded are for the application. They have the
 // address of this node, after the addresses that the client of this node has sent.
 func (c *Client) setRoutingHeaders(in *invoke.Inbound) {
 	h := in.Request.Header
@@ -180,7 +180,8 @@ func (c *Client) failed(at *discovery.Instance, sent bool, ctx context.Context, 
 		Err: inner(err)}
 }
 
-// inner returns the error of the peer port without the layers of net/http, if there is one.
+// inner returns the *fault.Error in err, which is an error of the peer port, without the layers of net/http around it.
+// If there is none, it returns err.
 func inner(err error) error {
 	if f, ok := fault.As(err); ok {
 		return f

@@ -159,9 +159,9 @@ func (s *Server) inbound(w http.ResponseWriter, r *http.Request, body io.ReadClo
 	return in, nil
 }
 
-// remoteOf returns the network address of the calling application. address is its address at the calling node, whose
-// own address is node. If the application runs on the host of that node, remoteOf returns node, because a loopback
-// address or a Unix socket identifies no host.
+// remoteOf returns the network address of the calling application. address is its address as its own node sees it, and
+// node is the address of that node. If the application runs on the host of that node, remoteOf returns node, because a
+// loopback address or a Unix socket identifies no host.
 func remoteOf(address, node string) string {
 	if at, err := netip.ParseAddrPort(address); err != nil || at.Addr().Unmap().IsLoopback() {
 		return node

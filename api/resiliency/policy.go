@@ -205,8 +205,8 @@ func (l *AttemptTimer) Explain(err error) error {
 			"(context deadline exceeded)", l.after)}
 }
 
-// Budget limits the retries of a service to a fifth of its calls, beyond a reserve of 500 retries. Otherwise retries
-// would multiply the load of an overloaded application.
+// Budget limits the retries of a service to a fifth of its calls, beyond a reserve of 500 retries. Without this limit,
+// retries would multiply the load of an overloaded application.
 type Budget struct{ tenths atomic.Int64 }
 
 const (

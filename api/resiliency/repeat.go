@@ -40,8 +40,9 @@ func (p *Policy) Repeat(ctx context.Context, attempt func(context.Context) error
 	return nil
 }
 
-// RepeatWrite is Repeat for an operation that changes something. If the outcome of any attempt is unknown and no
-// attempt succeeds, it returns fault.Indeterminate. The error of the last attempt covers only this attempt.
+// RepeatWrite does the same as Repeat, and is for operations that change something. If no attempt succeeds and the
+// outcome of any attempt is unknown, it returns fault.Indeterminate. The error of the last attempt would not be enough,
+// because it says nothing about the earlier ones.
 func (p *Policy) RepeatWrite(ctx context.Context, attempt func(context.Context) error) error {
 	unknown := false
 	err := p.Repeat(ctx, func(ctx context.Context) error {

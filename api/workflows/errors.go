@@ -24,7 +24,7 @@ func failed(code, sentence string, err error) error {
 		Details: api.Details{Reason: reason}}
 }
 
-// named is failed, except that an unknown instance has an error of its own.
+// named is like failed, but has an error of its own for an instance that does not exist.
 func named(code, sentence, id string, err error) error {
 	if fault.Is(err, fault.NotFound) {
 		return &api.Error{Kind: api.NotFound, Code: api.CodeInstanceNotFound, Cause: err,

@@ -298,8 +298,8 @@ func (s *Service) Rerun(ctx context.Context, r *protos.RerunWorkflowFromEventReq
 	return id, nil
 }
 
-// awaitStart waits for the first turn of an instance that was created. It returns no error, because the instance
-// exists. A client that gets an error would start it again.
+// awaitStart waits for the first turn of an instance that was created. It ignores errors of the wait, because the
+// instance exists. A client that gets an error would start it again.
 func (s *Service) awaitStart(ctx context.Context, owner, id string) {
 	_, _ = s.o.Engine.Wait(ctx, owner, id, workflow.Started, false)
 }
@@ -367,10 +367,10 @@ func (s *Service) CompleteActivity(ctx context.Context, r *protos.ActivityRespon
 	return hub("", s.o.Engine.CompleteActivity(ctx, s.owner, r))
 }
 
-// LoseResult ends an activity whose result was not received, because the result exceeds a limit. For the workflow, the
-// activity fails with the given message. It is not executed again, because a worker would return the same result. lost
-// has the known fields of the answer. These should include the completion token, because otherwise the answer could
-// belong to an earlier attempt.
+// LoseResult ends an activity whose result exceeds a limit and was not received. For the workflow, the activity fails
+// with the given message. It is not executed again, because a worker would return the same result. lost has the known
+// fields of the answer. They should include the completion token. Without the token, the answer could belong to an
+// earlier attempt.
 func (s *Service) LoseResult(ctx context.Context, lost *protos.ActivityResponse, message string) {
 	lost.FailureDetails = &protos.TaskFailureDetails{ErrorType: "ResultTooLarge", IsNonRetriable: true,
 		ErrorMessage: "the result of the activity was refused: " + message}
@@ -378,9 +378,9 @@ func (s *Service) LoseResult(ctx context.Context, lost *protos.ActivityResponse,
 	s.warn("the result of an activity exceeds a limit, so the activity fails", lost.GetInstanceId(), message, err)
 }
 
-// LoseTurn makes the engine hand out a turn again after a pause. It is for a turn whose answer was not received,
-// because the answer exceeds a limit. LoseTurn passes an answer with an unknown action to the engine, and every engine
-// refuses such an answer. lost has the known fields of the answer.
+// LoseTurn makes the engine hand out a turn again after a pause, because its answer exceeds a limit and was not
+// received. To this end, LoseTurn passes an answer with an unknown action to the engine. Every engine refuses such an
+// answer. lost has the known fields of the answer.
 func (s *Service) LoseTurn(ctx context.Context, lost *protos.WorkflowResponse, message string) {
 	lost.Actions = []*protos.WorkflowAction{{}}
 	err := s.CompleteTurn(ctx, lost)

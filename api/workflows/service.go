@@ -43,7 +43,7 @@ type Options struct {
 type Service struct {
 	o     Options
 	owner string        // owner of the instances, in calls of the engine
-	whole chan struct{} // has an element while a call reads a whole history
+	whole chan struct{} // capacity 1; has an element while a call reads a whole history
 
 	mu      sync.Mutex
 	streams int
@@ -77,7 +77,7 @@ func (s *Service) target(app string) (string, error) {
 		": call the sidecar of that application, or start a child workflow there")
 }
 
-// routed is target for a request with a router.
+// routed is like target, but takes the application from the router of a request.
 func (s *Service) routed(r *protos.TaskRouter) (string, error) {
 	if ns := r.GetTargetAppNamespace(); ns != "" && ns != cmp.Or(s.o.App.Namespace, "default") {
 		return "", denied("application " + s.o.App.ID + " may not use the workflows of namespace " + api.Shorten(ns))
@@ -150,8 +150,8 @@ func ValidPublicID(id string) bool {
 	}) < 0
 }
 
-// Trace converts a traceparent to a trace context. It returns nil if traceparent does not follow W3C Trace Context. A
-// header may have any bytes, but the engine stores only texts that are valid UTF-8.
+// Trace converts a traceparent to a trace context. It returns nil if traceparent does not follow W3C Trace Context or
+// is not valid UTF-8. A header may have any bytes, but the engine stores only valid UTF-8.
 func Trace(traceparent string) *protos.TraceContext {
 	if !isTraceparent(traceparent) {
 		return nil
@@ -204,7 +204,7 @@ func checkID(id string) error {
 	return nil
 }
 
-// at returns the owner of an instance that a request names.
+// at checks the id of an instance in a request, and returns the owner of the instance. For app, see target.
 func (s *Service) at(id, app string) (string, error) {
 	if err := checkID(id); err != nil {
 		return "", err
@@ -212,7 +212,7 @@ func (s *Service) at(id, app string) (string, error) {
 	return s.target(app)
 }
 
-// to is at for a request with a router.
+// to is like at, but takes the application from the router of a request.
 func (s *Service) to(id string, r *protos.TaskRouter) (string, error) {
 	if err := checkID(id); err != nil {
 		return "", err

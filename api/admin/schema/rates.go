@@ -49,7 +49,7 @@ func Grown(from, to uint64) uint64 {
 	return to - from
 }
 
-// Since returns the values that were added to h since its earlier state o. If o has a different number of bounds,
+// Since returns the values that were added to h after its earlier state o. If the numbers of bounds of h and o differ,
 // Since returns h.
 func (h Histogram) Since(o Histogram) Histogram {
 	if len(o.Counts) != len(h.Counts) {

@@ -36,7 +36,7 @@ type TopicGroupStatus struct {
 	Capped      bool       `json:"capped,omitempty"`               // the real number is larger than Lag
 	Retried     uint64     `json:"retried"`                        // of Lag: failed, and are delivered again
 	Delayed     uint64     `json:"delayed"`                        // of Lag: not due for delivery yet
-	Oldest      *time.Time `json:"oldestUnacknowledged,omitempty"` // since when the oldest other message of Lag waits
+	Oldest      *time.Time `json:"oldestUnacknowledged,omitempty"` // since when the oldest that is not delayed waits
 	OldestAgeMS int64      `json:"oldestUnacknowledgedAgeMs,omitempty"`
 }
 

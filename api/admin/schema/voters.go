@@ -27,11 +27,11 @@ func CountVoters(servers []ServerStatus) (voters, down int) {
 	return voters, down
 }
 
-// Margin returns a warning if the voters of a group that are not down are only just a majority. Either some voters
-// are then down, or the group has only two voters. Otherwise, and for a single voter, Margin returns "".
+// Margin returns a warning if the voters of a group that are not down are just a majority, so that one more failure
+// stops writes. It returns "" in all other cases, and for a group with a single voter.
 func Margin(servers []ServerStatus) string { return margin(CountVoters(servers)) }
 
-// Margin returns the same warning as the function Margin, for the group g.
+// Margin returns the warning of the function Margin for the group g.
 func (g VotersGroup) Margin() string {
 	down := 0
 	for _, node := range g.Voters {

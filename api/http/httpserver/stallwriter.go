@@ -18,7 +18,7 @@ type stallWriter struct {
 	unsent  bool // something was written after the last flush
 }
 
-// begin starts the stall time.
+// begin sets the write deadline to the end of the stall time, which begins at this moment.
 func (w *stallWriter) begin() {
 	_ = w.control.SetWriteDeadline(time.Now().Add(w.stall)) // never fails over HTTP/2
 }

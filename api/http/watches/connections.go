@@ -68,7 +68,7 @@ func ConnOf(ctx context.Context) net.Conn {
 	return c
 }
 
-// conn is a connection that was taken over. The caller must call end.
+// conn is a connection that was taken over. The function that uses it must call end when the watch has ended.
 type conn struct {
 	net.Conn // its writes fail if the client takes nothing for Options.Stall
 	raw      syscall.RawConn

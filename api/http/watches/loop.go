@@ -184,7 +184,7 @@ func (l *loop) next() *watchConn {
 	return w
 }
 
-// guard runs a step of a watch, and ends the watch if the step panics.
+// guard calls step, which is a part of serving the watch w. If step panics, guard ends the watch.
 func (l *loop) guard(w *watchConn, step func()) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -349,7 +349,7 @@ func (l *loop) isClosing() bool {
 	return l.closing
 }
 
-// idle returns the watches that match and have the phase phaseIdle or phaseAlone.
+// idle returns the watches with the phase phaseIdle or phaseAlone for which match returns true.
 func (l *loop) idle(match func(*watchConn) bool) (list []*watchConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -440,7 +440,7 @@ type encodedPart struct {
 	events int
 }
 
-// encode returns raw, which is a part that Poll has returned, as a chunk of the answer. Watches with the same part
+// encode returns a part as a chunk of the answer. raw is the part as Poll has returned it. Watches with the same part
 // share the encoded bytes.
 func (l *loop) encode(w *watchConn, raw *state.WatchPart) encodedPart {
 	k := encodedKey{scope: w.Watch.Scope(), seen: raw.Seen, values: w.Values, events: w.Events}
