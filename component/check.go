@@ -43,7 +43,7 @@ func (c *checker) index(declared []Field) {
 	}
 }
 
-// take checks one given property.
+// take checks the property p of the component, which the field f declares.
 func (c *checker) take(f Field, p Property) {
 	if f.Refused != "" {
 		c.problems.add(p.Pos, "", "component %s: metadata %s cannot be used: %s", c.component, p.Name, f.Refused)
@@ -133,7 +133,7 @@ func (c *checker) fallback(f Field) value {
 }
 
 // unknown reports a metadata name that no field declares. The report is an error if ignoring the name could be unsafe,
-// and otherwise a warning. If a field with Rest is declared, other names are allowed. Then unknown reports only a name
+// and otherwise a warning. If a field with Rest is declared, every name is allowed, and unknown reports only a name
 // that resembles a field with Security.
 func (c *checker) unknown(p Property) {
 	near := suggest.For(p.Name, c.names)

@@ -163,7 +163,7 @@ func (p *docParser) action(n *yaml.Node, what string) Action {
 	return Deny
 }
 
-// list returns the elements of a sequence.
+// list returns the elements of a sequence, or nil for null. For any other node it reports a problem and returns nil.
 func (p *docParser) list(n *yaml.Node, what string) []*yaml.Node {
 	if isNull(n) {
 		return nil

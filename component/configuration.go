@@ -96,7 +96,8 @@ func parseConfiguration(doc Document, earlier *Configuration) (Configuration, er
 	return c, p.problems.Err("component.ParseConfiguration")
 }
 
-// add merges next into c. next must be the result of a call of parseConfiguration with c as the parameter earlier.
+// add merges next, the configuration of the next document, into c. next must be the result of parseConfiguration with c
+// as the parameter earlier.
 func (c *Configuration) add(next Configuration) {
 	c.AccessControl, c.Tracing, c.Metrics, c.APILog = next.AccessControl, next.Tracing, next.Metrics, next.APILog
 	c.Workflow = next.Workflow
@@ -133,8 +134,8 @@ func (c *Configuration) complete() {
 	}
 }
 
-// copyOf returns a copy of the section that earlier documents have set. If they have not set it, it returns a copy of
-// the defaults.
+// copyOf returns a copy of *earlier, the section as the earlier documents set it. If earlier is nil, no earlier
+// document has the section, and copyOf returns a copy of the defaults.
 func copyOf[T any](earlier *T, defaults T) *T {
 	if earlier != nil {
 		defaults = *earlier

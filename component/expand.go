@@ -68,7 +68,8 @@ func (x *expander) stop(n *yaml.Node, format string, limit int) {
 	x.problems.add(x.pos(n), "", format, limit)
 }
 
-// tagged keeps a standard YAML tag, such as !!str, in out. It reports any other explicit tag of n as a problem.
+// tagged handles an explicit tag of n. It marks out so that a standard YAML tag, such as !!str, is kept. It reports any
+// other tag as a problem.
 func (x *expander) tagged(n, out *yaml.Node) {
 	switch n.Tag {
 	case "!!str", "!!int", "!!float", "!!bool", "!!null", "!!timestamp", "!!map", "!!seq":

@@ -43,8 +43,8 @@ type Field struct {
 	Quoted bool
 	// Refused, if not empty, is the reason why this known name cannot be used.
 	Refused string
-	// Rest makes the field accept every name that no other field declares. A field with Rest sets nothing else.
-	// Values.Properties returns the values.
+	// Rest makes the component accept every name that no other field declares. A Field with Rest must leave all its
+	// other members empty. Values.Properties returns the values.
 	Rest bool
 	// Check returns an error if the component does not allow the text, although Kind does; nil = no check. An error
 	// that is not a *fault.Error continues a sentence about the value, such as "is not a port".
@@ -92,7 +92,8 @@ func sizeUnit(unit string) (int64, bool) {
 	return 0, false
 }
 
-// ParseBool parses the text of a value of kind Bool. The text of an error continues a sentence about the value.
+// ParseBool parses the text of a value of kind Bool. The text of an error continues a sentence about the value: "is
+// neither true nor false".
 func ParseBool(text string) (bool, error) {
 	switch strings.ToLower(text) {
 	case "true", "yes", "on", "y", "t", "1":

@@ -118,8 +118,9 @@ const (
 	refuse
 )
 
-// sift decides by kind and apiVersion whether a document is for Quorate. A kind or apiVersion that is probably
-// misspelt is an error. Without this error, the user would notice only late that a store is missing.
+// sift decides by kind and apiVersion whether a document is for Quorate. It returns the decision, and the reason unless
+// the document is accepted. A kind or apiVersion that is probably misspelt is an error. Without this error, the user
+// would notice only late that a store is missing.
 func sift(body *yaml.Node) (verdict, string) {
 	if body.Kind != yaml.MappingNode {
 		return skip, "the document is not a mapping"

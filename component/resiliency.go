@@ -29,8 +29,8 @@ type RetryPolicy struct {
 	Duration    time.Duration // pause between two attempts; if Exponential, the first pause
 	MaxInterval time.Duration // longest pause if Exponential
 	MaxRetries  int           // negative = no limit
-	Statuses    [][2]int      // ranges of retried HTTP statuses, with both ends; empty = all failures
-	Codes       [][2]int      // ranges of retried gRPC codes, with both ends; empty = all failures
+	Statuses    [][2]int      // inclusive ranges of HTTP statuses to retry; empty = retry all failures
+	Codes       [][2]int      // inclusive ranges of gRPC codes to retry; empty = retry all failures
 }
 
 // BreakerPolicy defines when a circuit breaker opens and closes.
@@ -101,7 +101,7 @@ func (p *docParser) resiliencyPolicies(n *yaml.Node, r *Resiliency) {
 	})
 }
 
-// named calls read for every entry of the mapping n. The names of the entries are free.
+// named calls read with the name and the value of every entry of the mapping n. An entry may have any name.
 func (p *docParser) named(n *yaml.Node, what string, read func(name string, n *yaml.Node)) {
 	if isNull(n) {
 		return

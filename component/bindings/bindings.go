@@ -78,7 +78,7 @@ type Binding struct {
 
 // Claims lets one of several nodes take work that all of them see.
 type Claims interface {
-	// Claim reports whether this call is the first in the cluster for key. If so, key is taken for the duration
-	// life. The result is linearizable. After an error the result is unknown, and the caller must not act.
+	// Claim reports whether this call is the first in the cluster for key. If it is, key is taken until the duration
+	// life has passed. The result is linearizable. After an error the result is unknown, and the caller must not act.
 	Claim(ctx context.Context, key string, life time.Duration) (bool, error)
 }

@@ -227,7 +227,7 @@ func openKeyVault(_ context.Context, c loader.SecretStoreConfig) (secretstores.S
 		Identity: identity(c.Metadata)})
 }
 
-// oneOf returns a check that accepts the words of a closed set, ignoring case.
+// oneOf returns a check that accepts only the given words, and ignores case.
 func oneOf(words ...string) func(string) error {
 	return func(text string) error {
 		for _, word := range words {

@@ -109,7 +109,7 @@ type Store interface {
 
 // Change is a change of one item.
 type Change struct {
-	Item        // Version is a condition: the change needs this current version; empty = none; see VersionAbsent
+	Item        // Version is the version that the key must have; empty = no condition; see VersionAbsent
 	Delete bool // removes the key; deleting an absent key is no error, unless Version is set
 }
 

@@ -48,7 +48,8 @@ func (q *Queue) Present() []string {
 	return q.present()
 }
 
-// Put adds changes. If the queue is empty, Put accepts any number of changes.
+// Put adds changes. If changes were waiting already and those of more than MaxWaiting keys wait afterwards, the Queue
+// overflows. Put into an empty Queue accepts any number of changes.
 func (q *Queue) Put(items ...Item) {
 	q.mu.Lock()
 	if q.err == nil {

@@ -95,7 +95,7 @@ func Read(o Options) (*Plan, error) {
 }
 
 // checkSecretStores returns an error for each component and endpoint that refers to a secret store which no file
-// declares. It ignores components with ignoreErrors, and secret stores that are declared but were rejected. Open
+// declares. It ignores components with ignoreErrors, and references to stores that are declared but were rejected. Open
 // reports the errors of both.
 func (p *Plan) checkSecretStores() (errs []error) {
 	find := func(name string) error {

@@ -24,8 +24,8 @@ type Changes struct {
 	Added, Changed, Removed []string // names of components and endpoints, with their block
 	Documents               bool     // a Configuration or Resiliency document changed
 	Subscriptions           bool     // a Subscription document changed
-	Failed                  []error  // errors of components that stay as they were, or stay absent
-	Ignored                 []error  // errors of components with ignoreErrors, which are absent now
+	Failed                  []error  // errors of components that keep their previous state: open, or absent
+	Ignored                 []error  // errors of components with ignoreErrors that are not in the new set
 
 	retired []*closer
 }
@@ -140,10 +140,10 @@ func (p *opening) takeOver(u *unit) {
 	e.list(p.set, u)
 }
 
-// movesActors returns an error if the document of u would move the actor state. One case is that u claims the actor
-// state of another store. The other case is that u is the store with the actor state, and gives up the claim or
-// changes its type or version. Each version of a type may have tables of its own. Without this check, the actors
-// would lose their state.
+// movesActors returns an error if the document of u would move the actor state, because the actors would lose it. There
+// are two cases. In one, u claims the actor state that another store has. In the other, u is the store with the actor
+// state, and either gives up the claim or changes its type or version: each version of a type may have tables of its
+// own.
 func (p *opening) movesActors(u *unit) error {
 	now := p.options.actors
 	switch {

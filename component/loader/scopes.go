@@ -26,8 +26,9 @@ func (b *planner) addScopes(doc component.Document) error {
 }
 
 // applyScopes sets the scopes of all secret stores. A scope may name a store that this node does not declare, because
-// several nodes may share a Configuration. Such a scope usually causes a warning. It causes an error if a store
-// without a scope has a similar name, because the name is probably misspelt. The store would then be unrestricted.
+// several nodes may share a Configuration; such a scope usually causes only a warning. It causes an error if a store
+// without a scope has a similar name. Then the name in the scope is probably misspelt, and without the error that store
+// would be unrestricted.
 func (b *planner) applyScopes() (errs []error) {
 	for i := range b.scopes {
 		scope := &b.scopes[i]

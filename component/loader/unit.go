@@ -31,7 +31,7 @@ type unit struct {
 	digest        string                 // see digestOf; set by resolve
 }
 
-// check checks metadata and sets values. Its error names file, line and component.
+// check checks metadata, sets values and hidden, and returns the warnings. Its error names file, line and component.
 func (u *unit) check(m component.Metadata) ([]component.Problem, error) {
 	values, warnings, err := m.Check(u.spec.Pos, u.spec.Name, u.fields)
 	u.values, u.hidden = values, m.Sensitive()
@@ -83,8 +83,8 @@ func (u *unit) logger(l *slog.Logger) *slog.Logger {
 // typ returns the type in lower case.
 func (u *unit) typ() string { return strings.ToLower(u.spec.Type) }
 
-// late returns fault.Timeout, with a hint to raise initTimeout, if the timeout of the context bounded has caused
-// err. Otherwise it returns err. ctx is the parent of bounded.
+// late converts err to fault.Timeout, with a hint to raise initTimeout, if the cause of err is the timeout of the
+// context bounded. Otherwise it returns err. ctx is the parent of bounded.
 func (u *unit) late(ctx, bounded context.Context, err error) error {
 	if err == nil || ctx.Err() != nil || !errors.Is(bounded.Err(), context.DeadlineExceeded) {
 		return err

@@ -77,9 +77,9 @@ const (
 	writing      // without an answer, the outcome is unknown
 )
 
-// fault converts the error of a call. If the process refused the request (see refused), a write was not executed.
-// After any other failure of a write that was sent, the outcome is unknown: the process may have lost the connection
-// to its own server.
+// fault converts the error of a call. A write that the process refused (see refused) was not executed. After any other
+// failure of a write that was sent, the outcome is unknown, because the process may have lost the connection to the
+// server behind it.
 func (l *link) fault(op, key string, f *failure, doing verb) error {
 	if e, ours := fault.As(f.err); ours {
 		return &fault.Error{Code: e.Code, Op: op, Key: key, Err: f.err}
@@ -137,7 +137,7 @@ func (l *link) refused(e *fault.Error, f *failure, code codes.Code) bool {
 	return true
 }
 
-// uninitialised converts the error of Init, or of a call that belongs to it.
+// uninitialised converts the error of a call that initialises the process: Init, or a call that greet makes with it.
 func (l *link) uninitialised(ctx context.Context, err error) error {
 	e := &fault.Error{Code: fault.Internal, Op: "pluggable.Init",
 		Msg: l.who() + " could not be initialised: " + l.text(err), Hint: "look at its log, and check the metadata"}

@@ -101,7 +101,8 @@ func (in *input) accept(s *eventStream, event *components.ReadResponse) error {
 	return nil
 }
 
-// admit starts the delivery of an event, unless the input is closing or an event with the same id is in progress.
+// admit starts the delivery of an event and returns true. It returns false if the input is closing, or if an event with
+// the same id is in progress. In the second case the event is dropped.
 func (in *input) admit(s *eventStream, event *components.ReadResponse) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()

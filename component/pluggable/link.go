@@ -103,8 +103,7 @@ func openLink(ctx context.Context, o Options, greet func(ctx context.Context, s 
 	return l, nil
 }
 
-// suggest extends the error of a type without a socket. It adds the name of a similar type that is built in, if there
-// is one.
+// suggest adds the name of a similar built-in type, if there is one, to the error of a type that has no socket.
 func (l *link) suggest(err error) error {
 	near := suggest.For(l.options.Type, l.options.BuiltIn)
 	if near == "" || !fault.Is(err, fault.Unavailable) {
@@ -225,7 +224,7 @@ func (l *link) lost() error {
 		Msg: l.who() + " ended the connection", Hint: "look at the log of the component, and that it runs"}
 }
 
-// who names the process in messages.
+// who returns the name of the process for messages.
 func (l *link) who() string {
 	path, ok := l.path.Load().(string)
 	if !ok {
@@ -235,7 +234,7 @@ func (l *link) who() string {
 }
 
 // open dials the socket, reads which services the process has, and initialises it. If it returns a session together
-// with an error, the caller must shut the session.
+// with an error, the caller must call shut.
 func (l *link) open(ctx context.Context, a *attempt) (*session, error) {
 	a.step.Store("its socket")
 	path, err := findSocket(l.options.Folder, l.options.socket())
@@ -353,7 +352,8 @@ func (s *session) lacks(service string) error {
 		Hint: "correct spec.type"}
 }
 
-// outgoing adds the name of the component to the metadata of a call. Metadata of other calls in ctx is not sent.
+// outgoing returns the context for a call to the process. The metadata of the call has only the name of the component;
+// metadata that ctx has from another call is not sent.
 func (l *link) outgoing(ctx context.Context) context.Context {
 	name := l.options.Name
 	if strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r > '~' }) {

@@ -114,7 +114,7 @@ func unfit(r rune) bool { return !unicode.IsPrint(r) || r == ' ' }
 // Operations implements bindings.Output.
 func (b *binding) Operations() []string { return slices.Clone(b.operations) }
 
-// Invoke implements bindings.Output. The operation is sent in the spelling of the process.
+// Invoke implements bindings.Output. It sends the operation in the spelling in which the process listed it.
 func (b *binding) Invoke(ctx context.Context, r bindings.Request) (*bindings.Response, error) {
 	const op = "pluggable.Invoke"
 	i := slices.IndexFunc(b.operations, func(o string) bool { return strings.EqualFold(o, r.Operation) })

@@ -70,11 +70,12 @@ func (b *broker) greet(ctx context.Context, c *session) error {
 	return nil
 }
 
-// Abilities implements pubsub.Broker. Dapr's protocol promises neither order nor that a bulk is published as a whole.
+// Abilities implements pubsub.Broker. It reports at most TTL, because Dapr's protocol promises neither order nor that a
+// bulk is published as a whole.
 func (b *broker) Abilities() pubsub.Abilities { return pubsub.Abilities{TTL: b.ttl} }
 
-// merge merges metadata of a client, and omits the names that only the node may use. A client must not forge the id
-// or the key of a message. Of several pairs with the same name, the last one counts. The returned map has room for
+// merge merges metadata of a client. It omits the names that only the node may use, because a client must not forge the
+// id or the key of a message. If several pairs have the same name, the last one counts. The returned map has room for
 // the names that the node adds.
 func merge(parts ...map[string]string) map[string]string {
 	size := 3
@@ -107,8 +108,8 @@ func metadataOf(m *pubsub.Message, request map[string]string) map[string]string 
 	return out
 }
 
-// checkSize returns fault.TooLarge for a message that is too large for a subscription. Such a message would end every
-// stream.
+// checkSize returns fault.TooLarge for a message that is too large for a subscription. Without this check, the message
+// would end every stream that receives it.
 func (b *broker) checkSize(op string, m *pubsub.Message) error {
 	limit := b.link.options.MaxMessage
 	if int64(len(m.Data)) <= limit {

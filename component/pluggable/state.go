@@ -175,7 +175,7 @@ func level(c state.Consistency) components.StateOptions_StateConsistency {
 	}
 }
 
-// answered is what an answer says about one key.
+// answered is the part of an answer that describes one key. The answers to Get and BulkGet have different types.
 type answered interface {
 	GetData() []byte
 	GetEtag() *components.Etag
@@ -281,7 +281,8 @@ func (s *store) bulk(ctx context.Context, op string, r *state.BulkGetRequest) (m
 	return found, nil
 }
 
-// each reads keys one by one. It stops as soon as the values exceed r.MaxBytes.
+// each reads every key with a call of its own, with at most gatherers calls at a time. As soon as the values exceed
+// r.MaxBytes, it stops and returns state.ValuesTooLarge. If a key cannot be read, Err of its item is set.
 func (s *store) each(ctx context.Context, op string, items []*components.GetRequest, r *state.BulkGetRequest,
 ) (map[string]state.Item, error) {
 	unfilled, stop := context.WithCancel(ctx)

@@ -203,7 +203,7 @@ func messageOf(in *components.PullMessagesResponse) (out pubsub.Message, notice 
 	return out, notice
 }
 
-// ended implements consumer. It voids the deliveries of the stream. All deliveries are of this stream.
+// ended implements consumer. It voids all unsettled deliveries, because all of them came from this stream.
 func (m *member) ended(*pullStream) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -272,7 +272,8 @@ func (m *member) take(ref string, o pubsub.Outcome) (*delivery, error) {
 	return d, nil
 }
 
-// Settle implements pubsub.Subscription. The process decides when a message that is not acknowledged comes again.
+// Settle implements pubsub.Subscription. If a message is not acknowledged, the process decides when to deliver it
+// again.
 func (m *member) Settle(_ context.Context, d *pubsub.Delivery, o pubsub.Outcome) error {
 	held, err := m.take(d.Ref, o)
 	if err != nil {

@@ -40,7 +40,7 @@ func (i *Instance) Group(app string) string { return cmp.Or(i.ConsumerID, app) }
 // TopicOf returns the name that a topic has at the broker.
 func (i *Instance) TopicOf(topic string) string { return i.Prefix + topic }
 
-// Capabilities returns those features of the broker that Dapr has names for, by these names.
+// Capabilities returns the features of the broker by Dapr's names. It omits features for which Dapr has no name.
 func (i *Instance) Capabilities() (out []string) {
 	a := i.Broker.Abilities()
 	if a.Bulk {

@@ -56,8 +56,9 @@ type Failure struct {
 	Err   error
 }
 
-// AllFailed returns the error for a request whose messages have all failed. failures must not be empty. AllFailed
-// returns the error of a message that may have been published, if there is one, and otherwise the first error.
+// AllFailed returns one error for a request whose messages have all failed. failures must not be empty. If there is an
+// error with fault.Indeterminate, AllFailed returns it, because its message may have been published. Otherwise it
+// returns the first error.
 func AllFailed(failures []Failure) error {
 	for _, f := range failures {
 		if fault.Is(f.Err, fault.Indeterminate) {
@@ -104,10 +105,10 @@ func (o Outcome) String() string {
 type Delivery struct {
 	Message
 	Topic string
-	// Sequence is not empty if order matters. The receiver handles deliveries of one sequence one after another, in
-	// the order of Receive. If the receiver does not acknowledge a delivery, it releases the later deliveries of the
-	// sequence. A broker sets Sequence to the key of the message. If the group handles one message at a time, Sequence
-	// has the same value for all messages.
+	// Sequence is not empty if order matters. The receiver handles the deliveries of one sequence one after another, in
+	// the order in which Receive returns them. If the receiver does not acknowledge a delivery, it releases the later
+	// deliveries of the sequence. A broker sets Sequence to the key of the message. If the group handles one message at
+	// a time, Sequence has the same value for all messages.
 	Sequence string
 	Attempt  int    // number of the attempt; 1 = the first
 	Ref      string // identifies the delivery to the broker; opaque
@@ -116,14 +117,14 @@ type Delivery struct {
 
 // Subscription receives the messages of one member of a group. It is safe for concurrent use.
 type Subscription interface {
-	// Receive waits for messages until ctx ends. It returns at least one and at most limit messages, in their order,
-	// or an error: fault.Timeout when ctx ends, fault.Unavailable after Close. Messages of one sequence come in one
-	// call, or a later message comes only after the earlier ones are settled. A broker bounds how many deliveries of a
-	// subscription are not settled. Receive waits while the bound is reached.
+	// Receive waits for messages until ctx ends. It returns at least one and at most limit messages, in their order, or
+	// an error: fault.Timeout when ctx ends, fault.Unavailable after Close. Messages of one sequence come in the same
+	// call, or a later one comes only after the earlier ones are settled. A broker limits the number of unsettled
+	// deliveries of a subscription. Receive waits while the limit is reached.
 	Receive(ctx context.Context, limit int) ([]Delivery, error)
-	// Settle reports the outcome of a delivery. After nil, the broker has noted the outcome. A broker may gather
-	// acknowledgements for some milliseconds before it stores them. After a crash within this time it delivers the
-	// messages again. Settle returns fault.NotFound if the delivery was settled already.
+	// Settle reports the outcome of a delivery. A nil error means that the broker has noted the outcome. But a broker
+	// may gather acknowledgements for some milliseconds before it stores them; if it crashes within this time, it
+	// delivers the messages again. Settle returns fault.NotFound if the delivery was settled already.
 	Settle(ctx context.Context, d *Delivery, o Outcome) error
 	// DeadLetter moves a message to another topic and acknowledges the delivery. A broker with Abilities.Atomic does
 	// both or nothing. Other brokers publish first, so that no message is lost. After an error, the delivery is not
@@ -148,10 +149,10 @@ type Stager interface {
 	// StagePublish returns the effect that publishes messages with a transaction. If the topic has no room for the
 	// messages, the transaction fails with fault.Overloaded.
 	StagePublish(ctx context.Context, r PublishRequest) (state.Effect, error)
-	// StageAck returns the effect that acknowledges a delivery with a transaction. If the token does not
-	// belong to a delivery to the group, StageAck or the transaction returns fault.DeliverySettled. The same applies
-	// if the message is settled, or has failed since the delivery. The error is fault.Invalid if the message and the
-	// state cannot change in one step.
+	// StageAck returns the effect that acknowledges a delivery with a transaction. StageAck or the transaction returns
+	// fault.DeliverySettled if the token does not belong to a delivery to the group, if the message is settled, or if
+	// the message has failed since the delivery. It returns fault.Invalid if the message and the state cannot change in
+	// one step.
 	StageAck(ctx context.Context, r AckRequest) (state.Effect, error)
 }
 
@@ -178,9 +179,9 @@ func StagerOf(b Broker) Stager {
 // ctx ends. Errors are *fault.Error with the codes of state.Store. A topic that has no room for a message refuses it
 // with fault.Overloaded.
 type Broker interface {
-	// Publish returns nil, nil when all messages are stored as durably as the broker promises. If single messages
-	// were not published, it returns their failures and a nil error. After an error, no message is known to be
-	// published.
+	// Publish returns nil, nil when all messages are stored as durably as the broker promises. If only some messages
+	// were not published, it returns their failures and a nil error. A non-nil error means that no message is known to
+	// be published.
 	Publish(ctx context.Context, r PublishRequest) ([]Failure, error)
 	// Subscribe joins a group. ctx applies only until Subscribe returns. A new group begins with the oldest message
 	// that the topic has, unless metadata says otherwise.

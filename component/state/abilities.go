@@ -27,14 +27,14 @@ func AbilitiesOf(s Store) Abilities {
 	return a
 }
 
-// wrapped is a wrapper around a store. It has only the methods of Store. So a type assertion never finds an optional
-// method that the wrapped store lacks. AbilitiesOf returns the optional interfaces.
+// wrapped is a wrapper around a store. It has only the methods of Store, so a type assertion never finds an optional
+// method that the wrapped store lacks. Callers get the optional interfaces from AbilitiesOf.
 type wrapped struct {
 	Store
 	abilities Abilities
 }
 
-// wrapper implements every ability, whether the store below it has it or not.
+// wrapper implements every ability, even those that the store below it lacks. wrap hides the ones that the store lacks.
 type wrapper interface {
 	Store
 	Transactor

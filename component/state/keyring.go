@@ -121,7 +121,7 @@ func mac(key []byte, parts ...string) []byte {
 	return h.Sum(nil)
 }
 
-// box returns the cipher of the value with the given salt.
+// box returns the AES-GCM cipher for a value with the given salt.
 func (k *valueKey) box(salt []byte) (cipher.AEAD, error) {
 	block, err := aes.NewCipher(mac(k.value, string(salt))[:k.size])
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 
 // Pinger is implemented by stores whose data is in another server.
 type Pinger interface {
-	// Ping returns nil if the server answers and can be written. It is called by one goroutine at a time.
+	// Ping returns nil if the server answers and accepts writes. It is called by one goroutine at a time.
 	Ping(ctx context.Context) error
 	// PingInterval returns the time between two pings while the server answers. 0 = ping only after a failed call,
 	// for servers where each request costs money.

@@ -152,7 +152,7 @@ type SetRequest struct {
 	Consistency Consistency
 	Session     string
 	RequestID   string      // client's own id for exactly-once retries; empty = none
-	Locks       []LockToken // all must hold; otherwise the error is lock_lost
+	Locks       []LockToken // each lock must have its token; otherwise the error is lock_lost
 }
 
 // DeleteRequest deletes one key. Deleting an absent key without an ETag is no error.
@@ -183,8 +183,8 @@ type Operation struct {
 }
 
 // Effect is a change in another component that a transaction makes. The operations of the transaction and all its
-// effects are applied together, or none of them is. The other component creates the effect, for a store of an Instance
-// whose Effects is true. The store returns fault.Unimplemented for an effect that it does not know.
+// effects are applied together, or none of them is. The other component creates the effect. It does so only for a store
+// whose Instance.Effects is true. The store returns fault.Unimplemented for an effect that it does not know.
 type Effect interface {
 	// Effect returns a description of the effect for errors, such as "events for the topic orders".
 	Effect() string
@@ -198,7 +198,7 @@ type TransactRequest struct {
 	RequestID   string
 	Metadata    map[string]string
 	Locks       []LockToken
-	Actor       *ActorEpoch // nil = none; otherwise the error is actor_moved if it does not hold
+	Actor       *ActorEpoch // nil = no condition; if it is not met, the error is actor_moved
 	Effects     []Effect    // empty unless Instance.Effects is true
 }
 
@@ -296,8 +296,8 @@ type Page struct {
 	Proof
 }
 
-// Lister is implemented by stores that can list keys in order. This is byte order, or in state.sqlserver the order of
-// UTF-16 code units.
+// Lister is implemented by stores that can list keys in order. The order is byte order, except in state.sqlserver,
+// which has the order of UTF-16 code units.
 type Lister interface {
 	List(ctx context.Context, r ListRequest) (Page, error)
 }

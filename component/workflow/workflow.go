@@ -90,7 +90,8 @@ type Worker struct {
 	// CachesHistory means that the worker keeps the history of instances. An engine may then send only the events that
 	// follow those that the stream has got before. CachedHistory in the item has the number of the earlier events.
 	CachesHistory bool
-	// MaxTurns and MaxActivities bound what all streams of the application on this node have at a time; 0 = no bound.
+	// MaxTurns and MaxActivities bound how many turns and activities all streams of the application on this node have
+	// at a time; 0 = no bound.
 	MaxTurns, MaxActivities int
 	// Retention applies to the instances that the worker ends. For instances that end without a worker, the Retention
 	// of the newest worker of the application applies.

@@ -366,10 +366,11 @@ func checkPath(path string) error {
 	return nil
 }
 
-// answer converts an HTTP response to a binding response. If only2XX is true and the status is not 2xx, it also
-// returns an error. After a status 5xx, the server may have processed the request. For example, a proxy answers 503
-// or 504 if it loses the connection to a server that has received the request. Only a 503 with Retry-After is a
-// refusal. answer replaces invalid UTF-8 in the status and the headers, because gRPC cannot send it.
+// answer converts an HTTP response to a binding response. If only2XX is true and the status is not 2xx, it also returns
+// an error. For a status 5xx, this is fault.Indeterminate, because the server may have processed the request: a proxy,
+// for example, answers 503 or 504 if it loses the connection to a server that has received the request. Only a 503 with
+// Retry-After is a refusal, and the error is fault.Unavailable. answer replaces invalid UTF-8 in the status and the
+// headers, because gRPC cannot send it.
 func answer(response *http.Response, body []byte, only2XX bool) (*bindings.Response, error) {
 	out := &bindings.Response{Data: body, Metadata: map[string]string{
 		"statusCode": strconv.Itoa(response.StatusCode), "status": strings.ToValidUTF8(response.Status, "\uFFFD"),

@@ -25,8 +25,8 @@ import (
 
 // Source is a server that keeps items. All methods are safe for concurrent use.
 type Source interface {
-	// Read returns the items with the given keys, or all items if keys is empty. Each value is at least as new as
-	// the last report.
+	// Read returns the items with the given keys, or all items if keys is empty. Each value is at least as new as the
+	// last change that was reported before the call.
 	Read(ctx context.Context, keys []string) ([]configuration.Item, error)
 	// Listen connects to the server and calls reports.Ready. It then calls reports.Changed for every change, until
 	// ctx ends or the connection is lost. If the server cannot report changes, Listen calls reports.Silent; this is
@@ -390,8 +390,9 @@ func (c *channel) refresh(ctx context.Context) error {
 // reported returns the reported keys and the subscriptions that may miss their changes. Until the next report, no other
 // call returns these keys.
 //
-// It waits for a read in progress. A subscription whose first read began before the reports may have read old values,
-// and is included when this read has ended. A first read that begins later returns the new values.
+// It first waits for a read in progress. If this is the first read of a subscription, it may have returned values from
+// before the reports; after the wait, the subscription is included. A subscription whose first read begins later reads
+// the new values.
 func (c *channel) reported(ctx context.Context) (subs []*subscriber, dirty map[string]bool, all bool, err error) {
 	if err := c.begin(ctx); err != nil {
 		return nil, nil, false, err
@@ -430,8 +431,8 @@ func (c *channel) deliver(ctx context.Context, subs []*subscriber, keys []string
 }
 
 // readOnce reads keys, or all keys if keys is empty, and delivers the changes to the subscriptions. Each read has its
-// own timeout. With one timeout for all reads of a refresh, the last keys could miss every change. New subscriptions
-// wait for one read at most.
+// own timeout. If all reads of a refresh shared one timeout, the last ones could always be too late, and the changes of
+// their keys would be missed. New subscriptions wait for one read at most.
 func (c *channel) readOnce(ctx context.Context, subs []*subscriber, keys []string) error {
 	if err := c.begin(ctx); err != nil {
 		return err
@@ -477,7 +478,9 @@ func (c *channel) known(subs []*subscriber, dirty map[string]bool) []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// scope returns the sorted keys to read. If whole is true, all keys of the server must be read.
+// scope returns the sorted keys to read again. These are the keys of the subscriptions that are in dirty, or all keys
+// of the subscriptions if all is true. If all is true and a subscription is for all keys, whole is true: all keys of
+// the server must be read.
 func scope(subs []*subscriber, dirty map[string]bool, all bool) (keys []string, whole bool) {
 	wanted := map[string]bool{}
 	for _, sub := range subs {

@@ -152,8 +152,8 @@ func (s source) check(ctx context.Context) error {
 	return err
 }
 
-// Read implements follow.Source. An item whose metadata cannot be read has no metadata. Otherwise every read of all
-// keys, and every subscription, would fail.
+// Read implements follow.Source. If the metadata of an item cannot be read, Read returns the item without metadata.
+// With an error instead, every read of all keys and every subscription would fail.
 func (s source) Read(ctx context.Context, keys []string) ([]configuration.Item, error) {
 	sql, args := columns+s.table, []any(nil)
 	if len(keys) > 0 {

@@ -102,7 +102,7 @@ func (s *Store) join(sub *subscriber) (*mirror, error) {
 	return m, nil
 }
 
-// add adds a subscription, unless the start of the mirror has failed.
+// add adds a subscription and returns true. If the start of the mirror has failed, it returns false.
 func (m *mirror) add(sub *subscriber) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

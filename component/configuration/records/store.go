@@ -187,7 +187,7 @@ func distinct(keys []string) []string {
 	return slices.Compact(keys)
 }
 
-// list returns the keys of all items, and the session after the read.
+// list returns the keys of all items, and the session token after the read.
 func (s *Store) list(ctx context.Context, o state.ReadOptions) (keys []string, session string, err error) {
 	after := ""
 	for {

@@ -199,8 +199,8 @@ func (a *attempt) VerifySignature(ctx context.Context, token string) ([]byte, er
 	return nil, errors.New("no key of the issuer verifies the token")
 }
 
-// verify verifies a token. It uses the keys that have the key id of the token. If the token has no key id, it tries
-// all keys.
+// verify verifies the signature of a token and returns the payload of the token. It returns false if no key fits. It
+// uses the keys that have the key id of the token, or all keys if the token has no key id.
 func verify(signed *jose.JSONWebSignature, keys []jose.JSONWebKey) ([]byte, bool) {
 	id := signed.Signatures[0].Header.KeyID // the verifier has checked that there is one signature
 	for _, key := range keys {

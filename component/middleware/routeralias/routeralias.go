@@ -133,7 +133,7 @@ func (a *Aliases) Filter(r *http.Request) error {
 	return nil
 }
 
-// match returns the escaped values of the variables if the path fits the pattern.
+// match reports whether the path fits the pattern. If it does, match also returns the escaped values of the variables.
 func (a route) match(path []string) (map[string]string, bool) {
 	if len(path) != len(a.from) {
 		return nil, false

@@ -42,7 +42,7 @@ const (
 type Options struct {
 	MaxBytes          int64         // bytes of all messages; 0 = DefaultMaxBytes
 	Concurrency       int           // sequences that one member handles at a time; 0 = DefaultConcurrency
-	RedeliverInterval time.Duration // wait before the second attempt, doubled up to a minute; 0 = one second
+	RedeliverInterval time.Duration // pause before the second attempt; it doubles, up to a minute; 0 = 1 s
 }
 
 // Broker has the topics of one process. It is safe for concurrent use.

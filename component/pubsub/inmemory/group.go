@@ -78,8 +78,8 @@ func (g *group) enqueue(i *item) {
 	}
 }
 
-// schedule adds a lane to the heap ready or due. No member may hold items of the lane. If the lane has no items,
-// schedule removes it.
+// schedule adds a lane to the heap ready if its first item can be delivered at once, and otherwise to the heap due. It
+// removes a lane without items. No member may hold items of the lane.
 func (g *group) schedule(l *lane) {
 	if len(l.items) == 0 {
 		delete(g.lanes, l.sequence)
@@ -93,7 +93,8 @@ func (g *group) schedule(l *lane) {
 	g.changed.Fire()
 }
 
-// wake makes the lanes ready whose delay has ended. It returns the time until the next lane is due; 0 = no lane waits.
+// wake moves each lane whose delay has ended from the heap due to the heap ready. It returns the time until the next
+// lane is due; 0 = no lane waits.
 func (g *group) wake(now time.Time) time.Duration {
 	for len(g.due.list) > 0 {
 		l := g.due.list[0]

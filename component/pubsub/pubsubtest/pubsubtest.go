@@ -318,7 +318,8 @@ func testContext(t *testing.T, b pubsub.Broker) {
 	}
 }
 
-// waits calls end while a Receive waits. It fails the test unless the Receive returns fault.Unavailable.
+// waits calls end while a call of Receive is waiting. It fails the test unless this call then returns
+// fault.Unavailable.
 func waits(t *testing.T, s pubsub.Subscription, end func()) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	longestWait  = time.Second            // wait of one request for messages; the end of a group waits for the request
+	longestWait  = time.Second            // longest wait of one request for messages; the end of a group waits for it
 	firstPause   = 100 * time.Millisecond // first pause between attempts to read while Redis fails
 	longestPause = 5 * time.Second        // longest such pause
 	unackedPause = time.Second            // pause between attempts to acknowledge
@@ -136,7 +136,7 @@ func (g *group) readOnce(count int) error {
 		block = min(block, b.set.processing/4) // the lease begins before the request
 	}
 	block = max(block, time.Millisecond)
-	// The end of the group does not cancel the request, because Redis may have delivered messages for the request.
+	// The end of the group does not cancel the request, because Redis may already have delivered messages to it.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(g.run), block+b.client.Patience())
 	defer cancel()
 	start := time.Now()
@@ -168,8 +168,8 @@ func (g *group) readOnce(count int) error {
 	return b.explain(op, g.key.topic, err)
 }
 
-// note stores the error of a read for the members, if the cause of the error does not go away by itself (see
-// passes). Otherwise it clears the stored error.
+// note stores err, the error of a read, which Receive then returns to the members. If err is nil, or if its cause may
+// go away by itself (see passes), note clears the stored error.
 func (g *group) note(err error) {
 	if err != nil && passes(err) {
 		err = nil
@@ -224,7 +224,8 @@ func (g *group) enqueue(i *item) {
 	g.changed.Fire()
 }
 
-// drop forgets an item. The message is delivered again later, unless it is acknowledged. The caller holds g.mu.
+// drop removes an item from the group. Unless its message is acknowledged, the message is delivered again later. The
+// caller holds g.mu.
 func (g *group) drop(i *item) {
 	if g.items[i.id] == i {
 		delete(g.items, i.id)
@@ -349,8 +350,8 @@ func (g *group) release() {
 	for part := range slices.Chunk(items, portion) {
 		commands := make([]redisstate.Command, len(part))
 		for n, i := range part {
-			// The delivery does not count as an attempt. The idle time is so long that every process takes the
-			// message.
+			// The retry count makes this delivery count as no attempt. The idle time is long enough for every process
+			// to claim the message.
 			commands[n] = redisstate.Command{"xclaim", g.key.topic, g.key.name, g.key.name, 0, i.id.String(),
 				"idle", idleTime.Milliseconds(), "retrycount", i.attempt - 1, "justid"}
 		}

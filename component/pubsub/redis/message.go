@@ -55,7 +55,7 @@ func (p position) after() position {
 	return p
 }
 
-// idOf reads an id from a reply.
+// idOf returns the id in a reply. It returns false if the reply is not an id.
 func idOf(v any) (position, bool) {
 	text, _ := v.(string)
 	ms, seq, ok := strings.Cut(text, "-")

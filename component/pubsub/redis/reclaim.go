@@ -40,8 +40,8 @@ func (g *group) reclaim() {
 	}
 }
 
-// look searches the pending messages for idle messages, and queues these. The search begins at the id in the parameter
-// from. look returns the id at which the next search begins; zero = the oldest message.
+// look searches the pending messages for idle ones, beginning at the id from. It claims and queues the idle ones. It
+// returns the id at which the next search begins; zero = the oldest message.
 func (g *group) look(from position) position {
 	for range maxPages {
 		room := g.room()
@@ -137,8 +137,8 @@ func (g *group) claim(list []idle) bool {
 	return true
 }
 
-// fetch reads claimed messages and queues them. start is a time before the claim. fetch returns false if a command
-// failed.
+// fetch reads claimed messages and queues them. Their leases begin at start, a time before the claim. fetch returns
+// false if a command failed.
 func (g *group) fetch(list []idle, start time.Time) bool {
 	commands := make([]redisstate.Command, len(list))
 	for n, p := range list {

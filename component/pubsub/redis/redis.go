@@ -116,9 +116,9 @@ func (b *Broker) Publish(ctx context.Context, r pubsub.PublishRequest) ([]pubsub
 	return failures, nil
 }
 
-// publish sends messages in one round trip, as many as its limits allow. The parameter from is the index of the first
-// message. publish returns the index after the last message that it has sent, and whether the connection to Redis was
-// lost.
+// publish sends the messages from the index from on in one round trip, as many as the limits of a round trip allow. It
+// returns the failures of these messages, the index after the last message that was sent, and whether the connection to
+// Redis may be lost. If so, the caller must not send further messages.
 func (b *Broker) publish(ctx context.Context, op, topic string, messages []pubsub.Message, from int) (
 	failures []pubsub.Failure, end int, lost bool,
 ) {

@@ -78,7 +78,8 @@ type troubled struct {
 	store secretstores.Store
 }
 
-// make answers the first few requests for secrets with h. If few is 0, it answers all of them with h.
+// make answers requests for secrets with h: only the first ones, as many as the parameter few says, or all of them if
+// few is 0.
 func (x *troubled) make(h http.HandlerFunc, few int64) {
 	var count atomic.Int64
 	x.Fake.Trouble(func(w http.ResponseWriter, r *http.Request) bool {

@@ -51,7 +51,7 @@ type Source interface {
 	Extend(ctx context.Context) error
 	// Scan reads the current items.
 	Scan(ctx context.Context, prefix string) (Scan, error)
-	// Cluster returns the 8 digits of the cluster in positions.
+	// Cluster returns the 8 hexadecimal digits that identify the cluster in positions.
 	Cluster() string
 }
 

@@ -49,9 +49,9 @@ type shape struct {
 	pos   uint64
 }
 
-// sharedPart is a part that one watch has delivered, and the position of the watch after that part. Other watches of
-// the same prefix, or of the same single key, reuse the part if they were at the same position before. So they need
-// not select the changes again. Watches of several keys share no parts.
+// sharedPart is a part that one watch has delivered, and the position of the watch after that part. Another watch that
+// matches the same keys and is at the same position reuses the part, and so need not select the changes again. Watches
+// of several keys share no parts.
 type sharedPart struct {
 	part      state.WatchPart
 	pos, seen uint64 // position of the watch after the part
@@ -125,7 +125,8 @@ func (t *topic) run(ctx context.Context) {
 	}
 }
 
-// read reads the next changes, and adds them. It ends the topic if it cannot continue.
+// read reads the next changes from the source and adds them to the topic. It ends the topic if the history can no
+// longer be followed.
 func (t *topic) read(ctx context.Context) (Page, error) {
 	after := t.position()
 	page, err := t.source.Read(ctx, after, liveBytes)
@@ -167,8 +168,8 @@ func (t *topic) refresh() <-chan struct{} {
 	return done
 }
 
-// refreshed returns how many reads of the method refresh have completed, and the error of the latest of them, or nil.
-// It does not count reads that failed with fault.Unavailable, and reads that ended after the context of the topic.
+// refreshed returns how many reads that refresh started have completed, and the error of the latest of them, or nil. It
+// does not count reads that failed with fault.Unavailable, or that ended after the context of the topic.
 func (t *topic) refreshed() (uint64, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -85,10 +85,10 @@ func matcher(r *state.WatchRequest) func(key string) bool {
 	return func(key string) bool { return keys[key] }
 }
 
-// ready enables the history of the source and waits until the history exists. If resume is true, the watch
-// continues after the revision in the parameter start. In this case, ready also waits until the source has reached
-// this revision, and returns fault.Unavailable after aheadTime. It returns a *state.WatchEnd if the changes after
-// the revision are no longer kept.
+// ready enables the history of the source and waits until the history exists. If resume is true, the watch continues
+// after the revision start. Then ready also waits until the source has reached this revision, and returns a
+// *state.WatchEnd if the changes after it are no longer kept. After aheadTime, ready stops waiting and returns
+// fault.Unavailable.
 func (w *watch) ready(ctx context.Context, start uint64, resume bool) (Page, error) {
 	first := true
 	ctx, cancel := context.WithTimeout(ctx, aheadTime)
@@ -263,8 +263,8 @@ func (w *watch) Poll() (state.WatchPart, state.Readiness, error) {
 	}
 }
 
-// read reads the next changes from the source, because the topic no longer has them in memory. It retries while the
-// source is unavailable, until ctx ends.
+// read reads the next changes from the source, because the topic no longer has them in memory. pos is the revision up
+// to which the watch then has all changes. While the source is unavailable, read tries again until ctx ends.
 func (w *watch) read(ctx context.Context) (changes []state.Change, pos uint64, err error) {
 	for {
 		page, err := w.source.Read(ctx, w.pos, pageBytes)

@@ -18,15 +18,15 @@ import (
 const maxRevocation = 1 << 20
 
 // dialer connects to servers of MongoDB. It checks their messages before the driver sees them, because the driver
-// allocates memory for every length that a server announces. So the dialer makes the TLS connections instead of the
-// driver.
+// allocates memory for every length that a server announces. Only decrypted messages can be checked, so the dialer
+// makes the TLS connections instead of the driver.
 type dialer struct {
 	plain      net.Dialer
 	tls        *tls.Config // nil = plain TCP
 	revocation *ocsp.VerifyOptions
 }
 
-// check makes clients with the options o connect through a dialer.
+// check makes every client with the options o connect through a dialer. It moves the TLS settings from o to the dialer.
 func check(o *options.ClientOptions) {
 	d := &dialer{plain: net.Dialer{KeepAlive: 5 * time.Minute}, tls: o.TLSConfig}
 	o.TLSConfig = nil

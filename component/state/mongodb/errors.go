@@ -141,7 +141,7 @@ func mayHaveRun(err error) bool {
 	return true
 }
 
-// unanswered fills e for a command that was not executed, or for a read.
+// unanswered fills e for a command without an answer that was certainly not executed, or that only reads.
 func (s *Store) unanswered(e *fault.Error, err error) {
 	var selection topology.ServerSelectionError
 	var authority x509.UnknownAuthorityError

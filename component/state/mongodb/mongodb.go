@@ -113,9 +113,8 @@ func (s *Store) probe(ctx context.Context) error {
 // greet checks that MongoDB answers and accepts writes.
 func (s *Store) greet(ctx context.Context) (greeting, error) { return s.repeated(ctx, s.hello) }
 
-// repeated calls hello up to three times, until the driver does not cancel the call. If the handshake of a connection
-// fails, the driver closes all connections, and cancels the calls on them. Only the error of a later call has the
-// reason.
+// repeated calls hello up to three times while the driver cancels the call. If the handshake of one connection fails,
+// the driver closes all connections and cancels the calls on them. Only a later call returns the cause.
 func (s *Store) repeated(ctx context.Context, hello func(context.Context) (greeting, error)) (greeting, error) {
 	const attempts = 3
 	for attempt := 1; ; attempt++ {
@@ -172,7 +171,7 @@ func (s *Store) prepare(ctx context.Context, actors bool) error {
 }
 
 // collections sets the read and write concerns for strong and eventual consistency. A standalone server does not
-// support linearizable reads. There, strong reads are local reads, which are always up to date.
+// support linearizable reads, so strong reads there are local reads. These are always up to date.
 func (s *Store) collections() {
 	journal := true
 	strongRead := readconcern.Linearizable()
@@ -228,7 +227,7 @@ func (s *Store) proof(level state.Consistency) state.Proof {
 // several documents at one point in time.
 func many() state.Proof { return state.Proof{Level: state.Stale} }
 
-// limited bounds a call by the timeout of the component.
+// limited returns a context for a call. It ends with ctx, or after the timeout of the component.
 func (s *Store) limited(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, s.settings.timeout)
 }

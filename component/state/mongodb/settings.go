@@ -129,7 +129,7 @@ func checkReadConcern(text string) error {
 	return errors.New("is none of local, majority, available, linearizable, snapshot")
 }
 
-// where names the servers in messages.
+// where returns the addresses of the servers and the database, for messages.
 func (s settings) where() string {
 	return strings.Join(s.client.Hosts, ", ") + ", database " + strconv.Quote(s.database)
 }

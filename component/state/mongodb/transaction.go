@@ -67,7 +67,8 @@ func (c *change) carryOut(ctx context.Context) error {
 	return err
 }
 
-// current returns the ETags of the keys that exist, if an operation has a condition.
+// current returns the ETags of the keys that exist. If no operation has a condition, nothing needs them, and current
+// returns nil.
 func (c *change) current(ctx context.Context) (map[string]string, error) {
 	conditional := func(o state.Operation) bool { return outside.Conditional(&o) }
 	if !slices.ContainsFunc(c.ops, conditional) {

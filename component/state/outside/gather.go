@@ -29,7 +29,7 @@ type Gatherer struct {
 	waiting []*wanted
 	running int       // reads that maxReads limits
 	repeats int       // reads of single keys after a failed read of several keys
-	idle    sync.Cond // signals that both have become 0
+	idle    sync.Cond // signals that running and repeats have become 0
 }
 
 // wanted is a key that a caller waits for.
@@ -40,7 +40,7 @@ type wanted struct {
 	err   error
 
 	left    bool // the caller has given up; guarded by Gatherer.mu
-	repeats bool // the read failed, and Gatherer.repeats counts the next one; guarded by Gatherer.mu
+	repeats bool // the shared read failed, and Gatherer.repeats counts its repetition; guarded by Gatherer.mu
 }
 
 const (
@@ -107,8 +107,8 @@ func (g *Gatherer) endRepeatLocked() {
 	g.signalLocked()
 }
 
-// next continues after Get has read a single key. If other keys wait, it starts run, which reads them. Otherwise it
-// marks the read as ended.
+// next is called when Get has read a single key. If other keys are waiting, next starts run, which reads them.
+// Otherwise it records that the read has ended.
 func (g *Gatherer) next() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -119,7 +119,7 @@ func (g *Gatherer) next() {
 	go g.run()
 }
 
-// end ends one of the running reads. The caller holds g.mu.
+// end records that one of the reads that maxReads limits has ended. The caller holds g.mu.
 func (g *Gatherer) end() {
 	g.running--
 	g.signalLocked()
@@ -173,8 +173,8 @@ func (g *Gatherer) run() {
 	}
 }
 
-// repeat counts the reads that callers repeat after a failed read. It must run before the callers continue, so that
-// Wait does not return in between.
+// repeat counts the reads that the callers in some will repeat after a failed read. It must be called before these
+// callers continue. Otherwise Wait could return before they begin.
 func (g *Gatherer) repeat(some []*wanted) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -22,7 +22,7 @@ const (
 
 // Unordered is a database that can list its keys, but not in order.
 type Unordered interface {
-	// Scan calls found with the keys that begin with prefix and that a listing with the given metadata has. It may
+	// Scan calls found with the keys that begin with prefix and belong to a listing with the given metadata. It may
 	// pass a key several times. The calls of found are not concurrent.
 	Scan(ctx context.Context, prefix string, metadata map[string]string, found func(keys []string)) error
 	// Describe returns ETag and expiry of keys. An item without an ETag or with an error is not listed.
@@ -30,7 +30,7 @@ type Unordered interface {
 }
 
 // Listing lists the keys of a database in order, page by page. A scan for one page takes as long as a scan for many
-// pages. So Listing keeps the additional keys of a scan for the following pages. A Listing is safe for concurrent use.
+// pages, so Listing keeps the additional keys of a scan for the following pages. A Listing is safe for concurrent use.
 type Listing struct {
 	db Unordered
 
@@ -91,8 +91,8 @@ func (l *Listing) forget() {
 	l.keys = nil
 }
 
-// following returns, in order, at most limit keys after r.After, from an earlier scan or a new one. It also reports
-// whether there are more keys.
+// following returns the next keys after r.After in order, at most limit of them. The keys come from an earlier scan if
+// it has them, and otherwise from a new one. following also reports whether there are more keys.
 func (l *Listing) following(ctx context.Context, r state.ListRequest, scope string, limit int) ([]string, bool, error) {
 	scope = r.Prefix + "\x00" + scope
 	if keys, more, ok := l.kept(scope, r.After, limit); ok {
@@ -110,8 +110,8 @@ func (l *Listing) following(ctx context.Context, r state.ListRequest, scope stri
 	return slices.Clone(keys[:limit]), true, nil
 }
 
-// kept returns keys that an earlier scan has found, in order. These are the keys after lastKey, at most limit of them.
-// hasMore is true if more keys follow. ok is false if the keys after lastKey are not in memory.
+// kept returns the keys after lastKey that an earlier scan has found, in order and at most limit of them. hasMore is
+// true if more keys follow. ok is false if no such keys are in memory.
 func (l *Listing) kept(scope, lastKey string, limit int) (keys []string, hasMore, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -129,8 +129,8 @@ func (l *Listing) kept(scope, lastKey string, limit int) (keys []string, hasMore
 	return slices.Clone(rest[:limit]), true, true
 }
 
-// scan searches the database and returns, in order, at most maxAhead keys after r.After. It also reports whether
-// there are more keys.
+// scan scans the database and returns the first keys after r.After, in order. If there are more keys than it may keep
+// (see maxAhead), it drops the greatest ones and returns true.
 func (l *Listing) scan(ctx context.Context, r state.ListRequest) ([]string, bool, error) {
 	var s smallest
 	err := l.db.Scan(ctx, r.Prefix, r.Metadata, func(found []string) {
@@ -158,7 +158,7 @@ func (s *smallest) add(key string) {
 	}
 }
 
-// trim sorts the keys, and drops repeated ones and those above the bounds.
+// trim sorts the keys and removes duplicates. It drops the greatest keys if there are more than the bounds allow.
 func (s *smallest) trim() {
 	slices.Sort(s.keys)
 	s.keys = slices.Compact(s.keys)

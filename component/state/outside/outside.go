@@ -71,9 +71,9 @@ func Permit(op string, ops []state.Operation, current map[string]string) error {
 	return nil
 }
 
-// Partial returns the error of a request that failed with err after a part of it was or may have been written. msg
-// describes this. If the code of err means that nothing was done, Partial uses fault.Indeterminate instead.
-// Otherwise callers would repeat the request.
+// Partial returns the error of a request that failed with err and may have been written in part. msg describes the
+// part. If the code of err means that nothing was done, Partial replaces it with fault.Indeterminate. With the code of
+// err, callers would repeat the request.
 func Partial(op string, err error, msg, hint string) error {
 	code := fault.CodeOf(err)
 	switch code {
@@ -125,9 +125,9 @@ func Last(ops []state.Operation) map[string]int {
 	return last
 }
 
-// ETags returns the ETag of each operation. The map last has the index of the last operation on each key, and the map
-// written has the new ETag of each written key. If a later operation of the request overwrites an upsert, the upsert
-// gets a random ETag that no stored value has.
+// ETags returns the new ETag of each operation, and "" for a removal. The map last has the index of the last operation
+// on each key, and the map written has the new ETag of each written key. If a later operation of the request overwrites
+// an upsert, the upsert gets a random ETag that no stored value has.
 func ETags(ops []state.Operation, last map[string]int, written map[string]string) []string {
 	out := make([]string, len(ops))
 	for i, o := range ops {
@@ -247,8 +247,8 @@ func Unreadable(op, key, server string, cause *frames.Error) *fault.Error {
 	return e
 }
 
-// Expiry returns the time micros microseconds after now, but at most the last time at which a value can expire. A
-// time.Duration is too short for an expiry in the year 9999.
+// Expiry returns the time micros microseconds after now, but at most the last time at which a value can expire. micros
+// is not a time.Duration, which is too short for an expiry in the year 9999.
 func Expiry(now time.Time, micros int64) time.Time {
 	from := now.UnixMicro()
 	return time.UnixMicro(from + min(micros, state.LastExpiry*1e6-from)).UTC()

@@ -154,7 +154,7 @@ func (s *Store) Features() []state.Feature {
 
 func (s *Store) proof() state.Proof { return state.Proof{Level: s.level.Load().(state.Level)} }
 
-// limited bounds a call by the timeout of the component.
+// limited returns a context for a call. It ends with ctx, or after the timeout of the component.
 func (s *Store) limited(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, s.settings.timeout)
 }

@@ -116,9 +116,9 @@ func readConnection(m component.Values) (settings, error) {
 	return s, nil
 }
 
-// bound makes connections check the messages of the server before the client library reads them, because the
-// library allocates memory for every length that a server announces. maxValue is the maximum size of a value in
-// bytes; v1 stores up to twice as many. listens is true for a connection that subscribes to notifications.
+// bound makes connections check the messages of the server before the client library reads them, because the library
+// allocates memory for every length that a server announces. maxValue is the maximum size of a value in bytes; in v1, a
+// stored value may have twice this size. listens is true for a connection that subscribes to notifications.
 func bound(c *pgx.ConnConfig, maxValue int64, listens bool) {
 	c.AfterNetConnect = func(_ context.Context, _ *pgconn.Config, conn net.Conn) (net.Conn, error) {
 		return frames.Wrap(conn, frames.NewPostgreSQL(2*maxValue, listens)), nil
@@ -146,7 +146,7 @@ func connection(m component.Values) (string, error) {
 	return strings.TrimSpace(text + " " + strings.Join(parts, " ")), nil
 }
 
-// where names the server in messages.
+// where returns the address of the server and the database, for messages.
 func (s settings) where() string {
 	c := s.pool.ConnConfig
 	return c.Host + ":" + strconv.Itoa(int(c.Port)) + ", database " + strconv.Quote(c.Database)

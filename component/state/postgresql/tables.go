@@ -109,12 +109,13 @@ func (s *Store) migrateOnce(ctx context.Context) error {
 	return nil
 }
 
-// rower executes queries with one row, on any connection or in a transaction.
+// rower is a pool, a connection or a transaction. It executes queries that return one row.
 type rower interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// complete reports whether the table exists, and is not a v1 table from before the second migration step.
+// complete reports whether the table exists with all columns. It returns false for a v1 table from before the second
+// migration step, which lacks the column expiredate.
 func (s *Store) complete(ctx context.Context, from rower) (yes bool, err error) {
 	const has = `EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass($1) AND attname = `
 	err = from.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL AND

@@ -202,7 +202,8 @@ func (c *change) write(ctx context.Context, conn querier, sql string, keys []str
 	return rows.Err()
 }
 
-// encode returns a value as v1 stores it: JSON, or a JSON string in base64.
+// encode returns a value as v1 stores it. A JSON value stays unchanged. For any other value, text is a JSON string with
+// the value in base64, and bytes is true.
 func encode(o *state.Operation) (text string, bytes bool) {
 	if o.ContentType == "" && json.Valid(o.Value) {
 		return string(o.Value), false

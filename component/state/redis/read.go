@@ -165,12 +165,12 @@ func (s *Store) item(key string, r reading, fieldCount int) (item state.Item, un
 	return item, version == again, nil
 }
 
-// others reads the keys that are not Redis hashes. The slice indexes has the positions of these keys in keys.
-// others puts their items into out, at the same positions. The result depends on the Redis type of the key:
+// others reads the keys that are not Redis hashes. The slice indexes has the positions of these keys in keys. others
+// puts their items into out, at the same positions. The result depends on the Redis type of the key:
 //
 //   - A RedisJSON document is read. Dapr writes it for a value with the content type application/json.
-//   - A string is read as in Dapr, but only if values is true. A listing must not contain strings that other programs
-//     keep in the same database.
+//   - A string is read as in Dapr if values is true. Otherwise Err of the item is set, because a listing must not
+//     contain strings that other programs keep in the same database.
 //   - For any other type, Err of the item is set.
 func (s *Store) others(ctx context.Context, op string, keys []string, indexes []int, values bool,
 	out []state.Item) error {

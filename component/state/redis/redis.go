@@ -214,7 +214,7 @@ func (s *Store) name(stored string) string {
 	return "{" + owner + "}" + state.Separator + own
 }
 
-// stored is the inverse of name.
+// stored is the inverse of name. If hash tags are enabled, it returns false for a key that was written without them.
 func (s *Store) stored(name string) (string, bool) {
 	if !s.settings.hashTags {
 		return name, true
@@ -249,7 +249,7 @@ func contentType(version, tag string) string {
 
 func (s *Store) proof() state.Proof { return state.Proof{Level: s.level.Load().(state.Level)} }
 
-// where names the server in messages.
+// where returns the addresses of the servers, and the database unless it is number 0, for messages.
 func (s settings) where() string {
 	where := strings.Join(s.addresses, ", ")
 	if s.db != 0 {

@@ -318,7 +318,7 @@ func checkInterval(text string) error {
 	return err
 }
 
-// interval reads a field that was checked.
+// interval returns the duration in the field with the given name, which checkInterval has accepted.
 func interval(m component.Values, name string) time.Duration {
 	d, _ := ParseInterval(m.Text(name))
 	return d

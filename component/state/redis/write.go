@@ -14,10 +14,10 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// source is the Lua script that executes operations atomically. It reads every key before it writes the first one.
-// So it changes nothing if a condition is not met or a key has another Redis type. Redis does not undo the commands of
-// a script. So the script replies with the error partly if a command fails after another one has written, for example
-// because the ACL user may not execute it. Each operation has six arguments:
+// source is the Lua script that executes operations atomically. It reads every key before it writes the first one, so
+// it changes nothing if a condition is not met or a key has another Redis type. Redis does not undo the commands of a
+// script. If a command fails after another one has written, for example because the ACL user may not execute it, the
+// script therefore replies with the error partly. Each operation has six arguments:
 //
 //	the number of its key
 //	"", no condition; "n", the key must not exist; or "e" and the ETag that it must have
@@ -26,8 +26,8 @@ import (
 //	the field quorate; empty = none
 //	milliseconds until it expires; 0 = never, negative = at once
 //
-// It returns 0, or the number of the operation whose condition was not met. The number is negative if the key of
-// that operation does not exist.
+// It returns 0, or the number of the operation whose condition was not met. The number is negative if the key of that
+// operation does not exist.
 const source = `
 local written = false
 local function write(...)
@@ -147,8 +147,8 @@ func (s *Store) apply(ctx context.Context, op string, ops []state.Operation, lev
 }
 
 // groups divides the operations into those that can be applied together: in a Redis Cluster, the operations on keys of
-// one slot. A group has the indexes of its operations. With several groups, groups returns fault.Invalid if split is
-// false or if an operation has a condition.
+// one slot. A group has the indexes of its operations. groups returns fault.Invalid if there are several groups, and
+// split is false or an operation has a condition.
 func (s *Store) groups(op string, ops []state.Operation, split bool) ([][]int, error) {
 	bySlot := map[int]int{} // index of the group of each slot
 	var groups [][]int
@@ -175,8 +175,8 @@ func (s *Store) groups(op string, ops []state.Operation, split bool) ([][]int, e
 	return groups, nil
 }
 
-// newVersion returns a random version of 53 bits. Dapr reads a version as a number and adds one. Integers of up to
-// 53 bits stay exact as floating-point numbers.
+// newVersion returns a random version of 53 bits. Dapr reads a version as a number and adds one. With 53 bits this is
+// exact, even if the number is a floating-point number.
 func newVersion() string {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // rand.Read never fails

@@ -192,7 +192,8 @@ func (c *conn) Read(p []byte) (int, error) {
 	return c.checked.Read(p)
 }
 
-// negotiate reads the answer to the prelogin and does the handshake of TLS that it demands.
+// negotiate reads the answer to the prelogin. It then does the TLS handshake, if the settings or the answer require
+// one.
 func (c *conn) negotiate() error {
 	p, err := preloginAnswer(c.Conn)
 	if err != nil {

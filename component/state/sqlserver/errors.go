@@ -99,7 +99,7 @@ func again(err error) bool {
 		errors.As(err, &answer) && (answer.Number == deadlockVictim || answer.Number == snapshotConflict)
 }
 
-// exists reports whether something could not be created because it exists.
+// exists reports whether err means that an object could not be created because it exists already.
 func exists(err error) bool {
 	var answer mssql.Error
 	return errors.As(err, &answer) && slices.Contains([]int32{1801, 1913, 2714, 2759, 15233}, answer.Number)
@@ -165,7 +165,7 @@ func (s *Store) answered(e *fault.Error, answer mssql.Error, err error, doing ki
 	return true
 }
 
-// unanswered fills e for a call that was not executed, or for a read.
+// unanswered fills e for a call without an answer that was certainly not executed, or that only reads.
 func (s *Store) unanswered(e *fault.Error, err error) {
 	var dial *net.OpError
 	var authority x509.UnknownAuthorityError

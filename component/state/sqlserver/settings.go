@@ -151,7 +151,7 @@ func pool(connector *mssql.Connector) *sql.DB {
 	return db
 }
 
-// where names the database in messages.
+// where returns the address and the database, for messages.
 func (s settings) where() string {
 	host := s.client.Host
 	if s.client.Instance != "" {

@@ -27,9 +27,9 @@ const databaseQuery = `SELECT CONVERT(nvarchar(20), DATABASEPROPERTYEX(DB_NAME()
 //	D      the value as text
 //	B, I   only in v2: the value as bytes, and whether it is stored as bytes
 type statements struct {
-	get              string // columns of reads: key, text, bytes, whether it has bytes, rowversion, microseconds left
-	bulk             string // argument: a JSON array of keys; columns of reads
-	list, order      string // columns: key, rowversion, microseconds left; the expression to sort by
+	get              string // columns: key, text, bytes, whether it has bytes, rowversion, microseconds left
+	bulk             string // argument: a JSON array of keys; columns: as get
+	list, order      string // list: columns key, rowversion, microseconds left; order: the expression to sort by
 	lock             string // argument: as bulk; columns: key, rowversion, whether it has expired
 	upsert, create   string // columns: number, rowversion
 	update, removeIf string // columns: number, rowversion

@@ -88,7 +88,7 @@ func typeOf(value []byte) string {
 
 func some(text string) sql.NullString { return sql.NullString{String: text, Valid: true} }
 
-// filled returns bytes that are not NULL.
+// filled returns b, or an empty slice if b is nil. The driver would write nil as NULL.
 func filled(b []byte) []byte {
 	if b == nil {
 		return []byte{}

@@ -108,8 +108,8 @@ func (c *change) storable(o *state.Operation) error {
 	return nil
 }
 
-// run executes the operations once. It uses a single batch for one operation, and for several unconditional
-// operations on at most maxItems keys. Otherwise it uses a transaction.
+// run executes the operations once and returns the new ETags by key. It uses a single batch for one operation, and for
+// several unconditional operations on at most maxItems keys. Otherwise it uses a transaction.
 func (c *change) run(ctx context.Context, conn *sql.Conn, sent *atomic.Bool) (map[string]string, error) {
 	if len(c.ops) == 1 {
 		return c.single(ctx, conn, sent)
@@ -124,7 +124,8 @@ func (c *change) run(ctx context.Context, conn *sql.Conn, sent *atomic.Bool) (ma
 	return c.transaction(ctx, conn, sent, keys)
 }
 
-// single carries out one operation.
+// single carries out one operation in one batch. It returns the new ETag by key, or fault.Conflict if the condition of
+// the operation is not met.
 func (c *change) single(ctx context.Context, conn *sql.Conn, sent *atomic.Bool) (map[string]string, error) {
 	o := &c.ops[0]
 	statement, args := c.sql.upsert, c.args(o, 0)
@@ -240,7 +241,8 @@ func outputs(ctx context.Context, on querier, limit int, text string, args ...an
 	}
 }
 
-// transaction locks the rows of keys and executes the operations if all their conditions are met.
+// transaction locks the rows of keys and executes the operations if all their conditions are met. It returns the new
+// ETags by key.
 func (c *change) transaction(ctx context.Context, conn *sql.Conn, sent *atomic.Bool, keys []string,
 ) (map[string]string, error) {
 	tx, err := conn.BeginTx(ctx, nil)

@@ -19,7 +19,8 @@ func lifeCases() []testCase {
 	}
 }
 
-// call is one way to use a store. Missing optional interfaces are left out.
+// call is a call of one method of a store, for tests that call every method. If the store does not implement a method,
+// its tests omit the call.
 type call struct {
 	name string
 	do   func(context.Context) error

@@ -84,7 +84,8 @@ func matrix(s *suite, isDelete bool, perform attempt) {
 	}
 }
 
-// prepare creates the state of a key that a case of the matrix needs.
+// prepare brings a key into the state existing: "absent", "deleted" or "present". It returns the current ETag, or "" if
+// the key does not exist, and an ETag that the key had before.
 func (s *suite) prepare(key, existing string) (current, stale string) {
 	s.Helper()
 	if existing == "absent" {

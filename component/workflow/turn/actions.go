@@ -34,8 +34,8 @@ func (a *applier) act(action *protos.WorkflowAction) error {
 	return invalid(a.ID, "action %d has no type that is known", action.GetId())
 }
 
-// claim marks the id of an action as used. It returns an error if the id is negative or was used before in this
-// generation, or if the ids of the generation have more than MaxGaps gaps.
+// claim marks the id of an action as used. It returns an error if the id is negative, if the id was used before in this
+// generation, or if the ids that the history of this generation uses have more than MaxGaps gaps.
 func (a *applier) claim(action *protos.WorkflowAction) error {
 	id := action.GetId()
 	if id < 0 {
@@ -111,8 +111,9 @@ func (a *applier) namespace() string {
 	return cmp.Or(a.Namespace, namespace)
 }
 
-// beside returns the name under which the application app owns instances, in the namespace of the parameter owner.
-// In a namespace other than the default one, this name is the namespace, a slash and the application id.
+// beside returns the name of the owner of app's instances. app is an application in the same namespace as owner. In the
+// default namespace, the name is the application id. In any other namespace, it is the namespace, a slash and the
+// application id.
 func beside(owner, app string) string {
 	if namespace, _, ok := strings.Cut(owner, "/"); ok && !strings.Contains(app, "/") {
 		return namespace + "/" + app
@@ -161,8 +162,8 @@ func (a *applier) schedule(action *protos.WorkflowAction, t *protos.ScheduleTask
 	return nil
 }
 
-// never returns the earliest time of a timer that never fires. For a wait without a timeout, SDKs create a timer at
-// the end of the year 9999.
+// never returns 31 December 9999. A timer for this time or a later one never fires. SDKs create such a timer for a wait
+// without a timeout.
 func never() time.Time { return time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC) }
 
 func (a *applier) timer(action *protos.WorkflowAction, t *protos.CreateTimerAction) error {
@@ -261,7 +262,8 @@ func (a *applier) child(action *protos.WorkflowAction, c *protos.CreateChildWork
 	return nil
 }
 
-// begin returns the message that starts a child. id is the id of the action, and app is the application of the child.
+// begin returns the message that starts a child. id is the id of the action, and app is the application that owns the
+// child.
 func (a *applier) begin(id int32, app string, router *protos.TaskRouter,
 	c *protos.ChildWorkflowInstanceCreatedEvent) Message {
 	parent := &protos.ParentInstanceInfo{TaskScheduledId: id, Name: wrapperspb.String(a.start.GetName()),
@@ -277,7 +279,8 @@ func (a *applier) begin(id int32, app string, router *protos.TaskRouter,
 		Router: router, EventType: &protos.HistoryEvent_ExecutionStarted{ExecutionStarted: a.inherit(start)}})}
 }
 
-// newborn returns the key of the message that starts a child, and the execution id with which the child begins.
+// newborn returns the key of the message with which the action id starts a child, and the execution id with which this
+// child begins.
 func (a *applier) newborn(id int32) (key, execution string) {
 	key = a.key("child", id)
 	return key, Derive(key, "execution")

@@ -23,7 +23,7 @@ func invalid(id, format string, args ...any) *fault.Error {
 		Hint: "the worker gets the turn again; check that its SDK is supported and that the workflow is deterministic"}
 }
 
-// broken returns the error of an engine whose events cannot be right.
+// broken returns the error of a turn that a correct engine never makes.
 func broken(msg string) *fault.Error { return fault.New(fault.Internal, "turn.Apply", msg) }
 
 // applier collects the outcome of one answer.
@@ -45,9 +45,10 @@ type applier struct {
 	pause     *protos.HistoryEvent           // the newest ExecutionSuspended, while suspended
 }
 
-// Apply returns what the answer of a worker changes. A nil answer is allowed for a turn with ExecutionTerminated,
-// and ends the instance without a worker. Apply returns fault.Invalid for an answer that breaks the rules, and
-// fault.Internal for a turn that cannot be right. After an error, the caller must apply no part of the answer.
+// Apply returns what the answer of a worker changes. A nil answer is allowed for a turn with ExecutionTerminated, and
+// ends the instance without a worker. Apply returns fault.Invalid for an answer that breaks the rules, and
+// fault.Internal for a turn that a correct engine never makes. After an error, the caller must apply no part of the
+// answer.
 func Apply(s *State, answer *protos.WorkflowResponse, now time.Time) (*Outcome, error) {
 	a := &applier{State: s, now: now}
 	if err := a.read(answer); err != nil {
@@ -128,8 +129,8 @@ func (a *applier) read(answer *protos.WorkflowResponse) error {
 	return nil
 }
 
-// guard returns the oldest timer that waits for an external event with this name and that the new events have not
-// resolved. A resolved timer stays resolved, so the next call for the name continues where this call has ended.
+// guard returns the oldest timer that waits for an external event with this name, unless the new events have resolved
+// it. A resolved timer stays resolved, so the next call for the same name continues where this call has ended.
 func (a *applier) guard(event string) (id int32, ok bool) {
 	name := strings.ToUpper(event)
 	list := a.History.guards[name]
@@ -205,7 +206,7 @@ func (a *applier) stall(why *protos.ExecutionStalledEvent, answer *protos.Workfl
 	return out
 }
 
-// note writes the version and the new patches of an answer to WorkflowStarted.
+// note copies the version and the new patches of an answer into the event WorkflowStarted of the outcome.
 func (a *applier) note(v *protos.WorkflowVersion) {
 	patches := v.GetPatches()[min(len(a.History.patches), len(v.GetPatches())):]
 	if len(patches) == 0 && v.GetName() == "" {
@@ -221,7 +222,8 @@ func (a *applier) note(v *protos.WorkflowVersion) {
 			WorkflowStarted: &protos.WorkflowStartedEvent{Version: noted}}}
 }
 
-// complete notes the first completion of an answer.
+// complete handles an action that completes the workflow or continues it as new. Only the first such action of an
+// answer counts. A terminated instance does not continue.
 func (a *applier) complete(id int32, c *protos.CompleteWorkflowAction) error {
 	switch {
 	case a.out.Completed != nil:
@@ -242,7 +244,7 @@ func (a *applier) complete(id int32, c *protos.CompleteWorkflowAction) error {
 	return nil
 }
 
-// finishAs ends the instance, and adds a message to the parent.
+// finishAs ends the instance, and adds a message to its parent, if it has one.
 func (a *applier) finishAs(id int32, c *protos.ExecutionCompletedEvent) {
 	a.out.Completed = c
 	a.append(event(id, a.now, &protos.HistoryEvent{Router: &protos.TaskRouter{SourceAppID: a.App},
@@ -325,8 +327,8 @@ func (a *applier) finish() *Outcome {
 	return &a.out
 }
 
-// cascade terminates the children that have no result. Each message names the execution that the parent has started.
-// If the child could not be created because another instance has its id, the message does not terminate that instance.
+// cascade terminates the children that have no result. Each message names the execution that the parent has started. So
+// the message does not terminate another instance that already had the id when the child was to be created.
 func (a *applier) cascade() {
 	children := map[int32]pending{}
 	for id, p := range a.History.open {
@@ -381,9 +383,9 @@ func (a *applier) replace() {
 	a.carry(a.next.GetCarryoverEvents())
 }
 
-// carry adds to the inbox the events that a continue-as-new carries over. Workers carry over external events only,
-// so carry ignores other events. The Python worker gives all carried events the time 0. A name and a time identify
-// an event, so events with the same name get ascending times.
+// carry adds to the inbox the events that a continue-as-new carries over. Workers carry over external events only, so
+// carry ignores other events. A name and a time identify an event, but the Python worker gives all carried events the
+// time 0. So carry gives events with the same name ascending times.
 func (a *applier) carry(list []*protos.HistoryEvent) {
 	last := map[string]time.Time{}
 	for _, e := range list {

@@ -116,7 +116,8 @@ func Failure(id int32, taskExecution string, d *protos.TaskFailureDetails, now t
 		TaskFailed: &protos.TaskFailedEvent{TaskScheduledId: id, FailureDetails: d, TaskExecutionId: taskExecution}}})
 }
 
-// Raised returns the event of an external event. The parameter at is from NextRaised.
+// Raised returns the event EventRaised for an external event. The parameter at is its timestamp, which NextRaised has
+// returned.
 func Raised(name string, input *wrapperspb.StringValue, at time.Time) *protos.HistoryEvent {
 	return event(-1, at, &protos.HistoryEvent{EventType: &protos.HistoryEvent_EventRaised{
 		EventRaised: &protos.EventRaisedEvent{Name: name, Input: input}}})

@@ -68,7 +68,8 @@ func cannot(code fault.Code, id, msg string) *fault.Error {
 	return &fault.Error{Code: code, Op: "turn.Rerun", Msg: msg, Key: id}
 }
 
-// retarget returns the event that runs again, with the changes of the request.
+// retarget returns a copy of e, the event that runs again, with the changes that the request asks for. It returns an
+// error if e cannot run again, or if a change cannot be made to an event of this type.
 func retarget(source string, e *protos.HistoryEvent, r *protos.RerunWorkflowFromEventRequest, id string,
 	now time.Time) (*protos.HistoryEvent, error) {
 	rerun := &protos.RerunParentInstanceInfo{InstanceID: source}

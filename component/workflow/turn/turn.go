@@ -58,7 +58,7 @@ type Outcome struct {
 
 	Tasks    []Task
 	Timers   []Timer
-	Dropped  []int32 // ids of timers that never fire, because the event that they guard has come
+	Dropped  []int32 // ids of timers that must not fire: they are timeouts for an external event that has come
 	Messages []Message
 
 	Status protos.OrchestrationStatus

@@ -736,7 +736,7 @@ func (s *suite) purgeTrees() {
 	}
 }
 
-// purgesAndStarts checks that every start and every purge of an id returns, in any order.
+// purgesAndStarts starts and purges an instance with the same id concurrently, and checks that every call returns.
 func (s *suite) purgesAndStarts() {
 	for range 20 {
 		done := make(chan error, 40)

@@ -71,8 +71,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// handshake answers the validation handshake of CloudEvents, and so allows Event Grid to deliver events. The answer is
-// sufficient for Event Grid. So handshake never calls the address in WebHook-Request-Callback, which anyone could set.
+// handshake answers the validation handshake of CloudEvents, and so allows Event Grid to deliver events. Event Grid
+// needs only this answer. So handshake never calls the address in WebHook-Request-Callback, which anyone could set.
 func handshake(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Allow", "POST, OPTIONS")
 	if origin := r.Header.Get("WebHook-Request-Origin"); origin != "" {

@@ -157,7 +157,7 @@ func (in *input) listen(ctx context.Context, sink bindings.Sink) error {
 	return nil
 }
 
-// count returns a function that counts the connections that net/http opens and closes.
+// count returns a callback for net/http that reports opened and closed connections to the limiter.
 func count(connections *connlimit.Limiter) func(net.Conn, http.ConnState) {
 	return func(c net.Conn, s http.ConnState) {
 		switch s {

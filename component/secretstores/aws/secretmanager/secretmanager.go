@@ -165,7 +165,8 @@ func (s *Store) get(ctx context.Context, name, version, stage string) (map[strin
 	return map[string]string{name: text}, nil
 }
 
-// fieldsOf splits a secret that is a JSON object. Values that are not text stay JSON.
+// fieldsOf returns the fields of a secret that is a JSON object. It returns false for any other secret. Values that are
+// not text stay JSON.
 func fieldsOf(text string) (map[string]string, bool) {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal([]byte(text), &fields) != nil || fields == nil {

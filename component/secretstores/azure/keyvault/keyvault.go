@@ -57,8 +57,8 @@ func Open(o Options) (*Store, error) {
 	}
 	client, err := azsecrets.NewClient(address, identity, &azsecrets.ClientOptions{
 		ClientOptions: options,
-		// The check that a challenge belongs to the vault's domain knows only the usual domains. If the operator
-		// configured the address, it is trusted.
+		// This check knows only the usual domains of vaults, and would refuse a challenge from another domain. It is
+		// off if the operator configured the address, which is trusted.
 		DisableChallengeResourceVerification: o.Address != "",
 	})
 	if err != nil {

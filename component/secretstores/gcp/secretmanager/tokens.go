@@ -99,7 +99,7 @@ func (t *tokens) known(refused bool) *oauth2.Token {
 	return t.token
 }
 
-// fetch fetches a token, unless another fetch has brought one since the caller looked.
+// fetch returns a token. It fetches the token, unless another fetch has brought a valid one since the caller looked.
 func (t *tokens) fetch(ctx context.Context) (*oauth2.Token, error) {
 	if token := t.known(false); token.Valid() {
 		return token, nil

@@ -53,7 +53,7 @@ func checkContentType(text string) error {
 	return nil
 }
 
-// where names the container in messages.
+// where returns the address, the database and the container, for messages.
 func (s settings) where() string {
 	return s.url + ", database " + strconv.Quote(s.database) + ", container " + strconv.Quote(s.collection)
 }

@@ -119,7 +119,7 @@ type step struct {
 	item []byte
 }
 
-// change is a list of steps on one partition that are applied atomically.
+// change is a list of steps on one partition, which run applies atomically.
 type change struct {
 	*Store
 	op        string
