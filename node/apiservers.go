@@ -454,9 +454,9 @@ func offerOff(err error) error {
 	return &more
 }
 
-// movable reports whether the API of an application may use another port if the default port is in use. The node
-// must start this application as a child process, because the child gets the port from the node. The user must not
-// have chosen the port, and the node must not join other nodes.
+// movable reports whether the API of an application may use another port if the default port is in use. It returns true
+// if the node starts this application as a child process, which gets the port from the node. The user must not have
+// chosen the port, and the node must not join other nodes.
 func (c Config) movable(a AppEntry, port Port) bool {
 	return !port.Given && len(c.App.Command) > 0 && a.ID == c.App.ID && !c.Cluster.joining()
 }
@@ -476,7 +476,7 @@ func idsOf(apps []AppEntry) []string {
 	return out
 }
 
-// description is the metadata of the node for one of its applications.
+// description collects the metadata of the node that one of its applications sees.
 type description struct {
 	appParts
 	version  string

@@ -47,7 +47,7 @@ func (b backupService) RestoreBackup(ctx context.Context, r io.Reader) (schema.R
 	}, nil
 }
 
-// backupNote is the name of the record of scheduled backups.
+// backupNote is the name of the replicated note that holds the record of scheduled backups.
 const backupNote = "backups"
 
 // backupCluster implements backups.Cluster.
@@ -74,8 +74,8 @@ func (b backupCluster) LocalRecord() ([]byte, error) {
 	return n.Value, err
 }
 
-// buildBackups starts the schedule of backups. A sidecar writes no backups. When the node stops, a running backup ends
-// before the node transfers its leaderships.
+// buildBackups starts the schedule of backups. A sidecar writes no backups. When the node stops, it ends a running
+// backup before it transfers its leaderships.
 func (n *Node) buildBackups(context.Context) error {
 	c := n.config.Backup
 	o := backups.Options{Node: n.host.Identity().Node, Prefix: n.config.Cluster.Name,

@@ -322,8 +322,9 @@ func (n *Node) doctor() *doctor.Doctor {
 	})
 }
 
-// certificate returns the identity for the certificate of this node. It consists of the node id, the server id, and
-// the applications in the trust domain. If domain is empty, they are in the default trust domain.
+// certificate returns the identity for the certificate of this node. It consists of the node id, the server id, and the
+// applications of this node. The applications are in the trust domain with the given name, or in the default trust
+// domain if domain is empty.
 func (n *Node) certificate(domain string) trust.Identity {
 	id := trust.Identity{Node: n.host.Identity().Node, Server: n.network.Identity().Server}
 	for _, app := range n.apps() {
@@ -348,7 +349,7 @@ func (n *Node) identify(context.Context) error {
 }
 
 // openPeer opens the peer port, so that this node and other nodes can connect to each other. From then on, the
-// catalogue requests from other nodes which applications they run.
+// catalogue requests the lists of applications from the other nodes.
 func (n *Node) openPeer(context.Context) error {
 	if err := n.network.OpenPort(); err != nil {
 		return err
@@ -356,7 +357,7 @@ func (n *Node) openPeer(context.Context) error {
 	return n.loop("roster of the catalogue", n.catalogue.Follow)
 }
 
-// connections are the connections to other nodes. They use the credentials.
+// connections has the two parts of a node that connect to other nodes with its credentials.
 type connections struct {
 	*network.Network
 	calls *calls.Calls
@@ -550,8 +551,8 @@ func exposed(hosts []string) bool {
 	return false
 }
 
-// port returns the port of a cluster listener. If the default port is in use, a node that joins no other nodes may
-// use another port. A node that joins others may not, because these nodes expect it at the default port.
+// port returns the port of a cluster listener. If the default port is in use, a node that joins no other nodes may use
+// another port. A node that joins others may not, because the others expect it at the default port.
 func (c Cluster) port(p Port) network.Port {
 	return network.Port{Number: p.Number, Fallback: !p.Given && !c.joining()}
 }

@@ -24,7 +24,7 @@ import (
 // Limits of the configuration.
 const (
 	MaxPartitions = session.MaxGroups
-	// MaxEntry is the maximum size of a log entry in bytes. Every value is smaller.
+	// MaxEntry is the maximum size of a log entry in bytes. A stored value must be smaller.
 	MaxEntry = 64 << 20
 	// MinMemory is the smallest memory limit in bytes. A node without requests uses about half of it.
 	MinMemory = 64 << 20
@@ -171,7 +171,7 @@ type Data struct {
 	Shared     bool     // Dir is the default that nodes of one user share; set by WithDefaults
 	StateDir   string   // the user's directory for durable state; only Dir is derived from it
 	RuntimeDir string   // the user's directory for sockets whose path in Dir would be too long
-	LogStore   LogStore // empty = that of the directory, wal for a new one
+	LogStore   LogStore // empty = the one that the directory uses, or wal in a new directory
 	MinFree    int64    // free disk bytes below which values are refused; default 256 MiB
 	// AnyMinFree accepts a MinFree that is less than the log needs, for tests that fill a disk.
 	AnyMinFree bool
@@ -337,8 +337,9 @@ type Addresses struct {
 	Gossip  string // host:port for --join of other nodes
 	Peer    string // host:port for replication and forwarding
 	DataDir string
-	// SharedDir is the shared data directory, if another node of this user holds it. This process takes the directory
-	// over when that node ends. It is empty if the data is in DataDir or in a cluster.
+	// SharedDir is the shared data directory if another node of this user holds it, and this node is a sidecar of that
+	// node. This process takes the directory over when that node ends. Otherwise SharedDir is empty, because the data
+	// is in DataDir or on the servers of a cluster.
 	SharedDir string
 }
 

@@ -17,8 +17,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/placement"
 )
 
-// maxName is the maximum length of ids and names in bytes. They are part of directory names, metric labels and gossip
-// messages.
+// maxName is the maximum length of ids and names in bytes. Ids and names are part of directory names, metric labels and
+// gossip messages.
 const maxName = 128
 
 // maxHeaderSize is the largest --read-buffer-size in bytes. Each connection may use that much memory.
@@ -152,9 +152,10 @@ func (c Config) validateData(p *problems) {
 	}
 }
 
-// leastFree returns the least permitted value of MinFree in bytes, and the reason for it. With a lower value, the disk
-// could become full although values are already refused. One reason is that the log store allocates its space in large
-// steps. Also, more data arrives until the next measurement of the disk, and memtables are written later.
+// leastFree returns the least permitted value of MinFree in bytes, and the reason for it. The node refuses values when
+// less than MinFree is free, but its files still grow after that: the log store allocates space in large steps, values
+// arrive until the next measurement of the disk, and memtables are written in the background. With a lower MinFree, the
+// disk could therefore become full.
 func (d Data) leastFree() (size int64, because string) {
 	if d.LogStore == LogStoreBolt {
 		return 32 << 20, "the log grows by 16 MiB at once, and the database is written in the background"
@@ -257,7 +258,7 @@ func (c Config) validatePorts(p *problems) {
 	}
 }
 
-// validate adds a problem if only some of the files for own certificates are set, or if they are set without a cluster
+// validate adds a problem if only some of the three certificate files are set, or if they are set without a cluster
 // token.
 func (s Security) validate(p *problems) {
 	files := []string{s.ClusterCertFile, s.ClusterKeyFile, s.ClusterCAFile}

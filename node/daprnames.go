@@ -23,7 +23,8 @@ import (
 	"github.com/quorate/quorate/node/workflows"
 )
 
-// daprNames records the metrics with Dapr's names. The zero value records nothing and has nil observers.
+// daprNames records the metrics with Dapr's names. The zero value records nothing, and its methods return nil
+// observers.
 type daprNames struct{ *daprmetrics.Metrics }
 
 // openDaprNames registers the metrics with Dapr's names, if the Configuration resource enables them. A node that runs
@@ -57,8 +58,9 @@ func (s *apiServers) daprOptions(c *component.MetricsConfig) (*daprmetrics.Optio
 	}, err
 }
 
-// changeMetrics handles a changed section metrics of the Configuration. A node that runs with Dapr's defaults applies
-// the change at once. Any other node logs that the change takes effect with the next start.
+// changeMetrics handles a change of the metrics section of the Configuration. c is the new section. A node that runs
+// with Dapr's defaults applies the change at once. Any other node logs that the change takes effect with the next
+// start.
 func (s *apiServers) changeMetrics(c *component.MetricsConfig) {
 	if reflect.DeepEqual(metricsOf(s.measured), metricsOf(c)) {
 		return
@@ -155,8 +157,8 @@ func (d daprNames) workflows(app string) workflows.Observer {
 }
 
 // loaded counts the components that were opened, and those that could not be opened. It is called after the start of
-// the node and after each reload. current has the current states of the components. previous has the states before
-// the reload, and is nil after the start.
+// the node and after each reload. current has the present states of the components. previous has their states before
+// the reload; after the start it is nil.
 func (d daprNames) loaded(app string, previous, current []component.Status, c loader.Changes) {
 	if d.Metrics == nil {
 		return

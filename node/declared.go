@@ -54,7 +54,8 @@ func (a API) callLogRule(c component.Configuration) api.CallLogRule {
 	return r
 }
 
-// exportOf returns the tracing settings of the section t. It returns nil if there is no such section.
+// exportOf converts t, the tracing section of the Configuration, to settings of package tracing. It returns nil if t is
+// nil.
 func exportOf(t *component.TracingConfig) *tracing.Declared {
 	if t == nil {
 		return nil
@@ -119,8 +120,8 @@ func (n *Node) applyRules(set *loader.Set, full bool) error {
 	return nil
 }
 
-// reidentify puts the trust domain of the access control rules into the certificate of the node. access is nil without
-// rules. If the certificate changes, the connections to other nodes are opened again.
+// reidentify puts the trust domain of the access control rules into the certificate of the node. access is nil if there
+// are no rules. If the certificate changes, reidentify replaces the connections to other nodes.
 func reidentify(n *Node, access *component.AccessControl) error {
 	domain := ""
 	if access != nil {
@@ -133,10 +134,12 @@ func reidentify(n *Node, access *component.AccessControl) error {
 	return err
 }
 
-// exportTime bounds the export of the last spans to collectors that are no longer declared.
+// exportTime is the timeout of the export of the last spans to collectors that a changed Configuration does not
+// declare.
 const exportTime = 2 * time.Second
 
-// changeTracing replaces the collectors with those of next, which the section d declares.
+// changeTracing makes the tracer export to the collectors of next. d is the tracing section that declares these
+// collectors.
 func (s *apiServers) changeTracing(d *tracing.Declared, next *tracing.Tracer) {
 	ctx, cancel := context.WithTimeout(context.Background(), exportTime)
 	defer cancel()
@@ -162,9 +165,9 @@ func metricsOf(m *component.MetricsConfig) component.MetricsConfig {
 	return c
 }
 
-// pipelineOf returns the middleware of a section of the Configuration. A missing component is an error, because the
-// API or the application would lack a protection. A missing component of type routeralias or uppercase is permitted,
-// because it protects nothing.
+// pipelineOf returns the middleware of a section of the Configuration. A missing component is an error, because the API
+// or the application would lack its protection. Only components of type routeralias or uppercase may be missing,
+// because they protect nothing.
 func pipelineOf(section string, handlers []component.PipelineHandler, set *loader.Set) (out []*middleware.Instance,
 	err error) {
 	out = []*middleware.Instance{}

@@ -38,9 +38,9 @@ func newMemory(limit int64, timeout time.Duration, reg prometheus.Registerer) me
 // lookForBurst is the interval at which giveBack checks whether a burst of requests has ended.
 const lookForBurst = 5 * time.Second
 
-// giveBack calls free after each burst, until stop is closed. The function free returns unused memory to the
-// operating system. The Go runtime alone does this only slowly, so an idle node would keep several times the memory
-// that it needs.
+// giveBack calls free after each burst, until stop is closed. The function free returns unused memory to the operating
+// system. Without this call, the Go runtime returns memory so slowly that an idle node keeps several times what it
+// needs.
 func (m *memory) giveBack(stop <-chan struct{}, free func()) {
 	tick := time.NewTicker(lookForBurst)
 	defer tick.Stop()

@@ -219,7 +219,7 @@ func (n *Node) Close(ctx context.Context) error {
 	return err
 }
 
-// stopper makes Wait return.
+// stopper makes Node.Wait return when a stop is requested.
 type stopper struct {
 	stopping chan struct{} // closed by Stop
 	once     sync.Once
@@ -231,8 +231,8 @@ type stopper struct {
 // Stop makes Wait return, so that the caller of Wait closes the node.
 func (s *stopper) Stop() { s.once.Do(func() { close(s.stopping) }) }
 
-// shutdown stops the node at a request over the API. If force is true, the process exits with 1 when the node is
-// closed, and at the latest after forcedExit. Clients of Dapr expect that.
+// shutdown stops the node at a request over the API. If force is true, the process exits with code 1 as soon as the
+// node is closed, and at the latest after forcedExit, as clients of Dapr expect.
 func (s *stopper) shutdown(force bool) {
 	if force {
 		s.log.Warn("ended at once through the API")
@@ -242,5 +242,6 @@ func (s *stopper) shutdown(force bool) {
 	s.Stop()
 }
 
-// forcedExit is how long the answer to a forced shutdown and the close of the node may take.
+// forcedExit is how long after the request a forced shutdown ends the process. Until then the node can send the answer
+// and close.
 const forcedExit = 100 * time.Millisecond

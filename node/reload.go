@@ -25,7 +25,7 @@ const (
 	retryEvery = 30 * time.Second       // default of Components.Retry
 )
 
-// Prefixes of the reasons of issues.
+// Prefixes of the reasons in the issues that a reload causes.
 const (
 	notApplied = "a change was not applied: "
 	notServed  = "not served, because of ignoreErrors: "
@@ -118,8 +118,8 @@ func (r *reloads) follow(ctx context.Context) {
 	}
 }
 
-// once waits until the files no longer change, reads them, and applies the changes. repeated is true if the files
-// were read before and something could not be opened. once then logs only new failures.
+// once waits until the files no longer change, reads them, and applies the changes. repeated is true if this is a
+// further attempt to open what could not be opened before. once then logs only new failures.
 func (r *reloads) once(ctx context.Context, repeated bool) {
 	for now := r.fingerprint(); ; {
 		select {
@@ -141,7 +141,7 @@ func (r *reloads) once(ctx context.Context, repeated bool) {
 	r.report(changes, err, repeated)
 }
 
-// apply reads the files and replaces what changed. After an error nothing has changed.
+// apply reads the files and replaces the changed components. If it returns an error, nothing was replaced.
 func (r *reloads) apply(ctx context.Context) (loader.Changes, error) {
 	n := r.node
 	set, changes, err := components.Reload(ctx, n.config.sources(n.deps), n.componentOptions(), r.set)
@@ -174,8 +174,8 @@ func (r *reloads) apply(ctx context.Context) (loader.Changes, error) {
 	return changes, nil
 }
 
-// subscriptionsEnd limits the wait for messages that applications are still handling when their subscription or
-// component has changed.
+// subscriptionsEnd limits how long a reload waits for messages that applications are still handling. It waits for those
+// messages whose subscription or component has changed.
 const subscriptionsEnd = 30 * time.Second
 
 // subscriptions returns the Subscription documents of the node.

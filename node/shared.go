@@ -79,8 +79,8 @@ func (o *sharedOpener) Open(ctx context.Context, p shareddir.Plan) (shareddir.No
 }
 
 // successor returns the configuration of the server that this process opens when it takes over the shared directory.
-// Node id, number of partitions and log store are unset, because the directory has them. A port that the user chose is
-// replaced by any free port, because the sidecar of this process already uses it.
+// Node id, number of partitions and log store are unset, because the directory determines them. A port that the user
+// chose is replaced by any free port, because the sidecar of this process already uses it.
 func (c Config) successor() Config {
 	c.Cluster.NodeID, c.Cluster.Partitions, c.Data.LogStore = "", 0, ""
 	for _, p := range []*Port{&c.Cluster.Gossip, &c.Cluster.Peer, &c.Metrics.Port, &c.Console.Port} {

@@ -29,8 +29,8 @@ const publisher = "quorate"
 // maxNamed is how many names the hint of an error lists at most.
 const maxNamed = 10
 
-// topicService implements the part of the admin API about topics. It ignores which applications may use a component
-// or its topics, because users of the admin socket have all rights.
+// topicService implements the part of the admin API about topics. It does not check which applications may use a
+// component or its topics, because users of the admin socket have all rights.
 type topicService struct {
 	components *components.Components
 	host       *raftfsm.Host
@@ -265,7 +265,8 @@ type foundTopic struct {
 	status schema.TopicStatus // without DeadTo, which needs the descriptions of all topics
 }
 
-// topic finds a topic. It describes only this topic, because a description has to count all messages of a topic.
+// topic finds the topic with the given name. It does not describe other topics, because a description is expensive: it
+// counts all messages of a topic.
 func (s topicService) topic(ctx context.Context, name, topic string) (t foundTopic, err error) {
 	if t.of, t.Admin, err = s.replicated(name); err != nil {
 		return t, err

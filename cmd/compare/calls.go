@@ -23,7 +23,7 @@ import (
 // invokePath is the path of a call through a sidecar.
 const invokePath = "/v1.0/invoke/app/method/value"
 
-// forwarder is a system that forwards calls to the application of this process.
+// forwarder is a system under test that forwards calls to the application in this process.
 type forwarder struct {
 	*processes
 	title, text string
@@ -75,7 +75,7 @@ type caller struct {
 	app  *application
 }
 
-// save sets the value of all calls.
+// save sets the value with which the application answers all calls.
 func (c *caller) save(_ context.Context, _, value string) error {
 	c.app.value.Store(&value)
 	return nil

@@ -186,8 +186,8 @@ func (r *runner) createAll(ctx context.Context, op operation, calls []*bare, fir
 	return context.Cause(ctx)
 }
 
-// fire waits for the deliveries of a turn, and adds them to f. first is the first due time, and gap is the time from
-// each due time to the next.
+// fire waits until all jobs or reminders of a turn have been delivered, and adds the deliveries to f. first is the
+// first due time, and gap is the time from each due time to the next.
 func (r *runner) fire(ctx context.Context, f *figures, op operation, first time.Time, gap time.Duration) error {
 	time.Sleep(time.Until(first)) // the deliveries begin at this time
 	before, known := r.cpu()
@@ -261,8 +261,8 @@ func (a *dueApp) expect(run, n int) {
 	a.run, a.at, a.left, a.done = strconv.Itoa(run), make([]time.Time, n), n, make(chan struct{})
 }
 
-// arrive records the first delivery of the job or reminder with a name. A name consists of the run and a number:
-// RUN-NUMBER.
+// arrive records the first delivery of the job or reminder with the given name, and ignores further deliveries. A name
+// has the form RUN-NUMBER.
 func (a *dueApp) arrive(name string, at time.Time) {
 	run, number, _ := strings.Cut(name, "-")
 	i, err := strconv.Atoi(number)

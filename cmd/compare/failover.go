@@ -87,8 +87,8 @@ func failover(ctx context.Context, f failing) (time.Duration, error) {
 	return took, errors.Join(err, f.restart(leader))
 }
 
-// firstSave repeats a save until it succeeds, using the clients in turn. It returns the time from the moment in since
-// to this success. After retryBudget it gives up and returns the last error.
+// firstSave repeats a save until it succeeds, using the clients in turn. It returns the time from since to this
+// success. After retryBudget it gives up and returns the last error.
 func firstSave(ctx context.Context, clients []client, since time.Time) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, retryBudget)
 	defer cancel()

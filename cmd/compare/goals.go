@@ -7,8 +7,8 @@ import (
 )
 
 // goals has the minimum acceptable values of a ratio: the request rate of Quorate, divided by the request rate of
-// another system. The keys are table/system, the operation, and the number of clients. The goals are meant for values
-// of 256 bytes. The goals for the system etcd apply only with -client http. The output marks a ratio below its goal.
+// another system. The keys are table/system, the operation, and the number of clients. The output marks a ratio below
+// its goal. The goals are meant for values of 256 bytes. Those for the system etcd apply only with -client http.
 var goals = map[string]map[operation]map[int]float64{
 	clusterTable + "/etcd":      {strongSave: {1: 1.5, 64: 3, 512: 4}, strongRead: {64: 3.5}, eventualRead: {64: 5}},
 	clusterTable + "/etcd-tool": {strongSave: {64: 3}, strongRead: {64: 3.5}, eventualRead: {64: 5}},

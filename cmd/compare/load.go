@@ -14,9 +14,9 @@ import (
 // operation is the request that a client repeats.
 type operation string
 
-// The measured operations. Strong reads and writes are linearizable. One node answers an eventual read without the
-// others. etcd calls such a read serializable. A single Redis has only eventual reads. Each client has its own lock,
-// which is free when it is acquired.
+// The measured operations. Strong reads and writes are linearizable. An eventual read is answered by one node without
+// the others; etcd calls this a serializable read. A single Redis has only eventual reads. Each client has its own
+// lock, which is free when it is acquired.
 const (
 	strongSave   operation = "strong save"
 	strongRead   operation = "strong read"
@@ -99,7 +99,8 @@ func (f *figures) merge(other *figures) {
 // rate returns requests per second.
 func (f *figures) rate() float64 { return float64(f.count) / f.elapsed.Seconds() }
 
-// String returns the text of a table cell.
+// String returns the table cell with the figures: requests per second, median and 99th percentile of the latency, and
+// the CPU times that are known.
 func (f *figures) String() string {
 	s := fmt.Sprintf("%.0f, %s, %s", f.rate(), f.quantile(0.5), f.quantile(0.99))
 	if f.cpu > 0 {
@@ -169,7 +170,7 @@ func (f *figures) quantile(part float64) time.Duration {
 	return 0
 }
 
-// meter is a store that brings its own load program.
+// meter is a store that is measured with its own method instead of load.
 type meter interface {
 	// measure makes requests for about the time during, and adds the results to f.
 	measure(ctx context.Context, f *figures, op operation, clients int, value string, during time.Duration) error

@@ -29,7 +29,7 @@ type processes struct {
 	logs []*os.File
 }
 
-// start starts a program, which runs until end is called. The name is that of its log file.
+// start starts a program, which runs until end is called. Its log file has the given name.
 func (p *processes) start(name, program string, args ...string) error {
 	c := &launcher.Process{}
 	c.Options.Command = append([]string{program}, args...)

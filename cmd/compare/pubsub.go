@@ -13,7 +13,7 @@ import (
 )
 
 // The operations on topics. The latency of publishDeliver ends when the message has arrived at its handler and the
-// publish request is answered. Only then does a client send its next message, so every message of a measurement
+// publish request is answered. A client sends its next message only after that, so every message of a measurement
 // arrives.
 const (
 	publish        operation = "publish"
@@ -50,7 +50,7 @@ func (b *broker) end() {
 	b.processes.end()
 }
 
-// delivering waits until each node can publish a message that then arrives.
+// delivering waits until a message that is published through any of the nodes arrives at the handler.
 func (b *broker) delivering(ctx context.Context, nodes int) (store, error) {
 	publishers, err := b.connect(nodes)
 	for i := 0; i < nodes && err == nil; i++ {

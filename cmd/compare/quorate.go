@@ -98,8 +98,8 @@ func (q *quorate) clients(n int) ([]client, error) {
 	return q.conns[:n], nil
 }
 
-// quorateClientOf returns a client of the API at a URL. It is of type bare if minimal is true, and uses net/http
-// otherwise.
+// quorateClientOf returns a client of the API at a URL. It sends its requests with a bare client if minimal is true,
+// and with net/http otherwise.
 func quorateClientOf(url string, minimal bool) *quorateClient {
 	if minimal {
 		return &quorateClient{(&bare{address: hostPort(url)}).fetch}
@@ -143,7 +143,7 @@ func (c *quorateClient) read(ctx context.Context, key string, strong bool) (stri
 	return strings.Trim(string(body), `"`), err
 }
 
-// library returns a net/http client with its own connection.
+// library returns a fetch function for a quorateClient. It uses net/http with a connection of its own.
 func library(node string) func(context.Context, string, string, []byte) ([]byte, error) {
 	c := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1}}
 	return func(ctx context.Context, method, path string, body []byte) ([]byte, error) {

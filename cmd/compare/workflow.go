@@ -14,7 +14,7 @@ import (
 )
 
 // The operations on workflows. A client starts an instance, waits until it is completed, and checks its output. The
-// worker and the clients are those of Dapr's SDK for Go, in this process, on one connection.
+// worker and the clients use Dapr's SDK for Go. They run in this process and share one connection.
 const (
 	runChain  operation = "chain of five activities"
 	runFanOut operation = "fan-out of 100 activities"

@@ -21,7 +21,7 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// number is the version number of the sources, the only place where it is written.
+// number is the version number of the sources. It is written only in the file VERSION.
 //
 //go:embed VERSION
 var number string
@@ -81,7 +81,7 @@ func homeDir() string {
 	return u.HomeDir
 }
 
-// orNone returns a nil interface for a nil pointer.
+// orNone returns n, or a nil interface if err is not nil. A nil pointer in an interface would not be equal to nil.
 func orNone[N cli.Node](n N, err error) (cli.Node, error) {
 	if err != nil {
 		return nil, err

@@ -34,7 +34,8 @@ type Options struct {
 	StoreOf func(app string) (string, error)
 	Allow   func(in *invoke.Inbound) error
 	Policy  func(actorType string) *resiliency.Policy // from Resiliency documents; it returns nil if there is none
-	// Prove reports whether the identity of a calling node proves that it serves an application.
+	// Prove reports whether the identity of a calling node proves that the node serves an application. domain is the
+	// trust domain of the application.
 	Prove       func(at peer.Caller, app api.App) (domain string, ok bool)
 	PlaceTime   time.Duration
 	HostWait    time.Duration // HostWait and KeepActors: see actors.Options

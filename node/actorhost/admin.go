@@ -22,11 +22,11 @@ import (
 const (
 	// methodHandOver is the call between nodes by which a host gives actors to another one.
 	methodHandOver = "actors.handover"
-	// handed is how many actors one such call moves at most.
+	// handed is how many actors one methodHandOver call moves at most.
 	handed = 500
 
-	// rebalances is how many times one rebalance request of an operator looks for hosts with too many actors. The
-	// pause between two looks is longer than the time between two renewals of a host.
+	// rebalances is how many times one rebalance request of an operator looks for hosts with too many actors. It waits
+	// for rebalancePause between two looks, which is longer than the time between two renewals of a host's session.
 	rebalances     = 5
 	rebalancePause = 300 * time.Millisecond
 
@@ -83,9 +83,9 @@ func (a Admin) MoveActor(ctx context.Context, r schema.ActorMove) error {
 	return nil
 }
 
-// RebalanceActors implements admin.Actors. It looks up to rebalances times for hosts with too many actors. A host
-// learns of actors that were transferred to it only with the next renewal of its session, and cannot give them away
-// before.
+// RebalanceActors implements admin.Actors. It looks for hosts with too many actors, and repeats this at most rebalances
+// times. One look may not be enough: a host learns of actors that were transferred to it only with the next renewal of
+// its session, and cannot give them away earlier.
 func (a Admin) RebalanceActors(ctx context.Context, kind string) (all schema.ActorsMoved, err error) {
 	d, err := a.Host.directoryOf(ctx, kind)
 	if err != nil {
@@ -110,8 +110,8 @@ func (a Admin) RebalanceActors(ctx context.Context, kind string) (all schema.Act
 	return all, nil
 }
 
-// rebalance distributes the actors of a type evenly. It returns how many actors had to move, and how many of them have
-// moved or were busy.
+// rebalance distributes the actors of a type evenly. wanted is how many actors had to move. all has how many of them
+// have moved, and how many were busy.
 func (a Admin) rebalance(ctx context.Context, d *directory.Directory,
 	kind string) (wanted int, all schema.ActorsMoved, err error) {
 	hosts, err := d.Hosts(ctx)
@@ -147,7 +147,7 @@ func (a Admin) rebalance(ctx context.Context, d *directory.Directory,
 	return wanted, all, err
 }
 
-// move is the move of actors from one host to another.
+// move describes a transfer of actors from one host to another.
 type move struct {
 	from, to *directory.HostLoad
 	actors   []api.Actor

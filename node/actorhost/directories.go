@@ -18,13 +18,14 @@ import (
 // knownFor is how long a node uses the record of an actor type before it reads the record again.
 const knownFor = 10 * time.Second
 
-// typeRecord says which application hosts a type. It is a note in the replicated data.
+// typeRecord says which application hosts an actor type. It is stored as a note, which is a small named record in the
+// replicated data.
 type typeRecord struct {
 	App   string `json:"app"`
 	Store string `json:"store"` // of the directory
 
 	// Unhosted is the Unix time of the first attempt of another application to claim the type while no node hosted it.
-	// 0 = there was no such attempt, or a later attempt has found a host.
+	// 0 = there was no such attempt, or a later attempt has found a host of the type.
 	Unhosted int64 `json:"unhosted,omitempty"`
 }
 
@@ -61,7 +62,7 @@ type knownType struct {
 	at time.Time
 }
 
-// typeNote returns the name of the note of a type.
+// typeNote returns the name of the note that has the typeRecord of an actor type.
 func typeNote(namespace, kind string) string { return "actortype/" + namespace + "/" + kind }
 
 // Claim implements actors.Directories.

@@ -122,8 +122,8 @@ func shownPeriod(period string) string {
 	return period
 }
 
-// put converts a reminder or a timer to a request of package due, without home, name and payload. It returns
-// fault.Invalid if the period is invalid.
+// put converts a reminder or a timer to a request of package due. Home, name and payload of the request are not set. It
+// returns fault.Invalid if the period is invalid.
 func put(r *actors.Reminder) (due.Put, error) {
 	text, ticks, err := schedule(r.Period)
 	p := due.Put{Due: r.DueTime, TTL: r.TTL, Spec: due.Spec{Schedule: text, Repeats: ticks}}
@@ -264,8 +264,9 @@ func (r reminders) Room(home due.Home) int {
 }
 
 // room returns how many ticks of an application may be in progress at the same time. instances are the known instances
-// of the application. ticks has the number of ticks in progress, by node, and room changes it. The result includes the
-// ticks on nodes without a healthy instance, so that they do not use up the room of other nodes.
+// of the application. ticks has the number of ticks in progress, by node; room deletes entries from it. Each healthy
+// instance adds perInstance to the result. The ticks in progress on nodes without a healthy instance are added too, so
+// that they do not use up the room of the other nodes.
 func room(instances []discovery.Instance, ticks map[string]int) int {
 	n := 0
 	for _, i := range instances {
@@ -315,7 +316,7 @@ type plan struct {
 	begun bool
 }
 
-// newPlan returns the plan of the ticks of a timer that is set now.
+// newPlan returns the plan with the ticks of the timer t. Relative times of t count from this call.
 func newPlan(t *actors.Reminder) (actors.Plan, error) {
 	wish, err := put(t)
 	if err != nil {

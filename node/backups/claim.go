@@ -55,8 +55,8 @@ func (h *holding) extend(ctx context.Context) error {
 	return h.store(ctx)
 }
 
-// while calls the function f and returns its error. It renews the claim until f returns. If the claim is lost, while
-// cancels the context of f, waits until f has returned, and returns errLost.
+// while calls f, renews the claim until f returns, and returns the error of f. If the claim is lost, it cancels the
+// context of f, waits until f has returned, and returns errLost.
 func (h *holding) while(ctx context.Context, f func(context.Context) error) error {
 	ctx, end := context.WithCancelCause(ctx)
 	var renewing sync.WaitGroup
@@ -93,8 +93,8 @@ func (h *holding) renew(ctx context.Context, lost context.CancelCauseFunc) {
 	}
 }
 
-// release applies change to the record, removes the claim from it, and stores it, even if ctx has ended. If the claim
-// stayed, the next leader would have to wait until it expires.
+// release applies change to the record, removes the claim from it, and stores it, even if ctx has ended. Otherwise the
+// next leader would have to wait until the claim expires.
 func (h *holding) release(ctx context.Context, change func(*record)) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTime)
 	defer cancel()

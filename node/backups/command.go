@@ -23,7 +23,7 @@ const (
 	actionRemove = "remove" // remove the backup; there may be none
 )
 
-// removeTime bounds a command that removes a backup.
+// removeTime is the timeout of a command that removes a backup.
 const removeTime = time.Minute
 
 // command stores backups with a program of the user.

@@ -7,7 +7,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// record is the progress of the schedule. It is stored as a note of the cluster.
+// record is the progress of the schedule. It is stored as a note, which is a small named record in the replicated data.
 type record struct {
 	Period int64    `json:"period,omitempty"` // Unix time at which the period of the last backup began
 	Claim  *claim   `json:"claim,omitempty"`  // the node that writes a backup now

@@ -213,9 +213,9 @@ func (s *Schedule) done(ctx context.Context, h *holding, begin time.Time, last s
 	}
 }
 
-// removeOld removes the oldest backups until Keep remain. The parameter names lists the backups that a command has
-// stored, and removeOld returns those of them that remain. A failure is logged and counted. After the next backup,
-// the removal is tried again.
+// removeOld removes the oldest backups until only Options.Keep remain. names are the backups that a command has stored;
+// removeOld returns those of them that remain. If the removal fails, removeOld logs and counts the failure, and the
+// removal is tried again after the next backup.
 func (s *Schedule) removeOld(ctx context.Context, names []string) (left []string) {
 	left, err := s.target.trim(ctx, names, s.opts.Keep)
 	s.metrics.removed(err)

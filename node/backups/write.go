@@ -13,11 +13,11 @@ import (
 // target stores backups.
 type target interface {
 	fmt.Stringer
-	// store creates the backup with the given name. write writes its content. In a directory, the backup gets this
-	// name only at publish.
+	// store creates the backup with the given name. It calls write to get the content. In a directory, the backup has a
+	// temporary name until stored.publish.
 	store(ctx context.Context, name string, write func(io.Writer) error) (stored, error)
-	// trim removes all but the newest keep backups. names are the backups that a command has stored, oldest first.
-	// trim returns the names that remain.
+	// trim removes old backups, so that only the newest ones remain. keep is how many remain. names are the backups
+	// that a command has stored, oldest first. trim returns those of them that remain.
 	trim(ctx context.Context, names []string, keep int) ([]string, error)
 }
 

@@ -92,7 +92,7 @@ type Calls struct {
 	filters  atomic.Pointer[[]*middleware.Instance] // of calls to HTTP applications; nil = none
 }
 
-// otherRules are the policies of components by name, and of actors by type.
+// otherRules has the Resiliency policies for components, by name, and for actors, by type.
 type otherRules struct{ inbound, outbound, actors map[string]*resiliency.Policy }
 
 // New returns Calls that are not started. Open and Connect start them.
@@ -236,7 +236,7 @@ func (m *merger) VerifySession(ctx context.Context, own, given string) (string, 
 	return own, nil
 }
 
-// SetSessions sets the merger of session tokens. Call it before a store is served.
+// SetSessions sets the merger of session tokens. Call it before the API serves a state store.
 func (c *Calls) SetSessions(m api.SessionMerger) { c.sessions.store.Store(&m) }
 
 // Connect enables calls between nodes. Other nodes can then call the applications of this node, and this node can

@@ -113,7 +113,8 @@ func (c *Calls) Outbound(name string) *resiliency.Policy { return c.others.Load(
 // Actor returns the policy for calls to the actors of a type; nil = none.
 func (c *Calls) Actor(actorType string) *resiliency.Policy { return c.others.Load().actors[actorType] }
 
-// direction returns the targets of components in the direction that pick selects, by component name.
+// direction returns the targets that pick selects from the inbound and outbound targets of each component, by component
+// name.
 func direction(d *component.Resiliency,
 	pick func(component.ComponentTargets) component.ResiliencyTarget) map[string]component.ResiliencyTarget {
 	out := map[string]component.ResiliencyTarget{}
@@ -153,7 +154,7 @@ func (c *Calls) policies(documents []component.Resiliency) (map[api.App]*resilie
 	return targets, others
 }
 
-// policyMaker makes policies from the parts that a document names.
+// policyMaker makes policies from the timeouts, retries and circuit breakers that a document defines.
 type policyMaker struct {
 	doc     component.Resiliency
 	changed func(target api.App, method, to string)
@@ -177,8 +178,8 @@ func (m policyMaker) policy(timeout, retry, breaker string) *resiliency.Policy {
 	return p
 }
 
-// defaults overrides parts of others with the default policies of the document. Defaults for applications override
-// general defaults.
+// defaults copies the default policies of the document to others. A default for applications takes precedence over a
+// general default.
 func (m policyMaker) defaults(others *resiliency.Policy) {
 	for _, names := range [][3]string{
 		{component.DefaultTimeout, component.DefaultRetry, component.DefaultBreaker},

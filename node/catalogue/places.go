@@ -7,7 +7,7 @@ import (
 	"github.com/quorate/quorate/discovery"
 )
 
-// arrivalTime is how long a starting node may take to learn of other nodes.
+// arrivalTime is the assumed maximum time that a starting node needs to learn of other nodes.
 const arrivalTime = 2 * time.Second
 
 // arrival returns the time that this node needs after its start to learn of all other nodes. It returns 0 if this node

@@ -60,8 +60,8 @@ func (ctl *Controller) serveLeaderChoice(_ context.Context, r peer.Request) ([]b
 	return nil, nil
 }
 
-// choose records that an operator has chosen this node as leader of a group. If leaders are being balanced, choose
-// first waits for the end of the balancing, which could still move this leadership.
+// choose records that an operator has chosen this node as leader of a group. If the balancing of leaders is running,
+// choose first waits until it has ended, because the balancing could still move this leadership.
 func (r *reconciler) choose(id int) {
 	r.moving.Lock()
 	defer r.moving.Unlock()

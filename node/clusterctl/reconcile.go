@@ -21,7 +21,7 @@ const (
 )
 
 // reconciler adds servers to the groups that this node leads, and removes servers from them, according to the nodes
-// that gossip knows. Package placement decides on one change at a time, and the reconciler applies it.
+// that gossip knows. Package placement decides which change comes next, and the reconciler applies that change.
 type reconciler struct {
 	parts
 	voters  *voterCount
@@ -229,9 +229,9 @@ func members(r *membership.Roster) []placement.Member {
 	return out
 }
 
-// apply applies one change to the configuration of a group. prev is the log index of the configuration that the
-// decision is based on. Raft refuses the change if the group has a newer configuration. A transfer of leadership
-// ignores prev. apply reports whether the change has succeeded.
+// apply applies one change to the configuration of a group. It reports whether the change has succeeded. prev is the
+// log index of the configuration on which the decision is based. Raft refuses the change if the group has a newer
+// configuration. A transfer of leadership ignores prev.
 func (r *reconciler) apply(ctx context.Context, id uint32, g *group.Group, c placement.Change,
 	prev uint64) bool {
 	ctx, cancel := context.WithTimeout(ctx, changeWait)

@@ -23,7 +23,7 @@ const methodRemove = "cluster.remove"
 
 const opRemove = "node.Remove"
 
-// removeCall is the request of methodRemove, and removeAnswer its answer. Both are JSON.
+// removeCall is the request of methodRemove, and removeAnswer is the answer. Both are encoded as JSON.
 type removeCall struct {
 	Group  uint32 `json:"group"`
 	Server string `json:"server"`
@@ -108,9 +108,9 @@ func (ctl *Controller) remove(ctx context.Context, server string) (schema.Remove
 	return out, nil
 }
 
-// unfinished returns the error of a removal that the leaders of some groups have begun before err. They complete the
-// removal, so the error must not say that nothing was done. fault.Conflict stays, because the answer of the group is
-// final, but its text also names the removal that has begun.
+// unfinished returns the error of a removal that failed with err after the leaders of begun groups have begun it. These
+// leaders complete the removal, so the error must not say that nothing was done, and its code is fault.Indeterminate.
+// Only the code fault.Conflict stays, because that answer of a group is final. If begun is 0, unfinished returns err.
 func unfinished(err error, begun int) error {
 	if begun == 0 {
 		return err

@@ -19,11 +19,11 @@ const (
 	removedWait  = time.Second // timeout of one answer
 )
 
-// removedCheck finds out whether this server was removed from the cluster. For this, it must query other servers. This
-// server may have been down at the time of its removal, and no node connects to a removed server.
+// removedCheck finds out whether this server was removed from the cluster. It must query other servers, because this
+// server may have been down when it was removed, and no node connects to a removed server.
 //
-// One positive answer is enough. A removed server has a tombstone, which is committed and never deleted, and a server
-// with a tombstone is never added again.
+// One positive answer is enough, because a removal is final: the tombstone of a removed server is committed and never
+// deleted, and a server with a tombstone is never added again.
 type removedCheck struct {
 	parts
 	last time.Time

@@ -87,8 +87,8 @@ func (ctl *Controller) diskLow(server string) bool {
 const opTransfer = "node.TransferLeader"
 
 // elsewhere returns the error for a request that only the leader of a group can serve. leader is the server id of the
-// leader. If it is not empty, the error is fault.NotLeader with the node id of the leader. If it is empty, no leader
-// is known, and the error is fault.Unavailable.
+// leader, or empty if no leader is known. The error is fault.NotLeader with the node id of the leader. If no leader is
+// known, elsewhere returns the error of Host.Ready or fault.Unavailable.
 func (ctl *Controller) elsewhere(op string, id uint64, leader string) error {
 	if leader == "" {
 		if why := ctl.host.Ready(uint32(id)); why != nil { //nolint:gosec // bounded by the caller

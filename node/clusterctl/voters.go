@@ -72,9 +72,9 @@ func (v *voterCount) run(ctx context.Context) {
 	}
 }
 
-// look reads the note with the number of voters. If there is no note and shouldRecord returns true, look writes it.
-// The first read is linearizable, because the local data of a newly started server may be old, and an old number would
-// change voters needlessly.
+// look reads the note with the number of voters. If there is no note and shouldRecord returns true, look writes it. The
+// first read is linearizable, because the local data of a newly started server may be old. With an old number, the
+// server would change voters needlessly.
 func (v *voterCount) look(ctx context.Context) {
 	if len(v.host.Groups()) == 0 || v.host.Leader(0) == "" {
 		return
@@ -101,8 +101,8 @@ func (v *voterCount) look(ctx context.Context) {
 	}
 }
 
-// take keeps the number of a note, unless a newer note is known already. The replica of this node may be behind the
-// linearizable read or the write that returned the newer one.
+// take keeps the number of a note, unless a newer note is known already. The note may be older, because the replica of
+// this node may be behind the linearizable read or the write that returned the newer note.
 func (v *voterCount) take(n raftfsm.Note) {
 	number := v.decode(n)
 	v.mu.Lock()

@@ -39,8 +39,8 @@ type Sources struct {
 	SocketsFolder string // of pluggable components; empty = there are none
 }
 
-// options returns the options of the loader. The function open opens stores of type state.raft. The parameters after
-// it are the factories of the other replicated types.
+// options returns the options of the loader. The function open opens stores of type state.raft. The other parameters
+// are the factories of the other replicated component types.
 func (s Sources) options(open func(context.Context, loader.StateConfig) (state.Store, error),
 	locks loader.LockFactory, items loader.ConfigurationFactory, brokers loader.PubSubFactory) (loader.Options, error) {
 	pod, _ := s.Env("POD_NAME")

@@ -40,9 +40,9 @@ func replicatedLocks(host *raftfsm.Host) loader.LockFactory {
 	}}
 }
 
-// protectedStore returns the name of the state store that the locks of a component protect. The component may name a
-// store, which must be of type state.raft. Otherwise protectedStore returns the only store of that type, or "" if
-// there is not exactly one. It returns fault.Invalid for a named store of another type.
+// protectedStore returns the name of the state store that the locks of a component protect. If the component names a
+// store, protectedStore returns that name, or fault.Invalid if there is no such store of type state.raft. Otherwise it
+// returns the only store of type state.raft, or "" if there is none or more than one.
 func protectedStore(c *loader.LockConfig) (string, error) {
 	wanted := c.Metadata.Text(lockStateStore)
 	var replicated []string

@@ -2,8 +2,8 @@ package components
 
 import "github.com/quorate/quorate/component/state"
 
-// Scoped are the components that one application can use. State stores whose scopes exclude the application are left
-// out.
+// Scoped has the components of a node as one application sees them. It leaves out the state stores whose scopes exclude
+// the application; it does not check the scopes of other components.
 type Scoped struct {
 	*Components
 	app string // its id

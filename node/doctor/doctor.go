@@ -71,7 +71,7 @@ type Doctor struct{ opts Options }
 // New returns a Doctor with the given options.
 func New(o Options) *Doctor { return &Doctor{o} }
 
-// Method returns the peer method by which another node asks whether this node can reach the ports of the calling node.
+// Method returns the peer method that checks for another node whether this node can reach the ports of that node.
 func (d *Doctor) Method() peer.Method {
 	return peer.Method{Name: methodExamine, MaxRequest: 1 << 10, Handle: d.serveExamine}
 }
@@ -168,8 +168,8 @@ func (d *Doctor) examineSelf(ctx context.Context, c *checkup) (leaderless bool) 
 // timeOK is how far a clock may be from cluster time without a warning.
 const timeOK = time.Second
 
-// examineClusterTime compares the clock of this node with cluster time. If a node with a clock ahead becomes the
-// leader, cluster time jumps, and values expire and jobs fire too early.
+// examineClusterTime compares the clock of this node with cluster time. If the clock of a new leader is ahead of
+// cluster time, cluster time jumps forward. Values then expire too early, and jobs fire too early.
 func (d *Doctor) examineClusterTime(ctx context.Context, c *checkup) {
 	ctx, cancel := context.WithTimeout(ctx, examineWait)
 	defer cancel()

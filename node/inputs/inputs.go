@@ -28,7 +28,8 @@ type Applications interface {
 	Inbound(binding string) *resiliency.Policy
 }
 
-// Observers has the observer of the events of each application, by application id. An application need not have one.
+// Observers has the observers of events, by the id of the application that gets the events. An application need not
+// have an observer.
 type Observers map[string]api.Observer
 
 // Runner delivers the events of input bindings to the applications. It is safe for concurrent use.
@@ -112,7 +113,7 @@ func (r *Runner) Check(all []*bindings.Instance) error {
 	return err
 }
 
-// stopTime bounds the end of one delivery in Update.
+// stopTime is how long Update waits for the end of one delivery.
 const stopTime = 5 * time.Second
 
 func (r *Runner) start(id string, b *bindings.Instance) *delivery {
@@ -144,8 +145,8 @@ func (r *Runner) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// owners returns the bindings whose events each application gets, by application id. An application gets them if it
-// is in the scopes of the binding and has a channel on this node. If several applications would get them, owners
+// owners returns the bindings whose events each application gets, by application id. An application gets the events if
+// it is in the scopes of the binding and has a channel on this node. If this is true for several applications, owners
 // returns fault.Invalid.
 func owners(all []*bindings.Instance, ids []string, apps Applications,
 	log *slog.Logger) (map[string][]*bindings.Instance, error) {

@@ -39,7 +39,7 @@ func statusOf(w *due.Work, whole bool) schema.JobStatus {
 	return s
 }
 
-// The limit of the memory of one list, and an estimate for one job.
+// The memory limit of one list of jobs, and the estimated memory of one job in it.
 const (
 	maxListBytes = 64 << 20 // bytes of the jobs
 	jobMemory    = 256      // bytes of the status of a job, without its texts and its JSON
@@ -102,7 +102,8 @@ func (a Admin) ListJobs(ctx context.Context, r schema.JobSelection) ([]schema.Jo
 	return l.out, nil
 }
 
-// pageOf returns the selected jobs of a home that follow the name in after. more is true if there are further ones.
+// pageOf returns one page of the selected jobs of an application, whose home is h. The page begins after the job with
+// the name in after. more is true if further jobs follow.
 func pageOf(ctx context.Context, work due.Client, h due.Home, r schema.JobSelection, after string) (page []due.Work,
 	more bool, err error) {
 	if !r.Exact {

@@ -14,7 +14,7 @@ import (
 // Limits of the history of runs. It needs at most 64 KiB.
 const (
 	keepRuns   = 128
-	keepOfJob  = 8   // runs of one job, so that a frequent one does not displace the others
+	keepOfJob  = 8   // runs of one job, so that a frequent job does not displace the others
 	maxRunText = 256 // bytes of an error
 )
 

@@ -60,7 +60,7 @@ type Jobs struct {
 	open atomic.Pointer[parts]
 
 	mu       sync.Mutex
-	underWay map[discovery.Instance]int // ticks in progress, by the identity of an instance; see instance
+	underWay map[discovery.Instance]int // ticks in progress, by the identity that the function instance returns
 
 	history history
 }

@@ -151,7 +151,7 @@ func (n *Network) PeerDown(server string) (since time.Time, down bool) {
 // opened.
 func (n *Network) Identity() peer.Identity { return *n.self.Load() }
 
-// Introduce sets the identity of this node on new connections.
+// Introduce sets the identity that this node uses on new connections.
 func (n *Network) Introduce(id datadir.Identity) {
 	self := peer.Identity{Server: id.Server, Cluster: id.Cluster, Epoch: id.Epoch}
 	if n.opts.Sidecar {
@@ -179,8 +179,8 @@ func (n *Network) resolve(_ context.Context, server string) (string, error) {
 const ReachHint = "open this port in every firewall between the two nodes (the gossip port for TCP and UDP); if the " +
 	"address is wrong, set --advertise-address there"
 
-// HintFor returns ReachHint for the error of a call to a node that runs. If one of the two nodes refused the
-// connection, the error itself has a hint, and HintFor returns "".
+// HintFor returns the hint for err, the error of a call to a node that runs. It is ReachHint, unless one of the two
+// nodes refused the connection. HintFor then returns "", because err has a hint of its own.
 func HintFor(err error) string {
 	if _, refused := errors.AsType[*peer.Refusal](err); refused {
 		return ""

@@ -29,10 +29,10 @@ const (
 // CountPartitions returns the number of partitions of the cluster that this node joins, or 0 if the number is
 // unknown. node is the id of this node. Call CountPartitions before OpenGossip.
 //
-// A server without a cluster needs the number before it creates its groups. It has no identity yet, so it joins
-// gossip as a node without data and leaves again. A server that may form a cluster tries every seed only once,
-// because there may be no cluster yet. If the number is unknown and not configured, the server creates one partition
-// and asks again at the next start.
+// A server that belongs to no cluster needs the number before it creates its groups. At that time the server has no
+// identity, so CountPartitions joins gossip as a node without data, and leaves again. A server that may form a cluster
+// tries every seed only once, because there may be no cluster yet. If the number is unknown and not configured, the
+// server creates one partition and asks again at the next start.
 func (n *Network) CountPartitions(ctx context.Context, node string) uint32 {
 	if len(n.opts.Join) == 0 || n.opts.Notes != "" {
 		return 0

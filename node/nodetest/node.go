@@ -17,7 +17,8 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// Poll calls check until it returns nil, and fails the test if this takes too long; see testutil.Eventually.
+// Poll calls check repeatedly until check returns nil. It fails the test if this takes too long; see
+// testutil.Eventually.
 func Poll(t testing.TB, check func() error) { t.Helper(); testutil.Eventually(t, check) }
 
 // AnyPort returns a setting that picks a free port.
@@ -194,7 +195,7 @@ func Members(t testing.TB, n *node.Node) map[string]schema.MemberStatus {
 	return out
 }
 
-// Results returns the results of the given check in c, by their field About.
+// Results returns the results of the check with the given name in c, by their field About.
 func Results(c schema.Checkup, check string) map[string]schema.CheckResult {
 	out := map[string]schema.CheckResult{}
 	for _, r := range c.Checks {

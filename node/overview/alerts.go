@@ -101,7 +101,7 @@ func rules() []rule {
 // notOK returns the value of rule.values that means all label values except ok.
 func notOK() []string { return nil }
 
-// counts reports whether the labels of a sample fit the rule.
+// counts reports whether the rule applies to a sample with the labels of s.
 func (r *rule) counts(s sample) bool {
 	switch {
 	case r.only == "":

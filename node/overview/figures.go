@@ -111,8 +111,8 @@ func addStoreCall(f *schema.Figures, s sample) {
 	}
 }
 
-// addCall adds the calls in the sample s if the calling node has counted them. So a call between two nodes counts
-// once.
+// addCall adds the calls in the sample s if the calling node has counted them. It skips the counts of called nodes, so
+// that a call between two nodes counts once.
 func addCall(f *schema.Figures, s sample) {
 	if s.label("hop") != "caller" {
 		return

@@ -65,7 +65,7 @@ type Options struct {
 
 // Shared is a node on a shared data directory. It is safe for concurrent use.
 //
-// A process may open the directory only while it has the hostshare.Hold of the directory.
+// A process may open a server on the directory only while it has the hostshare.Hold of the directory.
 type Shared struct {
 	opts  Options
 	notes string // directory of the notes of live nodes
@@ -75,7 +75,7 @@ type Shared struct {
 
 	cancel context.CancelFunc // ends the wait for the directory
 	tasks  sync.WaitGroup     // goroutines that cancel ends
-	waits  sync.WaitGroup     // goroutine that waits for back; closing back ends it
+	waits  sync.WaitGroup     // goroutine that waits until back stops; Close ends it by closing back
 	failed chan error         // capacity 1: the error of a failed takeover, or the result of back.Wait
 
 	mu    sync.Mutex

@@ -13,9 +13,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/placement"
 )
 
-// missing returns the reason why a server of a group is missing, or "" if the server is alive. The server may have
-// failed or left. Its data directory may have been replaced. Or gossip has not known the server since the start of
-// this node.
+// missing returns the reason why a server of a group is missing, or "" if the server is alive. There are three reasons:
+// the server has failed or left, its node has another data directory, or gossip has not seen the server since the start
+// of this node.
 func (r *Reporter) missing(server string) string {
 	p := r.parts.Load()
 	roster := p.Network.Roster()

@@ -168,8 +168,8 @@ func (r *Reporter) routedGroups() []schema.GroupStatus {
 	return out
 }
 
-// notes returns the settings on which the live nodes do not agree, and the groups that refuse requests in the newest
-// format.
+// notes returns an issue for each setting on which the live nodes do not agree, and for each group that refuses
+// requests in the newest format.
 func (r *Reporter) notes() []schema.Issue {
 	out := []schema.Issue{}
 	for i := range r.parts.Load().Host.Groups() {

@@ -123,7 +123,8 @@ func timerText(t *protos.TimerCreatedEvent) string {
 	return what
 }
 
-// statusText returns the name of a status. This is the name in Dapr's API, except that a stalled instance is STALLED.
+// statusText returns the name of a status. It is the same as in Dapr's API, except that a stalled instance has the name
+// STALLED.
 func statusText(s protos.OrchestrationStatus) string {
 	return strings.TrimPrefix(s.String(), "ORCHESTRATION_STATUS_")
 }

@@ -27,8 +27,8 @@ const (
 	opPurge  = "purge_workflow"
 )
 
-// maxObserved is the maximum number of running activities that an observed engine remembers. When a further activity
-// begins, the engine forgets another one, and does not report that one to the observer.
+// maxObserved is the maximum number of running activities that an observed engine remembers. If there are more, the
+// engine forgets an arbitrary activity for each new one, and does not report the forgotten activity to the observer.
 const maxObserved = 10_000
 
 // Observed returns an engine that forwards all calls to e and reports them to observer. If observer is nil, it

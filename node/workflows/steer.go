@@ -231,8 +231,8 @@ func stalledHint(err error, status protos.OrchestrationStatus) error {
 			"with workflows purge --force"}
 }
 
-// raise sends an event to an instance. If the instance waits only for events with other names, it refuses the event
-// unless r.Early is set. The name is then probably misspelt, and an event cannot be taken back.
+// raise sends an event to an instance. If the instance waits for events, but only for events with other names, raise
+// refuses the event unless r.Early is set. The name is then probably misspelt, and an event cannot be taken back.
 func (a *Admin) raise(ctx context.Context, op string, o *owned, r *schema.WorkflowChange,
 	data *wrapperspb.StringValue) error {
 	if err := checkName(op, "event", r.Event); err != nil {

@@ -95,9 +95,10 @@ func (s *steps) add(e *protos.HistoryEvent) {
 	}
 }
 
-// attempt returns the number of the attempt of an activity that begins. id is its task execution id. If a retry timer
-// of the activity has fired, the attempt follows the failed one. Some SDKs give each attempt another id, so attempt
-// then compares the names. Without such a timer and without an id, attempt returns 0.
+// attempt returns the attempt number of an activity that begins now. id is the task execution id of the activity. If a
+// retry timer of the activity has fired, the number is that of the failed attempt plus 1. attempt finds the failed
+// activity by its id, or by its name, because some SDKs give each attempt a new id. If no retry timer has fired,
+// attempt counts the attempts with the same id. It returns 0 if id is empty.
 func (s *steps) attempt(name, id string) (n int) {
 	at := slices.IndexFunc(s.due, func(place int) bool { return id != "" && s.runs[place] == id })
 	if at < 0 {
@@ -116,8 +117,8 @@ func (s *steps) attempt(name, id string) (n int) {
 	return n
 }
 
-// pause records which failed activity a retry timer will retry: the activity with the given task execution id,
-// otherwise the activity that has failed last.
+// pause records which failed activity the retry timer with the id timer will retry. This is the activity with the task
+// execution id id. If there is none, it is the activity that has failed last.
 func (s *steps) pause(timer int32, id string) {
 	at := len(s.failed) - 1
 	for n, place := range s.failed {
@@ -155,7 +156,7 @@ func (s *steps) timer(e *protos.HistoryEvent, t *protos.TimerCreatedEvent) {
 	}
 }
 
-// ends handles an event that ends a step, and an event that is a step without duration.
+// ends handles the events that end a step, and the events that are themselves steps without a duration.
 func (s *steps) ends(e *protos.HistoryEvent) {
 	switch {
 	case e.GetTaskCompleted() != nil:

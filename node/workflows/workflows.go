@@ -188,8 +188,8 @@ func (e *Engine) Workers(app string) int {
 	return by.Workers(app)
 }
 
-// WorkerOf returns the settings for the workers of a sidecar from c, a part of a Configuration resource. The settings
-// are zero if c is nil.
+// WorkerOf returns the settings for the workflow workers of an application. c is the workflow section of the
+// Configuration. If c is nil, the settings are zero.
 func WorkerOf(c *component.WorkflowConfig) workflow.Worker {
 	if c == nil {
 		return workflow.Worker{}

@@ -1,6 +1,6 @@
-// Package appcmd owns the commands for applications on this machine: list, invoke, stop and logs. Their names are
-// those of Dapr's command line. The package also owns the record of each running quorate run process, and the file
-// with the output of its application. The commands find the process by its record.
+// Package appcmd owns the commands for applications on this machine: list, invoke, stop and logs. Their names are those
+// of Dapr's command line. The package also owns the record of each running quorate run process, and the file with the
+// output of its application. With this record, the commands find the process.
 //
 // A record is a note of package hostshare. The kernel unlocks the note when its process ends. The package has no
 // goroutines.

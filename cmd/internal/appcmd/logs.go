@@ -106,13 +106,13 @@ func newestLog(notes []hostshare.Note) string {
 	return path
 }
 
-// runs reports whether the process that writes to path runs.
+// runs reports whether a running process writes the output of its application to path.
 func runs(runtimeDir, path string) bool {
 	notes, err := list(runtimeDir)
 	return err == nil && writes(notes, path)
 }
 
-// writes reports whether one of the processes writes to path.
+// writes reports whether one of the processes with these records writes the output of its application to path.
 func writes(notes []hostshare.Note, path string) bool {
 	return slices.ContainsFunc(notes, func(n hostshare.Note) bool { return n.Run.Log == path })
 }

@@ -109,7 +109,8 @@ func DataDir(runtimeDir, app string) (string, error) {
 	return found[0].Run.DataDir, nil
 }
 
-// hintFor suggests the application that was meant, or lists all.
+// hintFor returns the hint of an error about the unknown application app. It suggests the element of apps with a
+// similar name. If there is none, it lists apps.
 func hintFor(app string, apps []string) string {
 	slices.Sort(apps)
 	apps = slices.Compact(apps)

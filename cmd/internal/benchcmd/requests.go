@@ -19,7 +19,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// keyPrefix begins the names of all keys, locks and messages.
+// keyPrefix is the prefix of the names of all keys and locks, and of all messages, that a benchmark creates.
 const keyPrefix = "quorate-bench-"
 
 const (
@@ -400,7 +400,7 @@ func (p *plan) lock(ctx context.Context, client, _ int) (time.Duration, error) {
 
 // watch is the watch of a benchmark.
 type watch struct {
-	seen  []chan time.Time // when the watch showed the save of a client, by client; capacity 1
+	seen  []chan time.Time // by client: the time at which the watch showed its save; capacity 1
 	ended chan struct{}
 }
 
@@ -438,7 +438,8 @@ func (p *plan) openWatch(ctx context.Context) (*watch, error) {
 	return w, nil
 }
 
-// read reports events until the watch ends. It also ends at a line of more than 64 KiB.
+// read reads the events of the watch from r, and sends the time of each to the channel of its client. It returns when
+// the watch ends, or at a line of more than 64 KiB.
 func (w *watch) read(r io.Reader) {
 	defer close(w.ended)
 	for lines := bufio.NewScanner(r); lines.Scan(); {

@@ -134,7 +134,8 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// show updates a line every second.
+// show shows on the terminal w how many requests per second are done and how many have failed. It updates this line
+// every second until ended is closed.
 func (m *meter) show(ended <-chan struct{}, w io.Writer, begun time.Time) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -223,7 +224,7 @@ func (r *result) check() error {
 	return fault.New(fault.Timeout, "cli.bench", "the run was interrupted before a request was answered")
 }
 
-// milliseconds formats microseconds.
+// milliseconds formats a number of microseconds as milliseconds.
 func milliseconds(us int64) string {
 	digits := 1
 	if us < 1000 {

@@ -79,8 +79,8 @@ func portOf(addr string) string {
 	return port
 }
 
-// done returns a channel that is closed when the command has ended. Without a command, it returns a nil channel,
-// which blocks forever.
+// done returns a channel that is closed when the command has ended. If there is no command, it returns a nil channel,
+// which is never ready.
 func (a *application) done() <-chan struct{} {
 	if a.process == nil {
 		return nil

@@ -362,8 +362,8 @@ func (w *itemWatch) showDeleted(present []configurations.Change) error {
 }
 
 // show prints the change of an item, unless it has already printed the same item or its deletion, for example on an
-// earlier connection. It compares the value and the metadata as well as the version. Unlike Quorate's store, other
-// stores allow an application to change an item without a new version.
+// earlier connection. It compares not only the version but also the value and the metadata, because stores other than
+// Quorate's allow an application to change an item without a new version.
 func (w *itemWatch) show(c *configurations.Change) error {
 	shown, exists := w.known[c.Key]
 	switch {

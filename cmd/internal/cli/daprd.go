@@ -25,13 +25,14 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// daprdName is the name of the command. A program with this name runs the command too.
+// daprdName is the name of the command. The program also runs this command if it is called by this name.
 const daprdName = "daprd"
 
 // daprdWait is how long daprd --wait waits for a sidecar, as in Dapr.
 const daprdWait = 60 * time.Second
 
-// args returns the arguments with the command that the name of the program implies.
+// args returns the arguments of the program. If the program is called by the name daprd, it puts the command daprd
+// before them.
 func (m *Main) args() []string {
 	if filepath.Base(m.Program) == daprdName {
 		return append([]string{daprdName}, m.Args...)
@@ -39,7 +40,7 @@ func (m *Main) args() []string {
 	return m.Args
 }
 
-// daprdCommand starts a node from the command line of Dapr's sidecar.
+// daprdCommand returns the command that starts a node from a command line of Dapr's sidecar.
 func (m *Main) daprdCommand() *cobra.Command {
 	set := settings.New()
 	bound := pflag.NewFlagSet(daprdName, pflag.ContinueOnError)

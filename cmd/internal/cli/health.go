@@ -22,7 +22,8 @@ type healthReport struct {
 	Detail  json.RawMessage `json:"detail,omitempty"` // body of the response, if there is one
 }
 
-// healthCommand requests the health of a node. It serves images without a shell or curl.
+// healthCommand returns the command that checks the health of a node. It is the health check of container images, which
+// have no shell and no curl.
 func (m *Main) healthCommand() *cobra.Command {
 	api, out := command.APIFlags{Shell: m.Shell}, command.Output{}
 	var live, ready, placed, outbound bool

@@ -17,7 +17,7 @@ import (
 	"github.com/quorate/quorate/internal/userfile"
 )
 
-// publication is one message of the command line.
+// publication is the message to publish, as the flags give it.
 type publication struct {
 	data, file, contentType, key string
 	metadata                     map[string]string

@@ -333,7 +333,8 @@ func (r *runReader) app(n *yaml.Node, common section) runApp {
 	return a
 }
 
-// merged returns the settings of an application on top of the common ones, as flags.
+// merged returns the settings of an application as flags. own are its own settings, which override the settings in
+// common.
 func merged(common, own map[string][]string) []string {
 	names := map[string]bool{}
 	for name := range common {

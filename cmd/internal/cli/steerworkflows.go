@@ -16,9 +16,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// steer gives c an action that changes workflow instances. The first argument of c is the application. The function
-// ask sends the change, and returns the result and its text for people. The call of ask has no time limit, because ask
-// may wait for the user to answer a question.
+// steer gives c an action that changes workflow instances. The first argument of c is the application. The function ask
+// sends the change, and returns the result and its text for people. ask is called without a time limit, because it may
+// wait until the user answers a question.
 func (m *Main) steer(c *cobra.Command, ask func(ctx context.Context, a *command.AdminClient, namespace string,
 	args []string) (any, string, error)) *cobra.Command {
 	set, out := settings.New(), command.Output{}

@@ -131,7 +131,7 @@ func (m *Main) topicsShowCommand() *cobra.Command {
 	return c
 }
 
-// askTopic returns one topic. The error tells whether the component or the topic does not exist.
+// askTopic returns the status of one topic. If the component or the topic does not exist, the error says which of them.
 func askTopic(ctx context.Context, a *command.AdminClient, pubsub, topic string) (t schema.TopicStatus, err error) {
 	var list []schema.TopicStatus
 	if err := a.Get(ctx, adminapi.TopicPath(pubsub, topic), &list); err != nil {

@@ -58,7 +58,8 @@ func topicLines(ctx context.Context, a *command.AdminClient, method, path string
 	return command.Lines(ctx, a, method, path, body, func(l *schema.TopicLine) json.RawMessage { return l.Error }, take)
 }
 
-// topicAction gives c an action for one topic. Only the context of the command limits the time of run.
+// topicAction gives c an action that calls run for one topic. run has no time limit except the end of the command's
+// context.
 func (m *Main) topicAction(c *cobra.Command, run func(ctx context.Context, a *command.AdminClient, pubsub string,
 	args []string, asJSON bool) error) *cobra.Command {
 	set, out, pubsub := settings.New(), command.Output{}, ""
@@ -207,7 +208,7 @@ func (m *Main) topicsReplayCommand() *cobra.Command {
 }
 
 // operation runs an operation on a topic, and shows its progress on a terminal. It returns fault.Indeterminate if the
-// operation may have changed something and its end is not known.
+// outcome of the operation is unknown and the operation may have changed something.
 func (m *Main) operation(ctx context.Context, a *command.AdminClient, path string, body any,
 	verb string) (sum schema.TopicProgress, err error) {
 	live, drawn := command.IsTerminal(m.Stderr), false

@@ -229,7 +229,8 @@ func failureText(f *schema.WorkflowFailure) string {
 	return strings.Trim(f.Type+": "+f.Message, ": ")
 }
 
-// stepRow describes a step. Times are since the creation of the instance.
+// stepRow returns the table row of a step. It shows the begin of the step as the time since created, the creation of
+// the instance.
 func stepRow(s *schema.WorkflowStep, created time.Time) []string {
 	took := "-"
 	if !s.End.IsZero() {

@@ -39,7 +39,7 @@ func printApps(w io.Writer, apps []schema.AppInstance) error {
 	return command.Table(w, rows)
 }
 
-// appState returns whether an instance is called, and the reason if not.
+// appState returns the text for the state of an instance. It says whether calls go to the instance, and if not, why.
 func appState(a schema.AppInstance) string {
 	switch a.State {
 	case "uncalled":

@@ -79,7 +79,8 @@ func (m *commands) dashboardCommand() *cobra.Command {
 	return c
 }
 
-// printLink prints the link alone to out, so that scripts can read it.
+// printLink prints the link to out, and an explanation to notes. out gets nothing but the link, so that scripts can
+// read it.
 func printLink(out, notes io.Writer, l schema.ConsoleLink) error {
 	if _, err := fmt.Fprintln(out, l.URL); err != nil {
 		return err

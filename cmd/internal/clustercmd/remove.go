@@ -51,8 +51,8 @@ func (m *commands) leaveCommand() *cobra.Command {
 	return c
 }
 
-// removal makes c repeat the request until the server is removed or --wait has passed. The first argument, if any, is
-// the server.
+// removal gives c an action that repeats the request at path until the server is removed or --wait has passed. The
+// first argument of the command is the server; without an argument, the node itself leaves.
 func (m *commands) removal(c *cobra.Command, path string) {
 	set, out, patience := settings.New(), command.Output{}, time.Minute
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -134,10 +134,10 @@ func (m *commands) untilRemoved(ctx context.Context, a *command.AdminClient, pat
 	}
 }
 
-// passes reports whether the caller may repeat the request for a removal after err. begun is true if the node
-// accepted an earlier request. In that case, the caller also waits for a group that has lost its leader. Before it
-// calls passes, the caller handles Indeterminate for a request that names the server by its node id. A repeat of
-// that request could remove another server, which has replaced the removed one.
+// passes reports whether the caller may repeat the request for a removal after err. It returns true if the outcome of
+// the request is unknown. begun is true if the node accepted an earlier request; passes then also returns true while a
+// group has no leader. The caller must handle one case itself: after Indeterminate, a request that names the server by
+// its node id must not be repeated, because the repeat could remove another server that has replaced the removed one.
 func passes(err error, begun bool) bool {
 	switch fault.CodeOf(err) {
 	case fault.Indeterminate, fault.Timeout:
@@ -148,8 +148,8 @@ func passes(err error, begun bool) bool {
 	return false
 }
 
-// notDone reports whether err says that its own request did nothing. Such an error tells nothing about an earlier
-// request.
+// notDone reports whether err means that the request that failed with err did nothing. An earlier request may still
+// have begun the removal.
 func notDone(err error) bool {
 	switch fault.CodeOf(err) {
 	case fault.Unavailable, fault.NotLeader, fault.Timeout, fault.Overloaded, fault.FormatBlocked:

@@ -189,7 +189,8 @@ func printRoutes(w io.Writer, groups []schema.GroupStatus, told []schema.Issue) 
 	return command.Table(w, rows)
 }
 
-// printServers prints the members of the groups. Only leaders know lag and reason.
+// printServers prints the servers of the groups. If the node does not lead a group, the lag is unknown, and only
+// missing servers have a reason.
 func printServers(w io.Writer, groups []schema.GroupStatus) error {
 	rows := [][]string{{"GROUP", "SERVER", "IS", "LAG", "REASON"}}
 	for _, g := range groups {

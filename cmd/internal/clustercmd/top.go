@@ -65,7 +65,7 @@ type top struct {
 	interval time.Duration
 }
 
-// look is what all nodes report at one time.
+// look has the reports of all nodes at one time.
 type look struct {
 	at      time.Time
 	cluster schema.ClusterStatus
@@ -73,7 +73,7 @@ type look struct {
 	err     error                       // why there is no look; the other fields are then empty
 }
 
-// lookAt asks all nodes that are alive, through one of them.
+// lookAt requests the reports of all live nodes. It sends the requests to node, which forwards them.
 func lookAt(ctx context.Context, node command.AdminClient) look {
 	ctx, cancel := context.WithTimeout(ctx, command.AdminTime)
 	defer cancel()
@@ -187,8 +187,8 @@ func (l *look) write(w io.Writer, older look, width int) error {
 	return nil
 }
 
-// folded splits a table into as few tables as fit the width of the terminal. Each repeats the first column, and they
-// are about equally wide. If width is 0, it returns one table.
+// folded splits a table into as few tables as possible that fit the width of the terminal and are about equally wide.
+// Each of them has the first column. If width is 0, folded returns one table.
 func folded(rows [][]string, width int) [][][]string {
 	out := split(rows, width)
 	for len(out) > 1 && width > 1 {
@@ -202,7 +202,8 @@ func folded(rows [][]string, width int) [][][]string {
 	return out
 }
 
-// split puts the columns that do not fit the width into the next table.
+// split splits a table by columns. Columns that do not fit the width go to the next table, which repeats the first
+// column.
 func split(rows [][]string, width int) (out [][][]string) {
 	widest := func(column int) (n int) {
 		for _, row := range rows {
@@ -229,7 +230,7 @@ func split(rows [][]string, width int) (out [][][]string) {
 	return out
 }
 
-// busy is a row with the rate by which rows are sorted.
+// busy is a table row with its rates. Rows are sorted by the rate all.
 type busy struct {
 	row       []string
 	all, errs float64

@@ -10,7 +10,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// live shows looks on the terminal until the user or ctx ends it.
+// live shows the reports of the nodes on the terminal, and updates them, until the user quits or ctx ends.
 func (t *top) live(ctx context.Context) error {
 	screen, err := tcell.NewScreen()
 	if err == nil {
@@ -24,7 +24,8 @@ func (t *top) live(ctx context.Context) error {
 	return t.show(ctx, screen)
 }
 
-// show draws looks on a screen. The first row of the screen is line offset of the text.
+// show draws the newest look on the screen until the user quits or ctx ends. The user can scroll the text with the
+// arrow keys.
 func (t *top) show(ctx context.Context, screen tcell.Screen) error {
 	ctx, cancel := context.WithCancel(ctx)
 	events, quit, looks := make(chan tcell.Event), make(chan struct{}), make(chan look)
@@ -84,7 +85,7 @@ func (t *top) show(ctx context.Context, screen tcell.Screen) error {
 	}
 }
 
-// repeat sends looks until ctx ends.
+// repeat calls ask at intervals and sends each look to looks, until ctx ends.
 func (t *top) repeat(ctx context.Context, looks chan<- look) {
 	tick := time.NewTicker(t.interval)
 	defer tick.Stop()
@@ -123,7 +124,8 @@ func wrapped(text string, width int) (lines []string) {
 	return lines
 }
 
-// draw shows the part of a text that begins at line offset, which it keeps within the text.
+// draw shows the part of a text that begins at the line with the number *offset. It first corrects *offset so that this
+// part is within the text.
 func draw(screen tcell.Screen, text string, offset *int) {
 	width, height := screen.Size()
 	lines := wrapped(text, width)

@@ -36,7 +36,7 @@ const completionTime = 300 * time.Millisecond
 // maxIdle is how many idle connections to the API a command keeps open.
 const maxIdle = 64
 
-// MaxAnswer bounds the answer of a called application, in bytes.
+// MaxAnswer is the maximum size of the answer of a called application, in bytes.
 const MaxAnswer = 64 << 20
 
 // APIFlags are the flags that locate the API.
@@ -199,8 +199,9 @@ type response struct {
 	Body   []byte
 }
 
-// Do sends a request, and returns the response. The response is an error if its status is 300 or more. If there is no
-// whole answer, the error does not tell whether the request was executed. For a change, use Change.
+// Do sends a request and returns the response. It returns an error if the status of the response is 300 or more, or if
+// the response is lost. Use Change for a request that changes something, because the error of Do does not say whether
+// the node may have executed the request.
 func (c *APIClient) Do(ctx context.Context, method, path string, q url.Values, h http.Header,
 	body []byte) (response, error) {
 	r, _, err := c.exchange(ctx, method, path, q, h, body)
@@ -218,8 +219,8 @@ func (c *APIClient) Change(ctx context.Context, method, path string, q url.Value
 	return r, err
 }
 
-// exchange sends a request and returns the response. The result lost is true if the request may have been sent, and no
-// whole answer was received.
+// exchange sends a request and returns the response. lost is true if the request may have been sent, but no complete
+// answer was received.
 func (c *APIClient) exchange(ctx context.Context, method, path string, q url.Values, h http.Header,
 	body []byte) (r response, lost bool, err error) {
 	address := c.Base + path
@@ -288,8 +289,9 @@ func (c *APIClient) UseSocket(path string) {
 }
 
 // NoRedirect is a CheckRedirect of an http.Client. The client then returns a redirect as the answer, and does not
-// follow it. An application that is called through the API chooses the target of a redirect. If the client followed
-// it, it would send the API token to that target, and might repeat the request at another path of the node.
+// follow it. A redirect may come from an application that is called through the API. If the client followed the
+// redirect, it would send the API token to a target that the application chooses, and might repeat the request at
+// another path of the node.
 func NoRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // Call sends a request and returns the response, even if its status is an error. It returns fault.TooLarge if the

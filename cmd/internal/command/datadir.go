@@ -15,9 +15,10 @@ import (
 )
 
 // ChooseDir returns the data directory of the node that a command uses. This is c.Data.Dir, unless c.Data.Shared is
-// true and no node runs in that directory. In this case the user did not choose c.Data.Dir, and other nodes of the
-// user may run in the directories beside it. If a node runs in exactly one of these, ChooseDir returns that one. If
-// nodes run in several of them, ChooseDir returns fault.Invalid, and the user must give --data-dir.
+// true and no node runs in that directory. In this case the user did not choose c.Data.Dir, and nodes of the user may
+// run in the directories beside it. If a node runs in exactly one of these directories, ChooseDir returns that
+// directory. If nodes run in several of them, ChooseDir returns fault.Invalid, because only the user can choose, with
+// --data-dir.
 func ChooseDir(ctx context.Context, c node.Config) (string, error) {
 	dir := c.Data.Dir
 	if !c.Data.Shared || Runs(ctx, dir) {

@@ -45,7 +45,7 @@ func (p *progress) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// text returns how far the transfer is.
+// text returns the number of transferred bytes, and the total if it is known.
 func (p *progress) text() string {
 	text := BytesText(p.bytes.Load())
 	if p.total != "" {

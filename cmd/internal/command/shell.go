@@ -124,9 +124,9 @@ func (s *Shell) runtimeDir() string {
 	return filepath.Join(tmp, "quorate-"+strconv.Itoa(os.Geteuid()))
 }
 
-// Interruptible returns a context that ends at the first signal, so that the command can clean up. The cause of that
-// end is a fault.Unavailable. A second signal ends the process, as usual. The caller must call the returned function
-// when the command has ended.
+// Interruptible returns a context that ends at the first signal, so that the command can clean up. The cause of the
+// context is then a fault.Unavailable. A second signal ends the process, as usual. The caller must call the returned
+// function when the command has ended.
 func (s *Shell) Interruptible(ctx context.Context) (context.Context, func()) {
 	signals, release := s.Signals()
 	ctx, cancel := context.WithCancelCause(ctx)

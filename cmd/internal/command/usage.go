@@ -67,8 +67,8 @@ func Group(c *cobra.Command, args []string) error {
 	return Usagef("%s has no command %q%s (%s --help lists them)", c.CommandPath(), args[0], near, c.CommandPath())
 }
 
-// UsageArgs returns a function that calls check and converts its errors to usage errors. Their text includes the
-// usage line of the command.
+// UsageArgs returns a function that calls check and converts an error of check to a UsageError. The text of the
+// UsageError includes the usage line of the command.
 func UsageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	if check == nil {
 		return nil

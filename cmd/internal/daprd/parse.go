@@ -17,8 +17,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Line is a command line of daprd. Bind, the parsing of the command line, and Finish set the flags of Quorate. A Line
-// is not safe for concurrent use.
+// Line is a command line of daprd. Call Bind, parse the command line, and then call Finish. These three steps set the
+// flags of Quorate. A Line is not safe for concurrent use.
 type Line struct {
 	settings *pflag.FlagSet      // the flags of Quorate, which receive the values
 	given    map[string][]string // values of flags that set nothing immediately
@@ -87,7 +87,8 @@ func (l *Line) needID() error {
 	return fault.New(fault.Invalid, "daprd.Finish", "--app-id is missing")
 }
 
-// older sets a setting from an older flag of daprd, unless the newer one is given.
+// older sets a setting from an older flag of daprd, unless the newer flag has already set it. convert converts the
+// value of the older flag.
 func (l *Line) older(flag, setting string, convert func(string) (string, error)) error {
 	values := l.given[flag]
 	if len(values) == 0 || l.settings.Changed(setting) {
@@ -103,7 +104,8 @@ func (l *Line) older(flag, setting string, convert func(string) (string, error))
 	return nil
 }
 
-// inUnits converts a number of units to a size.
+// inUnits converts a number without a unit, such as "4", to the text of a size setting, such as "4Mi". See sizeText for
+// 0 and negative numbers.
 func inUnits(s, unit string) (string, error) {
 	n, err := strconv.Atoi(s)
 	if err != nil {
@@ -176,7 +178,8 @@ func (l *Line) Notes(args []string, getenv func(string) string) []string {
 	return []string{"ignored, without effect in Quorate: " + strings.Join(slices.Compact(names), ", ")}
 }
 
-// set sets a setting and returns the bare reason when it refuses the value.
+// set sets a setting. If the setting refuses the value, set returns only the reason, without the name of the flag and
+// the value.
 func (l *Line) set(name, text string) error {
 	err := l.settings.Set(name, text)
 	if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
@@ -185,7 +188,8 @@ func (l *Line) set(name, text string) error {
 	return err
 }
 
-// passed hands the value of a flag to the setting of the same name.
+// passed is the value of a flag that daprd does not have. It passes the text of the flag to the setting with the same
+// name.
 type passed struct {
 	settings *pflag.FlagSet
 	flag     *pflag.Flag

@@ -87,8 +87,8 @@ func (c *Cluster) Formed(ctx context.Context, waiting func(what string)) error {
 	})
 }
 
-// Check returns nil if all nodes serve, and the first node reports that each group has a leader and that all nodes
-// vote in it. Otherwise its error names the first problem.
+// Check returns nil if the cluster is complete: all nodes serve, and the first node reports that each group has a
+// leader and that all nodes vote in it. Otherwise the error names the first problem.
 func (c *Cluster) Check(ctx context.Context) error {
 	for _, n := range c.Nodes {
 		if err := n.Healthy(ctx); err != nil {

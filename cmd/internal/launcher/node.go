@@ -55,9 +55,9 @@ func (n *Node) Start(args ...string) error {
 	return nil
 }
 
-// Beside prepares an application beside the node. As with Dapr, the application gets its own port in APP_PORT, and
-// the API port of the node in DAPR_HTTP_PORT. env has further environment variables. Call Beside before the first
-// start of the node.
+// Beside returns the process of an application for the node, and adds the port of the application to the flags of the
+// node. It starts neither of them. As with Dapr, the application gets its own port in APP_PORT, and the API port of the
+// node in DAPR_HTTP_PORT. env has further environment variables. Call Beside before the first start of the node.
 func (n *Node) Beside(command []string, port int, env ...string) *Process {
 	n.Flags = append(n.Flags, "--app-port", fmt.Sprint(port))
 	return &Process{Options: child.Options{Command: command, Env: append(append(os.Environ(),
@@ -73,9 +73,9 @@ func (n *Node) Base() string { return "http://" + n.Address() }
 // Gossip returns the host and the port that a joining node contacts, in the form host:port.
 func (n *Node) Gossip() string { return fmt.Sprintf("127.0.0.1:%d", n.GossipPort) }
 
-// Healthy returns nil if the start of the node is complete. Otherwise its error names the reason. It requests the
-// path /v1.0/healthz. After the start, this request fails in two cases. The node does not answer, or it does not
-// belong to the cluster any more, for example because an operator has removed it.
+// Healthy returns nil if the start of the node is complete. Otherwise its error names the reason. It requests the path
+// /v1.0/healthz. After the start, this request fails if the node does not answer, or if the node is outside of the
+// cluster, for example because an operator has removed it.
 func (n *Node) Healthy(ctx context.Context) error {
 	err := n.Call(ctx, http.MethodGet, "/v1.0/healthz", "", nil)
 	if r := (*Refused)(nil); errors.As(err, &r) {

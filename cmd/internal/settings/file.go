@@ -118,7 +118,8 @@ func (r *fileReader) unknown(key *yaml.Node, known []string) {
 	r.fail(key, hint, "there is no setting %q", key.Value)
 }
 
-// entry sets the setting with this key, or returns the known keys.
+// entry sets the setting that has the given key to v, and returns nil. If no setting has the key, entry returns the
+// known keys, which include others.
 func (r *fileReader) entry(settings []*Setting, key, v *yaml.Node, others ...string) (known []string) {
 	known = others
 	for _, st := range settings {
@@ -154,7 +155,7 @@ func (r *fileReader) assign(st *Setting, v *yaml.Node) {
 	st.texts = append(st.texts, v.Value)
 }
 
-// section reads a mapping whose keys are these settings.
+// section reads a YAML mapping whose keys are the keys of the given settings.
 func (r *fileReader) section(n *yaml.Node, settings []*Setting) {
 	r.readFields(n, func(key, v *yaml.Node) []string { return r.entry(settings, key, v) })
 }

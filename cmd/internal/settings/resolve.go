@@ -48,7 +48,7 @@ func (s *Set) Resolve(in Input) (node.Config, error) {
 	return *c, errors.Join(errs...)
 }
 
-// isDefault reports whether no source gave a value for a setting.
+// isDefault reports whether a setting has its default value because no flag, variable or file has set it.
 func (s *Set) isDefault(name string) bool {
 	return slices.ContainsFunc(s.settings, func(one *Setting) bool {
 		return one.Name == name && (one.source == Source{} || one.source.Kind == "default")

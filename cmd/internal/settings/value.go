@@ -36,8 +36,8 @@ func (v *value) String() string {
 func (v *value) Type() string { return v.kind }
 
 // text returns a converter for a setting that is a string. kind is the placeholder for the value in the help. The
-// converter rejects the empty string, which usually comes from an unset shell variable. Otherwise the default would
-// silently apply.
+// converter rejects the empty string, which usually comes from an unset shell variable and would silently select the
+// default.
 func text[T ~string](kind string, p *T) *value {
 	return &value{kind: kind,
 		set: func(s string) error {
@@ -150,7 +150,7 @@ func optionalPort(p *node.Port) *value {
 	return v
 }
 
-// flag returns a converter for a boolean setting. when is the value of *p for true.
+// flag returns a converter for a boolean setting. For the text true, it sets *p to when, and for false to the opposite.
 func flag(p *bool, when bool) *value {
 	return &value{kind: KindSwitch,
 		set: func(s string) error {
@@ -165,7 +165,7 @@ func flag(p *bool, when bool) *value {
 	}
 }
 
-// duration returns a converter for a positive duration. A bare number counts units.
+// duration returns a converter for a positive duration. A number without a unit is multiplied by unit.
 func duration(p *time.Duration, unit time.Duration) *value {
 	return &value{kind: "duration",
 		set: func(s string) error {
@@ -180,7 +180,8 @@ func duration(p *time.Duration, unit time.Duration) *value {
 	}
 }
 
-// interval returns a converter for a duration. A bare number counts seconds. 0 means never, and is stored as -1.
+// interval returns a converter for a duration. A number without a unit is in seconds. 0 means never, and is stored as
+// -1.
 func interval(p *time.Duration) *value {
 	return &value{kind: "duration",
 		set: func(s string) error {

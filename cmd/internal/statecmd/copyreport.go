@@ -41,13 +41,14 @@ func (m *commands) printCopy(r *statecopy.Report) error {
 	return counts(m, [][]string{{"OTHER PREFIX, NOT COPIED", "KEYS"}}, others)
 }
 
-// counted is a line of a table.
+// counted is one line of a table of key counts.
 type counted struct {
 	name string
 	keys int64
 }
 
-// counts prints a table of the lines with keys. Without any it prints nothing.
+// counts prints a table with those lines whose number of keys is above 0. rows has the heading of the table. If there
+// is no such line, counts prints nothing.
 func counts(m *commands, rows [][]string, lines []counted) error {
 	for _, l := range lines {
 		if l.keys > 0 {

@@ -18,7 +18,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// copyStore is a store that is copied, used through the API of a node.
+// copyStore is the source or the target of a copy, which it reaches through the API of a node.
 type copyStore struct {
 	client *stateClient
 	store  string

@@ -193,8 +193,9 @@ func watchRefusal(status int, body []byte) error {
 	return e
 }
 
-// event handles one line of the stream. It shows the changes of a request when the last of them has arrived, and
-// only then advances w.from. So no change is lost or shown twice after a reconnection.
+// event handles one line of the stream. It shows the changes of a request when the last of them has arrived, and only
+// then advances w.from. The next connection continues at w.from, so a reconnection loses no change and shows none
+// twice.
 func (w *watcher) event(line string) error {
 	line = strings.TrimRight(line, "\r\n")
 	if id, ok := strings.CutPrefix(line, "id: "); ok {

@@ -127,8 +127,8 @@ func (r *run) all(ctx context.Context, s Source, f func(context.Context, []Key) 
 	return g.Wait()
 }
 
-// walk sends all keys of a store to batches, at most r.Rate keys per second. After a slow period, it may send the keys
-// of one second at once.
+// walk sends all keys of a store to batches, at most r.Rate keys per second. If it falls behind this rate, it catches
+// up by sending the keys of at most one second at once.
 func (r *run) walk(ctx context.Context, s Source, batches chan<- []Key) error {
 	token, due := "", time.Now() // due is when the next batch may be sent
 	for {
@@ -163,8 +163,8 @@ func (r *run) walk(ctx context.Context, s Source, batches chan<- []Key) error {
 	}
 }
 
-// ended returns the cause of ctx if ctx has ended, and otherwise err. After the end of ctx, err is usually only a
-// consequence of that end.
+// ended returns the cause of ctx if ctx has ended, and otherwise err. After ctx has ended, err is usually only a
+// consequence, and the cause says more.
 func ended(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -180,9 +180,9 @@ func names(page []Key) []string {
 	return out
 }
 
-// again repeats call until it succeeds or Pause returns false. It does not repeat a call whose error concerns
-// one item (see single), or has the code fault.Denied. If an attempt fails without an answer, its write may have been
-// applied. A repeated write that must not overwrite a key then fails with fault.Conflict.
+// again repeats call until it succeeds or Pause returns false. It does not repeat a call whose error concerns one item
+// (see single), or has the code fault.Denied. A write without an answer may have been applied. If it must not overwrite
+// a key, its repetition then fails with fault.Conflict.
 func (r *run) again(ctx context.Context, call func() error) error {
 	begun := time.Now()
 	for attempt := 1; ; attempt++ {
@@ -266,7 +266,7 @@ func (r *run) delete(ctx context.Context, k Key) error {
 	return nil
 }
 
-// some copies or compares some keys.
+// some copies or compares the keys of one batch.
 func (r *run) some(ctx context.Context, keys []string) error {
 	keys, err := r.valid(keys)
 	if err != nil || len(keys) == 0 {

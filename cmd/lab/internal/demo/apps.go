@@ -23,7 +23,7 @@ type order struct {
 	Count int    `json:"count"`
 }
 
-// receipt is the answer to an order, and what both applications keep of it.
+// receipt is the answer to an order. Both applications keep it.
 type receipt struct {
 	Order string `json:"order"`
 	Left  int    `json:"left"` // of the item, after the order
@@ -58,7 +58,7 @@ func (s sidecar) serveOrders(mux *http.ServeMux) {
 	}))
 }
 
-// serveStock is the application stock: it counts what is left of each item.
+// serveStock registers the handlers of the application stock, which counts how many of each item are left.
 func (s sidecar) serveStock(mux *http.ServeMux) {
 	mux.HandleFunc("POST /take", handle(s.take))
 	mux.HandleFunc("POST /left", handle(func(ctx context.Context, o order) (left int, err error) {
@@ -67,7 +67,8 @@ func (s sidecar) serveStock(mux *http.ServeMux) {
 	}))
 }
 
-// take carries out an order. If that was done before, it returns the receipt of then.
+// take carries out an order and returns its receipt. If the order was carried out before, take changes nothing and
+// returns the first receipt.
 func (s sidecar) take(ctx context.Context, o order) (r receipt, err error) {
 	for {
 		if _, found, err := s.Get(ctx, "order-"+o.ID, &r); found || err != nil {

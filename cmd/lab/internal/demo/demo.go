@@ -171,7 +171,7 @@ func (d *demo) crash(ctx context.Context) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// lead makes a node the leader.
+// lead transfers the leadership to a node, and returns when this node is the leader.
 func (d *demo) lead(ctx context.Context, n *launcher.Node) error {
 	ctx, cancel := context.WithTimeout(ctx, takeTime)
 	defer cancel()

@@ -122,8 +122,8 @@ func (b *bank) balance(ctx context.Context, account string) (int, error) {
 	return balance, err
 }
 
-// book makes a transfer, or continues one that was interrupted. book returns an error if the parameter order is
-// invalid. If this transfer already has a saved order, book otherwise ignores the parameter order.
+// book makes a transfer, or continues a transfer that was interrupted. It returns an error if the parameter order is
+// invalid. If the transfer already has a saved order, book uses that one instead of the parameter.
 func (b *bank) book(ctx context.Context, id string, order transfer) (transfer, error) {
 	if order.From == order.To || order.Amount <= 0 {
 		return order, errors.New("a transfer needs two accounts and a positive amount")

@@ -206,8 +206,8 @@ func (d *demo) killPair(ctx context.Context, i int) error {
 	return nil
 }
 
-// servedAgain repeats a call to each of the accounts in owned until it succeeds. It returns the times from killed,
-// when their node was killed, to these successes, in ascending order.
+// servedAgain repeats a call to each of the accounts in owned until the call succeeds. killed is the time at which
+// their node was killed. servedAgain returns the durations from killed to these successes, in ascending order.
 func (d *demo) servedAgain(ctx context.Context, at int, owned []string, killed time.Time) ([]time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, backTime)
 	defer cancel()

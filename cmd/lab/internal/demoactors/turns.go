@@ -68,12 +68,12 @@ func (t turns) begin(actor, epoch string) (end func(), err error) {
 
 func lock(f *os.File) error { return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) }
 
-// add opens a file to add to it.
+// add opens a file in the directory of the turns for appending.
 func (t turns) add(name string) (*os.File, error) {
 	return os.OpenFile(filepath.Join(t.dir, name), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 }
 
-// note adds text to a file.
+// note appends a text to a file in the directory of the turns.
 func (t turns) note(name, text string) error {
 	f, err := t.add(name)
 	if err != nil {

@@ -114,8 +114,8 @@ func (d *demo) order(ctx context.Context, at int, o order) error {
 	return nil
 }
 
-// saysExists reports whether a start failed with err because the instance already exists. Every other refusal means
-// that nothing was started.
+// saysExists reports whether a start failed with err because the instance already exists. After any other refusal,
+// nothing was started.
 func saysExists(err error) bool {
 	r, ok := errors.AsType[*launcher.Refused](err)
 	return ok && strings.HasPrefix(r.Message(), "error starting workflow 'order': an active workflow with ID ") &&

@@ -34,7 +34,7 @@ type order struct {
 	To       string `json:"to"`
 }
 
-// run is one execution of an activity that has counted.
+// run is the one execution of an activity whose result has counted.
 type run struct {
 	Step   string `json:"step"`
 	ID     string `json:"id"` // of the execution
@@ -193,7 +193,8 @@ func (s shop) ship(c workflow.ActivityContext) (any, error) {
 	return r, nil
 }
 
-// begin begins an execution, which has an id.
+// begin begins an execution of the activity with the given name. It reads the order, gives the execution an id, and
+// appends the id to the file of executions.
 func (s shop) begin(c workflow.ActivityContext, name string) (o order, r run, err error) {
 	if err := c.GetInput(&o); err != nil {
 		return o, r, err
@@ -210,7 +211,8 @@ func (s shop) begin(c workflow.ActivityContext, name string) (o order, r run, er
 // runsVariable is the environment variable with the path of the file for executions.
 const runsVariable = "DEMO_RUNS"
 
-// silent is a logger of the SDK. It leaves out that a node has gone, which the demo prints.
+// silent is a logger for the SDK that writes nothing. The SDK would log each lost connection to a node, but the demo
+// prints the kills itself.
 type silent struct{}
 
 var _ backend.Logger = silent{}

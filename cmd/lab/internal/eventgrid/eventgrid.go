@@ -3,10 +3,10 @@
 //
 //	go run ./cmd/lab event-grid -node 127.0.0.1:9000 -dir /tmp/grid
 //
-// It prints a component that uses this service, and writes it to component.yaml in the folder of -dir. In that folder
-// it also writes ca.pem, the certificate of the service's certificate authority. Start the node with SSL_CERT_FILE set
-// to the path of ca.pem. GET /control/requests lists the requests that the service received. POST /control/deliver
-// sends events to the node. The process ends on an interrupt.
+// It prints a component file that uses this service, and writes the same text to component.yaml in the folder of -dir.
+// In that folder it also writes ca.pem, the certificate of the service's certificate authority. Start the node with
+// SSL_CERT_FILE set to the path of ca.pem. GET /control/requests lists the requests that the service received. POST
+// /control/deliver sends events to the node. The process ends on an interrupt.
 //
 // It owns the files that it writes. Package eventgridtest implements the service and owns its goroutines.
 package eventgrid

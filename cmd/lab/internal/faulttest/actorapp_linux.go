@@ -48,7 +48,7 @@ func (a *counterApp) routes() http.Handler {
 	return m
 }
 
-// begin begins a turn.
+// begin returns the record of a turn that begins now. what says what the turn does.
 func (a *counterApp) begin(r *http.Request, what string) *history.Turn {
 	t := &history.Turn{Actor: r.PathValue("id"), Node: a.node.Name, Life: a.node.Pid(), What: what,
 		Begin: a.load.History.Now(), Paused: a.node.pausedWithin(time.Second)}
@@ -61,7 +61,7 @@ func (a *counterApp) end(t *history.Turn) {
 	a.load.History.AddTurn(t)
 }
 
-// chance reports true once in n times.
+// chance returns true at random, on average once in n calls.
 func (a *counterApp) chance(n int) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -119,7 +119,7 @@ func (a *counterApp) increment(ctx context.Context, t *history.Turn) (err error)
 	return nil
 }
 
-// written returns what became of a write with this outcome.
+// written converts the outcome of a write to a result of the history.
 func written(o Outcome) history.Result {
 	switch o {
 	case Done:
@@ -136,7 +136,7 @@ func (a *counterApp) path(actor string) string {
 	return "/v1.0/actors/" + actorType + "/" + actor + "/state"
 }
 
-// read reads a counter; 0 = there is none.
+// read returns the stored number of a counter, or 0 if the counter does not exist.
 func (a *counterApp) read(ctx context.Context, actor string) (n uint64, err error) {
 	reply, err := a.node.raw(ctx, "GET", a.path(actor)+"/n", "")
 	switch {
@@ -151,7 +151,8 @@ func (a *counterApp) read(ctx context.Context, actor string) (n uint64, err erro
 	return n, err
 }
 
-// remembered returns the counter that is in memory.
+// remembered returns the number of the turn's counter from memory. kept is false if the number is not in memory. If the
+// node has a new process, remembered first forgets all counters.
 func (a *counterApp) remembered(t *history.Turn) (n uint64, kept bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -163,7 +164,8 @@ func (a *counterApp) remembered(t *history.Turn) (n uint64, kept bool) {
 	return n, kept
 }
 
-// remember keeps the counter in memory, or forgets it if it is not known.
+// remember keeps the new number of the counter in memory if the turn has certainly written it, and if the counter is
+// one of those that are kept in memory. Otherwise it forgets the counter.
 func (a *counterApp) remember(t *history.Turn) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -180,7 +182,7 @@ func (a *counterApp) deactivate(_ http.ResponseWriter, r *http.Request) {
 	delete(a.memory, r.PathValue("id"))
 }
 
-// get answers a counter. It is a turn that writes nothing.
+// get answers with the number of a counter. This turn writes nothing.
 func (a *counterApp) get(w http.ResponseWriter, r *http.Request) {
 	t := a.begin(r, "get")
 	n, err := a.read(r.Context(), t.Actor)
@@ -192,7 +194,7 @@ func (a *counterApp) get(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprint(w, n)
 }
 
-// remind takes a tick of a reminder.
+// remind handles a tick of a reminder, which is a turn of the actor.
 func (a *counterApp) remind(_ http.ResponseWriter, r *http.Request) {
 	t := a.begin(r, r.PathValue("name"))
 	defer a.end(t)
@@ -202,10 +204,10 @@ func (a *counterApp) remind(_ http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// job takes a tick of a job.
+// job handles a tick of a job.
 func (a *counterApp) job(_ http.ResponseWriter, r *http.Request) { a.tick(r, "Quorate-Job-Tick") }
 
-// tick records the begin of a tick.
+// tick records a tick of a reminder or job that begins now. header is the request header with the id of the tick.
 func (a *counterApp) tick(r *http.Request, header string) {
 	a.load.Due.AddTick(history.Tick{Name: r.PathValue("name"), ID: r.Header.Get(header), Node: a.node.Name,
 		Begin: a.load.Due.Now()})

@@ -21,7 +21,8 @@ const (
 	// actorPace is the pause of a client of counters after each call. It comes in addition to Options.Pace of the
 	// cluster.
 	actorPace = 30 * time.Millisecond
-	// fireTime is how long a client waits for the first tick before it leaves the work as it is.
+	// fireTime is how long a client waits for the first tick of a reminder or job. After that, the client continues
+	// without it.
 	fireTime = 3 * time.Second
 )
 
@@ -108,7 +109,7 @@ func methodPath(actor, method string) string {
 	return "/v1.0/actors/" + actorType + "/" + actor + "/method/" + method
 }
 
-// increment calls a counter. A call is never repeated.
+// increment calls the method add of a random counter once, and records the call. It never repeats a call.
 func (c *actorClient) increment(ctx context.Context) {
 	n := c.node()
 	if n == nil {
@@ -221,9 +222,9 @@ func (c *actorClient) insist(ctx context.Context, method, path, body string, att
 	return false
 }
 
-// Stop stops the clients and returns the violations: those of actors, and those of reminders and jobs. It first waits
-// until everything that was stored has fired, and reads all counters. The parameter whole must be false if the cluster
-// does not serve. Stop then only checks the histories.
+// Stop stops the clients and returns the violations: those of actors, and those of reminders and jobs. Before that, it
+// waits until every stored reminder and job has fired, and reads all counters. If whole is false, because the cluster
+// does not serve, Stop only checks the histories.
 func (l *ActorLoad) Stop(ctx context.Context, whole bool) (actors, due []string) {
 	l.stop()
 	l.wg.Wait()
@@ -250,7 +251,7 @@ func (l *ActorLoad) Stop(ctx context.Context, whole bool) (actors, due []string)
 	return append(actors, l.History.Check()...), append(due, l.Due.Check()...)
 }
 
-// final reads a counter.
+// final reads a counter after the clients have stopped, and records its last number in the history.
 func (l *ActorLoad) final(ctx context.Context, actor string) error {
 	return Until(ctx, func() error {
 		nodes := l.cluster.Running()

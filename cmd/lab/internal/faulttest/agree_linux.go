@@ -22,7 +22,7 @@ func (c *Cluster) Agree(ctx context.Context) error {
 
 // Digest describes the content that all running nodes have in common.
 type Digest struct {
-	Applied []uint64 // for each group, the applied index that all servers had; nil = the logs continued to grow
+	Applied []uint64 // for each group, the applied index that all servers had; nil = the logs kept growing
 	Keys    int
 	Hash    string // over every key, ETag and value
 }
@@ -31,8 +31,8 @@ type Digest struct {
 // change all the time, because the nodes write log entries that delete expired request ids.
 const stillTime = 15 * time.Second
 
-// Digest waits until all running nodes have the same content, and returns a digest of the content. For up to 15
-// seconds it also waits until all servers have the same applied index in every group. While Digest waits, no client
+// Digest waits until all running nodes have the same content, and returns a digest of the content. For the first 15
+// seconds, it also requires that all servers have the same applied index in every group. While Digest waits, no client
 // may write.
 func (c *Cluster) Digest(ctx context.Context) (Digest, error) {
 	still, cancel := context.WithTimeout(ctx, stillTime)

@@ -117,10 +117,10 @@ func (c *Cluster) Retire(n *Node) error {
 	return n.end()
 }
 
-// maxNodes is the number of addresses.
+// maxNodes is the number of addresses for nodes, and thus the maximum number of nodes that a cluster may ever have.
 const maxNodes = 250
 
-// makeLocked makes a node with a network. An empty name gives it a new name.
+// makeLocked makes a node with its own network. If name is empty, the node gets a new name. The caller holds mu.
 func (c *Cluster) makeLocked(name string, flags []string) (*Node, error) {
 	if c.made++; c.made > maxNodes {
 		return nil, fmt.Errorf("a cluster has had %d nodes: no address is left", maxNodes)
@@ -207,7 +207,8 @@ func (c *Cluster) Quiet(f func() error) error {
 	return f()
 }
 
-// pass lets a client of a workload send its next request, at the pace of the cluster.
+// pass calls request, which sends the next request of a workload's client, and then waits for Options.Pace. While Quiet
+// runs, pass waits before it calls request.
 func (c *Cluster) pass(ctx context.Context, request func()) {
 	c.gate.RLock()
 	request()
@@ -217,7 +218,7 @@ func (c *Cluster) pass(ctx context.Context, request func()) {
 	}
 }
 
-// watched reports the result of a request.
+// watched reports a request and its result to Options.Watch.
 func (c *Cluster) watched(r *Request, begin time.Time, a Answer) {
 	if c.options.Watch != nil {
 		c.options.Watch(Seen{Begin: begin, Took: time.Since(begin), Reads: r.reads, Strong: r.strong(),

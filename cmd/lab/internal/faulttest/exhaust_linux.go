@@ -105,7 +105,8 @@ func SlowAll(stall time.Duration) Fault {
 		})
 }
 
-// limit limits a resource of the process until lift is called.
+// limit limits a resource of the process to most. The function lift restores the old limit, and starts the process
+// again if it has ended.
 func (n *Node) limit(resource int, most uint64) (lift func() error, err error) {
 	n.Mark(fmt.Sprintf("resource %d limited to %d", resource, most))
 	pid := n.Pid()
@@ -192,8 +193,8 @@ func OneProcessor(leader bool) Fault {
 	})
 }
 
-// Backup returns a pseudo fault that does no harm. When it ends, a random server saves a backup while the workloads
-// run, and the backup file is inspected.
+// Backup returns a fault that does no harm. At its end, a random server saves a backup while the workloads run, and the
+// backup file is verified.
 func Backup() Fault {
 	return fault("backup under load", func(_ context.Context, c *Cluster,
 		rnd *rand.Rand) (func(context.Context) error, error) {

@@ -13,8 +13,8 @@ import (
 	"github.com/quorate/quorate/cmd/lab/internal/tuned"
 )
 
-// Wipe returns a fault that kills a server. The server is the leader if leader is true, and a random follower
-// otherwise. When the fault ends, the server is started with the same name and an empty disk.
+// Wipe returns a fault that kills a server and deletes its data. The server is the leader if leader is true, and a
+// random follower otherwise. When the fault ends, the server is started with its old name and an empty disk.
 func Wipe(leader bool) Fault {
 	return onOne("disk wiped", leader, func(n *Node) (func(context.Context) error, error) {
 		return func(context.Context) error { return errors.Join(n.Anew(), n.Start()) }, n.Kill()

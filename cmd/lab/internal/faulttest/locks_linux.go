@@ -53,13 +53,13 @@ func (l *LockLoad) Stop() {
 	l.wg.Wait()
 }
 
-// lockClient makes one operation after the other, each at a random node.
+// lockClient makes one operation on locks after another, each at a random node.
 type lockClient struct {
 	load  *LockLoad
 	id, n int
 	rnd   *rand.Rand
 	name  string // of the lock that it uses
-	owner string // as which it has acquired the lock; empty = never
+	owner string // name under which it acquired the lock; empty = never
 	token uint64 // that it has got
 	holds bool   // as far as it knows
 }

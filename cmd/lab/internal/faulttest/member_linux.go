@@ -13,7 +13,7 @@ import (
 // patience is how long a healthy cluster may take for a change.
 const patience = 90 * time.Second
 
-// fault returns a fault with this name. f inflicts it and returns the function that ends it.
+// fault returns a fault with the given name. The function f injects the fault and returns the function that ends it.
 func fault(name string, f func(ctx context.Context, c *Cluster, rnd *rand.Rand) (func(context.Context) error,
 	error)) Fault {
 	return Fault{Name: name, Inflict: func(ctx context.Context, c *Cluster,
@@ -22,7 +22,7 @@ func fault(name string, f func(ctx context.Context, c *Cluster, rnd *rand.Rand) 
 	}}
 }
 
-// during runs f until the fault is over.
+// during calls f repeatedly in a goroutine. The function stop ends the repetition and waits until f has returned.
 func during(ctx context.Context, f func(ctx context.Context)) (stop func(context.Context) error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -38,7 +38,7 @@ func during(ctx context.Context, f func(ctx context.Context)) (stop func(context
 	}
 }
 
-// nothing is the undo function of a fault that is already over.
+// nothing is the function that ends a fault if there is nothing to undo.
 func nothing(context.Context) error { return nil }
 
 // newServer adds a server and waits until it serves.
@@ -87,8 +87,8 @@ func (c *Cluster) expel(ctx context.Context, victim *Node) error {
 }
 
 // renewJoins sets the addresses that nodes use to join at their next start. It sets them to the addresses of the
-// current servers. Otherwise a node might know only the addresses of removed servers. An operator does the same after
-// replacing servers.
+// current servers, as an operator does after replacing servers. Otherwise a node might know only the addresses of
+// removed servers.
 func (c *Cluster) renewJoins() {
 	for _, n := range c.Nodes() {
 		n.joinAll()
@@ -96,7 +96,7 @@ func (c *Cluster) renewJoins() {
 }
 
 // Exchange returns a fault that adds a server. When the fault ends, a server is removed: the leader, or a random
-// follower if leader is false. That may be the added server.
+// follower if leader is false. The removed follower may be the added server.
 func Exchange(leader bool) Fault {
 	who := "a follower"
 	if leader {

@@ -21,7 +21,7 @@ type Link struct {
 	Jitter time.Duration // maximum random addition to Delay, which reorders packets
 }
 
-// mtu is large, to reduce the number of packets through this process.
+// mtu is the size of the largest packet in bytes. It is large, so that fewer packets pass through this process.
 const mtu = 16 << 10
 
 // Network is the network between nodes. It is safe for concurrent use.
@@ -39,7 +39,7 @@ func newNetwork() *Network {
 	return n
 }
 
-// with returns a copy of *p with one more entry.
+// with returns a copy of the map *p in which k has the value v.
 func with[K comparable, V any](p *map[K]V, k K, v V) *map[K]V {
 	out := make(map[K]V, len(*p)+1)
 	for k, v := range *p {
@@ -49,7 +49,8 @@ func with[K comparable, V any](p *map[K]V, k K, v V) *map[K]V {
 	return &out
 }
 
-// attach connects a namespace, with an address.
+// attach connects a namespace to the network. It creates a device with the address addr in the namespace, and starts to
+// forward the packets of this device.
 func (n *Network) attach(ns *namespace, addr netip.Addr) error {
 	var tun *os.File
 	err := ns.do(func() (err error) {

@@ -332,7 +332,7 @@ func (n *Node) grpc() (*grpc.ClientConn, error) {
 		grpc.WithContextDialer(n.ns.dial))
 }
 
-// clients creates the clients of the node.
+// clients prepares the HTTP clients for the API and for the admin socket of the node.
 func (n *Node) clients() {
 	n.http.Transport = &http.Transport{
 		MaxIdleConnsPerHost: 64,
@@ -351,7 +351,7 @@ func (n *Node) clients() {
 		}}
 }
 
-// close ends the process and removes everything.
+// close kills the process, and removes the application, disk and network of the node.
 func (n *Node) close() error {
 	var errs []error
 	if n.Disk != nil && n.Disk.root != nil {
@@ -370,7 +370,7 @@ func (n *Node) close() error {
 	return errors.Join(errs...)
 }
 
-// end ends the process and resumes its disk.
+// end kills the process, and unmounts and deletes its disk.
 func (n *Node) end() error {
 	err := n.Kill()
 	n.http.CloseIdleConnections()

@@ -24,7 +24,7 @@ type Broken struct {
 // Error returns Promise and Text on one line.
 func (b *Broken) Error() string { return b.Promise + ": " + b.Text }
 
-// tell reports what a fault did.
+// tell reports what a fault did to Options.Tell.
 func (c *Cluster) tell(format string, args ...any) {
 	if c.options.Tell != nil {
 		c.options.Tell(fmt.Sprintf(format, args...))

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// How the last step but one of a plan is begun, besides at once.
+// The values of planStep.Via. They say how the last step but one of a plan begins, if it does not begin at once.
 const (
 	viaTimer = "timer" // half a second after the steps before
 	viaEvent = "event" // after an external event
@@ -25,7 +25,8 @@ type plan struct {
 	Results  []string   `json:"results,omitempty"` // the input of the first step, in a child workflow
 }
 
-// planStep is one activity. Its input is the results of earlier steps.
+// planStep is one activity of a plan. Its input has the results of the steps in After, which are indexes of earlier
+// steps.
 type planStep struct {
 	Name  string `json:"name"`
 	After []int  `json:"after,omitempty"`
@@ -147,5 +148,5 @@ func (s *planStep) input(initial []string, results map[int32]string) (list []str
 	return list, true
 }
 
-// payload returns a text as workflows have it.
+// payload returns a text in the form that inputs and results have in workflow messages.
 func payload(s string) *wrapperspb.StringValue { return wrapperspb.String(s) }

@@ -36,8 +36,8 @@ type Sessions struct {
 	lost  int // stale responses that informed a session of a possibly lost write
 }
 
-// ownKeys is the number of keys of a client. With more than one, a client writes after a write that was lost, and
-// then reads the key of the lost write. Client i has the keys from ownKeys*i.
+// ownKeys is the number of keys of a client. There are several, so that a client can write one key after a write of
+// another key was lost, and then read the key of the lost write. Client i has the keys from ownKeys*i.
 const ownKeys = 2
 
 // span is the time of a call at a node.

@@ -55,8 +55,8 @@ func StartStrong(c *Cluster, seed uint64, clients, pad int) *StrongLoad {
 	return l
 }
 
-// enter begins an operation of a client, and returns the number of the family whose keys it must use. The client calls
-// leave when the operation has ended.
+// enter begins an operation of a client, and returns the number of the family whose keys it must use. random, a number
+// below families, selects one of the families in use. The client calls leave when the operation has ended.
 func (l *StrongLoad) enter(random int) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -306,9 +306,9 @@ func (s *subscriber) settle(r *http.Request, d *history.Delivery) bool {
 	return true
 }
 
-// Stop stops the clients and returns the violations. It first waits until everything that was acknowledged is
-// delivered, and no consumer group has messages left. The parameter whole must be false if the cluster does not serve.
-// Stop then only checks what it has recorded.
+// Stop stops the clients and returns the violations. Before that, it waits until every acknowledged message is
+// delivered and no consumer group has messages left. If whole is false, because the cluster does not serve, Stop only
+// checks what it has recorded.
 func (l *TopicLoad) Stop(ctx context.Context, whole bool) (bad []string) {
 	l.stop()
 	l.wg.Wait()
@@ -402,7 +402,7 @@ func (l *TopicLoad) read(ctx context.Context) error {
 	return nil
 }
 
-// expire waits until no publish of unknown outcome can be on its way.
+// expire waits until no publish of unknown outcome can still be in progress.
 func (l *TopicLoad) expire(ctx context.Context) {
 	var newest time.Duration
 	for _, p := range l.History.Undecided() {

@@ -23,9 +23,9 @@ const (
 	silence = 10 * time.Second
 )
 
-// Watches has clients that write keys with strong consistency, and watchers of these keys. Each node has a watcher
-// that connects to it, or to another running node while it does not run. One more watcher connects to random nodes.
-// When its connection ends, a watcher reconnects and continues at its last position.
+// Watches has clients that write keys with strong consistency, and watchers of these keys. For each node there is a
+// watcher that connects to that node, or to another running node while that node does not run. One more watcher
+// connects to random nodes. When its connection ends, a watcher reconnects and continues at its last position.
 //
 // The changes of each key are numbered from 1. So a watcher detects at once if a change is missing, arrives twice, or
 // arrives in the wrong order. At the end every watcher must have received every acknowledged write. The store may have

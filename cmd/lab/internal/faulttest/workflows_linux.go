@@ -116,8 +116,8 @@ func (n *Node) raise(ctx context.Context, id string) error {
 	return err
 }
 
-// Stop stops the clients and returns the violations. It first waits until all instances have completed. The parameter
-// whole must be false if the cluster does not serve. Stop then only checks what it has recorded.
+// Stop stops the clients and returns the violations. Before that, it waits until all instances have completed. If whole
+// is false, because the cluster does not serve, Stop only checks what it has recorded.
 func (l *WorkflowLoad) Stop(ctx context.Context, whole bool) (bad []string) {
 	l.end()
 	l.clients.Wait()
@@ -135,7 +135,7 @@ func (l *WorkflowLoad) Stop(ctx context.Context, whole bool) (bad []string) {
 	return append(bad, l.History.Check()...)
 }
 
-// expire waits until no start of unknown outcome can be on its way.
+// expire waits until no start of unknown outcome can still be in progress.
 func (l *WorkflowLoad) expire(ctx context.Context) {
 	pause(ctx, l.History.Newest()+2*answerTime-l.History.Now())
 }

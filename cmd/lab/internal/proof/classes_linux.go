@@ -90,7 +90,7 @@ func damage() (out []faulttest.Fault) {
 }
 
 // notRun returns the classes of faults and the checks that a campaign does not run, or runs only in part. The first
-// string of an element is the class or check. The second one is the reason.
+// string of each element names the class or check, and the second string gives the reason.
 func notRun() [][2]string {
 	return [][2]string{
 		{"F9, latent sector errors of a running server",

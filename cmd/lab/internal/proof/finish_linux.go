@@ -47,12 +47,13 @@ func (r *campaign) checkpoint(ctx context.Context) {
 	}
 }
 
-// excuse is the longest time between an acknowledged eventual write and a later change of leadership that may excuse
-// the loss of the write. A change of leadership up to 2 s before the acknowledgement excuses the loss too. Any other
-// loss is a violation.
+// excuse limits which changes of leadership may explain the loss of an acknowledged eventual write. The loss is
+// permitted if the leader of a group changed at most 2 s before the acknowledgement, or at most the time excuse after
+// it. Any other loss is a violation.
 const excuse = 30 * time.Second
 
-// ledgers checks that acknowledged writes are not lost.
+// ledgers checks that no acknowledged strong write is lost, and that lost eventual writes are excused by a change of
+// leadership (see excuse). It records violations. An error means that the writes could not be read.
 func (r *campaign) ledgers(ctx context.Context) error {
 	missing, err := r.sure.Missing(ctx)
 	if err != nil {
@@ -87,7 +88,7 @@ func (r *campaign) ledgers(ctx context.Context) error {
 	return nil
 }
 
-// times returns when writes were acknowledged.
+// times returns when the writes of the given keys were acknowledged, as times since the start of the campaign.
 func (r *campaign) times(l *faulttest.Ledger, keys []string) []time.Duration {
 	out := make([]time.Duration, len(keys))
 	for i, t := range l.When(keys) {
@@ -203,9 +204,9 @@ const (
 	mostMemory   = 900 << 20
 )
 
-// bounded waits until no running node uses more open files, goroutines or memory than an idle node should. If that
-// takes longer than patience for a node, bounded records a violation. It then makes the node write the stacks of
-// its goroutines to its log and end.
+// bounded waits until every running node uses no more open files, goroutines and memory than an idle node may. It waits
+// up to patience (2 min) for each node. If a node still uses more, bounded records a violation, and makes the node
+// write its goroutine stacks to its log and exit.
 func (r *campaign) bounded(ctx context.Context) {
 	for _, n := range r.cluster.Running() {
 		n.CloseIdle()
@@ -252,7 +253,7 @@ func atRest(ctx context.Context, n *faulttest.Node) (text string, err error) {
 	return text, err
 }
 
-// sum sets the totals at the end.
+// sum sets the totals in the result when the campaign has ended.
 func (r *campaign) sum() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -305,7 +306,7 @@ func (r *campaign) sum() {
 	out.Checks = r.summary()
 }
 
-// summary returns what was checked.
+// summary returns the guarantees that were checked, and how often.
 func (r *campaign) summary() []Check {
 	return []Check{
 		{"C1", "strong operations are linearizable, for each family of keys (Porcupine)", r.checked["C1"],

@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// bucket is the results of one second.
+// bucket has the results of the requests that ended in one second.
 type bucket struct {
 	Done, Refused, Unknown int
 	took                   []time.Duration // latencies of a sample of the successful requests
 }
 
-// most is the number of latencies kept per second.
+// most is the maximum number of latencies that a bucket keeps.
 const most = 500
 
 // recorder counts the results of clients per second. It is safe for concurrent use.

@@ -40,7 +40,7 @@ type page struct {
 	Drawing drawing
 }
 
-// drawing is the timeline, in units of the picture.
+// drawing is the timeline of the report. Positions and sizes are in units of the picture.
 type drawing struct {
 	Width, Height  int
 	Left, Wide     int

@@ -201,7 +201,7 @@ func (r *campaign) load(ctx context.Context) (err error) {
 	return nil
 }
 
-// note records what a fault reports.
+// note adds a text that a fault reports to the notes of the current step.
 func (r *campaign) note(text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -284,7 +284,8 @@ func (r *campaign) one(ctx context.Context, d *deck, number int) bool {
 	return whole
 }
 
-// broken records a violation or an error of a fault.
+// broken records err, the error of a fault, as a violation. If err is a faulttest.Broken, the fault has found a
+// violated guarantee. Otherwise the fault could not be injected or ended. when says which of the two was tried.
 func (r *campaign) broken(name, when string, err error) {
 	check := "cluster"
 	var b *faulttest.Broken
@@ -393,7 +394,7 @@ func (r *campaign) linearizable(h *history.Keys) {
 	}
 }
 
-// workloads reports the new violations of the workloads.
+// workloads reports the violations that the workloads have found since the last call.
 func (r *campaign) workloads() {
 	r.mu.Lock()
 	from := r.shown

@@ -13,9 +13,9 @@ type step struct {
 	faulttest.Step
 }
 
-// deck chooses the next fault at random, without repetition, like a deck of cards. It uses every class of faults once
-// before it repeats any class. Within a class, it uses every fault once before it repeats any. Equal seeds give the
-// same sequence of faults, so a longer campaign begins like a shorter one.
+// deck chooses the next fault at random, like a deck of cards. It uses every class of faults once before it repeats any
+// class, and within a class every fault once before it repeats any. Equal seeds give the same sequence of faults, so a
+// longer campaign with the same seed begins with the faults of a shorter one.
 type deck struct {
 	seed    uint64
 	classes []class

@@ -98,8 +98,7 @@ func (o *Opener) Open(ctx context.Context, settings node.Config, log *slog.Logge
 	})
 }
 
-// controls is the state of the control files, through which tests control this process. It is safe for concurrent
-// use.
+// controls applies the control files, through which tests control this process. It is safe for concurrent use.
 type controls struct {
 	crash atomic.Int64 // disk operations left until the kill; 0 = none requested
 	last  string       // last content of the crash file; used only by the reader
@@ -128,7 +127,7 @@ func number(dir, name string) int64 {
 	return n
 }
 
-// step kills the process with SIGKILL at the requested disk operation.
+// step counts a disk operation, and kills the process with SIGKILL at the operation that the crash file requests.
 func (c *controls) step(string) {
 	for {
 		left := c.crash.Load()
