@@ -40,10 +40,11 @@ type Options struct {
 	Self   Incarnation // this node and its incarnation, as in gossip
 	Server string      // id under which other nodes dial this node's peer port
 	// Ask sends a question to the peer port of another node and returns the result of that node's Catalogue.Answer.
-	// peer is the id that was passed to Members. If Ask is nil, the catalogue cannot pull records.
+	// peer is the Member.Peer that was passed to Members. If Ask is nil, the catalogue cannot pull records.
 	Ask func(ctx context.Context, peer string, question []byte) ([]byte, error)
-	// Arrival is how long a node that joins others may need to meet one of them. During that time Pick does not
-	// conclude that no node serves an application. 0 = the node joins no others.
+	// Arrival is the time within which a node that joins others normally meets one of them, counted from New. Until
+	// this node has met one, or Arrival has passed, Pick does not conclude that no node serves an application. 0 = the
+	// node joins no others.
 	Arrival time.Duration
 	// WhyUnhealthy returns why an application of this node is unhealthy, or "" if it is healthy. It is optional.
 	WhyUnhealthy func(App) string
@@ -157,7 +158,7 @@ func (c *Catalogue) SetLoad(app App, inFlight int) {
 	n.(*atomic.Int64).Store(int64(inFlight))
 }
 
-// weigh writes the loads to this node's record. The caller holds mu.
+// weigh copies the loads that were set with SetLoad into this node's record. The caller holds mu.
 func (c *Catalogue) weigh() {
 	served := c.machine.Served()
 	news := false
@@ -204,7 +205,8 @@ func (c *Catalogue) Members(list []Member) {
 	c.wakeLoop()
 }
 
-// returned returns the incarnations in list that are alive again or for the first time.
+// returned returns the incarnations that are alive in list, but were not alive in the list of the previous call of
+// Members.
 func (c *Catalogue) returned(list []Member) map[Incarnation]bool {
 	back := map[Incarnation]bool{}
 	for _, m := range list {

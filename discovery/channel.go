@@ -59,7 +59,7 @@ func (c *Catalogue) Answer(_ context.Context, question []byte) ([]byte, error) {
 	return c.machine.Answer(question)
 }
 
-// wakeLoop makes the loop check what is to be pulled.
+// wakeLoop wakes run, which then checks which records must be pulled.
 func (c *Catalogue) wakeLoop() {
 	select {
 	case c.wake <- struct{}{}:
@@ -70,7 +70,8 @@ func (c *Catalogue) wakeLoop() {
 // weighInterval is how often this node updates the loads of its applications.
 const weighInterval = time.Second
 
-// run is the loop of the catalogue. Until ctx ends, it updates the loads, calls Tick, and starts pulls.
+// run is the loop of the catalogue. Until ctx ends, it updates the loads of this node's applications, calls
+// Machine.Tick, and starts pulls.
 func (c *Catalogue) run(ctx context.Context) {
 	var ticked, weighed time.Time
 	timer := time.NewTimer(0)

@@ -34,14 +34,14 @@ type standingKey struct {
 // standing is the record of this node's calls to an instance.
 type standing struct {
 	calls   atomic.Int64 // outstanding
-	trials  atomic.Int64 // outstanding calls that began while the instance was demoted or on trial
+	trials  atomic.Int64 // outstanding calls that began while strikes was above 0
 	strikes atomic.Int32 // consecutive calls that did not reach the instance
 	until   atomic.Int64 // end of the demotion; time since Catalogue.begun
 }
 
 // demoted reports whether the instance must not get a call now. The parameter now is the time since Catalogue.begun.
 // When the demotion has ended, one call at a time may try the instance, until a call succeeds. Calls that began before
-// the demotion do not count, because an answer may take long.
+// the first demotion may still be in progress; they do not prevent such a try.
 func (s *standing) demoted(now time.Duration) bool {
 	return s.strikes.Load() > 0 && (now < time.Duration(s.until.Load()) || s.trials.Load() > 0)
 }
@@ -65,7 +65,7 @@ func (c *Catalogue) standing(k standingKey) *standing {
 	return s.(*standing)
 }
 
-// readmit ends the demotion of the instances for which which returns true.
+// readmit calls which for the key of every instance, and ends the demotion of the instance if the result is true.
 func (c *Catalogue) readmit(which func(standingKey) bool) {
 	c.standings.Range(func(k, s any) bool {
 		if which(k.(standingKey)) {
@@ -75,7 +75,8 @@ func (c *Catalogue) readmit(which func(standingKey) bool) {
 	})
 }
 
-// prune forgets instances that are gone and have no calls.
+// prune deletes the standing of each instance that has no outstanding calls and whose incarnation is no longer in the
+// View.
 func (c *Catalogue) prune() {
 	alive := map[Incarnation]bool{}
 	for _, r := range c.view.Load().records {
@@ -155,9 +156,9 @@ func (c *Catalogue) Pick(app App, tried []Instance) (*Lease, error) {
 	return c.lease(best), nil
 }
 
-// PickInTurn is like Pick, except that it chooses among the instances by turn. Callers with consecutive turns get
-// consecutive instances in the order of node ids. PickInTurn skips instances that are in tried, are demoted or
-// cannot be called. If no instance is left, it does the same as Pick.
+// PickInTurn is like Pick, except that the number turn selects the instance: consecutive numbers select consecutive
+// instances in the order of node ids. PickInTurn skips instances that are in tried, are demoted or cannot be called. If
+// no instance is left, it does the same as Pick.
 func (c *Catalogue) PickInTurn(app App, turn uint64, tried []Instance) (*Lease, error) {
 	now := c.elapsed()
 	var ready []*candidate
@@ -173,7 +174,8 @@ func (c *Catalogue) PickInTurn(app App, turn uint64, tried []Instance) (*Lease, 
 	return c.lease(ready[turn%uint64(len(ready))]), nil
 }
 
-// callable reports whether the instance may get a call, and is not in tried.
+// callable reports whether the instance can be called and is not in tried. It does not check whether the instance is
+// demoted.
 func (c *candidate) callable(tried []Instance) bool {
 	return c.Healthy && c.Protocol != "" && !c.unreachable() && !isTried(c, tried)
 }
@@ -238,7 +240,7 @@ func isTried(c *candidate, tried []Instance) bool {
 	return false
 }
 
-// settleTime is how long records of other nodes may still be missing after the start of this node.
+// settleTime is how long after the start of this node records of other nodes may still be missing.
 const settleTime = 3 * time.Second
 
 // Settling reports whether this node may learn within seconds which nodes serve app. It returns false if any node has

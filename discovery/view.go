@@ -41,7 +41,7 @@ type View struct {
 }
 
 // Changed returns a channel that is closed when a newer View replaces v. A caller that then calls Catalogue.View gets
-// the latest one, but may miss Views in between.
+// the latest View, but may miss Views in between.
 func (v *View) Changed() <-chan struct{} { return v.changed }
 
 // Instances returns the instances of an application on all live nodes, ordered by node id. Unhealthy instances are

@@ -22,14 +22,14 @@ func FacingAddress(seed netip.AddrPort) (netip.Addr, error) {
 }
 
 // AdvertiseAddr chooses the address that this node announces to other nodes. It returns the first of these addresses
-// that is set:
+// that exists:
 //
 //  1. wanted
 //  2. bind, if it is a single address
 //  3. the local address of the route to a seed
 //  4. the local address of the default route
 //
-// It returns fault.Invalid if none is set, or if the address is unspecified or multicast. A loopback address is also
+// It returns fault.Invalid if none exists, or if the address is unspecified or multicast. A loopback address is also
 // invalid if the address of a seed is not loopback.
 func AdvertiseAddr(wanted, bind netip.Addr, seeds []netip.AddrPort) (netip.Addr, error) {
 	addr := wanted.Unmap()

@@ -30,7 +30,7 @@ const (
 	Authority      Reason = "authority"       // a certificate of another authority or token
 	Expired        Reason = "expired"         // a certificate that has expired or is not valid yet
 	Certificate    Reason = "certificate"     // a certificate that cannot be used
-	Handshake      Reason = "tls"             // a connection whose TLS handshake failed otherwise
+	Handshake      Reason = "tls"             // a connection whose TLS handshake failed for another reason
 	// a connection that was closed because too many connections had not finished their handshakes
 	Busy   Reason = "busy"
 	Silent Reason = "silent" // a connection without any data
@@ -151,7 +151,7 @@ func sameEpoch(members []Member) *refusal {
 // odd returns a node with the rarest value.
 func odd(values []Value) string { return values[len(values)-1].Nodes[0] }
 
-// spellOut formats values and adds the address of one node for each value.
+// spellOut formats values. For each value, it adds the gossip address of the first node that has the value.
 func spellOut(values []Value, members []Member) string {
 	out := slices.Clone(values)
 	for i, v := range out {

@@ -9,9 +9,9 @@ import (
 // If two incarnations of one node id seem to be alive, pings decide. Usually the earlier incarnation has ended,
 // memberlist has not noticed that yet, and the later one is the restart of the node. If the earlier one still answers,
 // the later one is a duplicate. A ping names the gossip name with the boot id, so no other incarnation answers the
-// ping. Before a join merges anything, it pings, and so refuses most duplicates. But pings and their answers also
-// carry gossip, so a refused incarnation may become known. The roster does not show a refused incarnation while the
-// earlier one answers.
+// ping. Both sides of a join ping before they merge their members, so most duplicates are refused there. But pings and
+// their answers also carry gossip, so a refused incarnation may become known. The roster does not show a refused
+// incarnation while the earlier one answers.
 
 // pings is how many pings a node sends to an incarnation before the incarnation counts as not answering. One ping is
 // too few, because packets may be lost.
@@ -79,8 +79,8 @@ func (g *Gossip) settle(firstSeen map[string]time.Time) {
 	}
 }
 
-// giveWay delivers an error to Duplicate, so that this node stops, if an older incarnation of its node id has answered
-// for yieldAfter probe intervals.
+// giveWay makes this node stop if an older incarnation of its node id still answers after yieldAfter probe intervals:
+// it delivers err to the channel of Duplicate. since has the times at which duplicates of this node were first seen.
 func (g *Gossip) giveWay(d *overlap, since map[string]time.Time, err error) {
 	if d.a.Name() != g.table.self {
 		return

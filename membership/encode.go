@@ -107,7 +107,8 @@ func appendNumber(b []byte, tag byte, n uint64) []byte {
 	return appendText(b, tag, string(binary.AppendUvarint(nil, n)))
 }
 
-// decodeFacts decodes the facts of the node with a gossip name.
+// decodeFacts decodes meta, the encoded facts of the node with this gossip name. It returns fault.Unimplemented if meta
+// cannot be read or a fact is invalid.
 func decodeFacts(name string, meta []byte) (Facts, error) {
 	f := Facts{}
 	f.NodeID, f.BootID, _ = strings.Cut(name, "/")
@@ -149,7 +150,7 @@ func cutField(b []byte) (value, rest []byte, ok bool) {
 	return b[:n], b[n:], true
 }
 
-// set stores one field. It reports whether the value is valid.
+// set stores one field. It returns false if the value is invalid, and ignores unknown tags.
 func (f *Facts) set(tag byte, value []byte) bool {
 	if text := f.text(tag); text != nil {
 		*text = string(value)
@@ -170,7 +171,7 @@ func (f *Facts) set(tag byte, value []byte) bool {
 
 func known(tag byte) bool { return tag >= tagRole && tag <= tagVoters }
 
-// text returns where a text field is stored, or nil for another tag.
+// text returns a pointer to the text that has the given tag, or nil if no text has it.
 func (f *Facts) text(tag byte) *string {
 	switch tag {
 	case tagDisk:

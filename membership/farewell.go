@@ -8,8 +8,8 @@ import (
 )
 
 // farewells spreads the announcements of leaving nodes. It is the Channel with number 0. Memberlist alone does not
-// report whether a member left or failed. A leaving node sends its announcement to every member, and gossip repeats
-// it.
+// report whether a member left or failed. So a leaving node sends an announcement to every member, and gossip repeats
+// the announcement.
 //
 // A broadcast message is one version byte and a gossip name. The exchanged state is one version byte and the gossip
 // names of all nodes that left, each preceded by its length as a uvarint.

@@ -126,8 +126,9 @@ func (o Options) complete() (Options, error) {
 	return o, nil
 }
 
-// advertise chooses the address that this node announces. It ignores seeds that cannot be resolved now. It returns
-// fault.Invalid if other nodes cannot reach this address or the peer address.
+// advertise returns the address that this node announces; see AdvertiseAddr. Seeds that cannot be resolved now do not
+// take part in the choice. advertise returns fault.Invalid if other nodes cannot reach the announced address or the
+// peer address.
 func (o Options) advertise(ctx context.Context) (netip.Addr, error) {
 	var seeds []netip.AddrPort
 	if o.Seeds != nil {
@@ -229,9 +230,9 @@ func (g *Gossip) Roster() *Roster { return g.table.roster() }
 // Addr returns the gossip address that others use for this node.
 func (g *Gossip) Addr() netip.AddrPort { return g.Roster().Self().Gossip }
 
-// RefusedEpoch returns the newest epoch of the cluster that any refusal for an older epoch has named. In such a
-// refusal, this node has refused another server, or was itself refused. RefusedEpoch returns 0 if there was none.
-// If the result is higher than the epoch of this node, the cluster was rescued without this node.
+// RefusedEpoch returns the highest epoch of the cluster that this node has seen in a refusal for an older epoch, or 0
+// if there was no such refusal. Either this node has refused another server, or it was itself refused. If the result is
+// higher than the epoch of this node, the cluster was rescued without this node.
 func (g *Gossip) RefusedEpoch() uint32 { return g.refused.epoch.Load() }
 
 // Refused returns the newest refusal of another node by this node, or of this node by another node. It returns nil if

@@ -22,7 +22,7 @@ type outcome string
 const (
 	joined      outcome = "joined"
 	refused     outcome = "refused"     // refused by the rules of admission
-	unanswered  outcome = "unanswered"  // connected, and closed without an answer
+	unanswered  outcome = "unanswered"  // the seed closed the connection without an answer
 	failedJoin  outcome = "failed"      // answered, but not understood
 	untrusted   outcome = "untrusted"   // one of the two does not trust the other's certificate
 	unreachable outcome = "unreachable" // no connection
@@ -147,7 +147,8 @@ func (g *Gossip) isolated() bool {
 	return !met || g.Roster().alone()
 }
 
-// pause waits for the next attempt, or until isolated changes.
+// pause waits for the time j.wait. It returns early if the result of Gossip.isolated is no longer equal to the
+// parameter isolated.
 func (j *joiner) pause(ctx context.Context, isolated bool) {
 	timer := time.NewTimer(j.wait)
 	defer timer.Stop()
@@ -279,7 +280,7 @@ func (j *joiner) try(addr netip.AddrPort) (outcome, error) {
 	return o, err
 }
 
-// otherAt returns the member other than this node with a gossip address, in any state.
+// otherAt returns the member that has the gossip address addr and is not this node, in any state.
 func (j *joiner) otherAt(addr netip.AddrPort) (Member, bool) {
 	r := j.gossip.Roster()
 	i := slices.IndexFunc(r.members, func(m Member) bool { return m.Gossip == addr && m.NodeID != r.self })

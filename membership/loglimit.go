@@ -82,7 +82,7 @@ type budget struct {
 	logged map[string]bool // messages of this minute, at most warningsAMinute
 }
 
-// spend reports whether a warning is to be logged.
+// spend reports whether a warning is to be logged. If so, it counts the warning.
 func (b *budget) spend(now time.Time, msg string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -32,8 +32,8 @@ const (
 	sessionLen   = 16
 	keyLen       = 32
 
-	maxSessions = 4096      // sessions that accept reordered packets; the others accept only higher counters
-	idleSession = time.Hour // time without packets after which a session may become one of the others
+	maxSessions = 4096      // above this number, idle sessions move from heard to floor
+	idleSession = time.Hour // time without packets after which a session is idle
 )
 
 type sessionID [sessionLen]byte
@@ -55,7 +55,7 @@ type sealer struct {
 
 	mu    sync.Mutex // guards what follows
 	heard map[heardKey]*heard
-	floor map[heardKey]uint64 // highest accepted counter of each session that was deleted from heard
+	floor map[heardKey]uint64 // highest counter of each session deleted from heard; only higher ones are accepted
 }
 
 type heardKey struct {

@@ -40,7 +40,8 @@ func (l *incarnation) claims() bool { return l.State == Alive && !l.superseded }
 // announcement may arrive before this node learns of the incarnation.
 const strayFarewell = time.Minute
 
-// maxFarewells limits the number of stored announcements of unknown incarnations, because a peer could invent names.
+// maxFarewells limits the stored announcements. While there are so many, announcements of unknown incarnations are
+// ignored. Without this limit, a peer could fill the memory with invented names.
 const maxFarewells = 1 << 14
 
 // newTable returns a table with this node in it.
@@ -62,7 +63,8 @@ func (t *table) knows(name string, at netip.AddrPort, meta []byte) bool {
 	return l != nil && l.up && l.Gossip == at && bytes.Equal(l.meta, meta)
 }
 
-// alive records that an incarnation is alive, and its facts. It keeps a copy of meta.
+// alive records that an incarnation is alive and has the facts f. meta are the encoded facts, of which alive keeps a
+// copy.
 func (t *table) alive(f Facts, at netip.AddrPort, meta []byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -96,8 +98,8 @@ func (t *table) dead(name string) {
 	t.publish()
 }
 
-// farewell records that an incarnation leaves. It returns false if that was known already, or if too many
-// announcements are stored.
+// farewell records that an incarnation leaves. It returns false if that was known already. It also returns false if the
+// incarnation is not in the table and maxFarewells announcements are stored.
 func (t *table) farewell(name string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

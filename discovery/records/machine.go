@@ -28,7 +28,7 @@ const (
 	// keepFailed is how long the record of a failed incarnation stays in memory, because the incarnation may recover.
 	// Meanwhile Records does not return it.
 	keepFailed = 10 * time.Minute
-	// keepEnded is how long an ended incarnation is remembered. Late messages about it are then ignored.
+	// keepEnded is how long an ended incarnation is remembered, so that late messages about it are ignored.
 	keepEnded = 10 * time.Minute
 	// keepStray is how long the record of an incarnation that gossip does not know yet is kept.
 	keepStray = time.Minute
@@ -41,10 +41,10 @@ type Options struct {
 	Self        Incarnation
 	Bounds      Bounds // zero = DefaultBounds
 	Retransmits int    // each broadcast is sent Retransmits * log10(members+1) times; 0 = 3
-	Fanout      int    // receivers of each round of gossip; 0 = 3
+	Fanout      int    // number of nodes to which each round of gossip sends; 0 = 3
 }
 
-// Machine is the catalogue of one node. It is for one caller at a time.
+// Machine is the catalogue of one node. Two goroutines must not use it at the same time.
 type Machine struct {
 	self   Incarnation
 	bounds Bounds
@@ -87,7 +87,7 @@ type Counts struct {
 	Sent     [kindRecords + 1]uint64 // broadcasts handed to gossip, by kind
 	Received [kindRecords + 1]uint64
 	Old      uint64 // messages that brought nothing new
-	Gaps     uint64 // changes whose base was missing, or that were too long for a broadcast
+	Gaps     uint64 // messages about a version that must be pulled, because it is too long or its base is missing
 	Bad      uint64 // messages that could not be read
 	Refused  uint64 // records over the bounds
 	Ended    uint64 // messages about incarnations that have ended
@@ -300,21 +300,21 @@ func (m *Machine) Tick(now time.Time) {
 	}
 }
 
-// tidyInterval is the interval of work that visits every node.
+// tidyInterval is how often Tick does the work that visits every node.
 const tidyInterval = time.Second
 
 // TickInterval is how often Tick must be called. While Quiet returns true, it may be called once a second.
 const TickInterval = 100 * time.Millisecond
 
 // Quiet reports whether no work is waiting. It returns true if nothing is left to announce or to pull, and the last
-// Hash that another node sent was equal to this node's Hash.
+// Hash received from another node, if any, was equal to this node's Hash.
 func (m *Machine) Quiet() bool {
 	return m.own.version == m.own.announcedVersion() && len(m.pulls.wants) == 0 && m.pulls.digest == Incarnation{} &&
 		m.compare.differs.IsZero()
 }
 
-// expire drops the records of strays after keepStray, and those of failed incarnations after keepFailed. It forgets
-// ended incarnations after keepEnded.
+// expire drops the records of strays, which are incarnations that gossip does not know, after keepStray. It drops the
+// records of failed incarnations after keepFailed. It forgets ended incarnations after keepEnded.
 func (m *Machine) expire(now time.Time) {
 	for l, h := range m.held {
 		n := m.members[l]
@@ -383,7 +383,8 @@ func (m *Machine) have(l Incarnation) uint64 {
 	return 0
 }
 
-// take applies an update if it is new and its base is held. It reports whether it did.
+// take applies the update u and returns true. If u is not new, its base is missing, its incarnation has ended, or the
+// record would exceed the limits, take only counts u and returns false.
 func (m *Machine) take(now time.Time, u update) bool {
 	have := m.have(u.incarnation)
 	switch _, over := m.ended[u.incarnation]; {

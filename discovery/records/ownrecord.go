@@ -9,9 +9,9 @@ import (
 // the previous one. So this node sends at most ten broadcasts per second.
 const coalesce = 100 * time.Millisecond
 
-// Broadcasts that change only the load of applications are less frequent than others. The minimum pause before one is
-// loadPausePerOne times the number of members, but not less than loadPause. Without this pause, load updates would
-// displace other messages in a large cluster.
+// A broadcast that changes only the load of applications must wait longer after the previous broadcast than other
+// broadcasts: loadPausePerOne times the number of members, but at least loadPause. Without this pause, load updates
+// would displace other messages in a large cluster.
 const (
 	loadPause       = 2 * time.Second
 	loadPausePerOne = 250 * time.Millisecond // pause for each member
@@ -42,7 +42,8 @@ func (o *own) announcedVersion() uint64 {
 	return o.announced.Version
 }
 
-// put sets what the node serves now. It reports whether that changed anything.
+// put replaces the entries and raises the version. If the record already has these entries, put does nothing and
+// returns false.
 func (o *own) put(entries []Entry) bool {
 	if o.version > 0 && slices.Equal(o.entries, entries) {
 		return false
@@ -72,7 +73,7 @@ func onlyLoad(a, b []Entry) bool {
 	return slices.EqualFunc(a, b, func(x, y Entry) bool { x.Load, y.Load = 0, 0; return x == y })
 }
 
-// forget drops the oldest applications of gone above maxGone.
+// forget limits gone to maxGone applications. It drops those that were removed first, and raises floor accordingly.
 func (o *own) forget() {
 	for len(o.gone) > maxGone {
 		oldest, at := App{}, o.version+1
@@ -120,9 +121,9 @@ func (o *own) message(self Incarnation, limit int) []byte {
 // maxBases bounds how many versions message tries.
 const maxBases = 16
 
-// bases returns versions on which an update can be based, in ascending order. An update contains the changes since its
-// base, so all changes after a base must still be known. An update with an older base can be applied by more nodes,
-// but is larger. bases returns only the newest maxBases versions.
+// bases returns the newest maxBases versions on which an update can be based, in ascending order. An update contains
+// the changes since its base, so all these changes must still be known. With an older base an update is larger, but
+// more nodes can apply it.
 func (o *own) bases() []uint64 {
 	var all []uint64
 	for _, v := range o.changed {

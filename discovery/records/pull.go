@@ -31,7 +31,7 @@ type want struct {
 	busy    bool // a pull is in progress
 }
 
-// pulls describes what this node lacks.
+// pulls has the records that this node must still pull, and the node whose digest it must pull.
 type pulls struct {
 	wants  map[Incarnation]*want
 	digest Incarnation // the node whose digest to pull next; zero = none
@@ -55,7 +55,8 @@ func (p *Pull) What() string {
 	return "records"
 }
 
-// want records that source has a version of a record, and schedules its pull after delay.
+// want records that the node source has the record and version in the announcement a, and schedules a pull after delay.
+// It does nothing if the incarnation of the record is not alive.
 func (m *Machine) want(now time.Time, a announcement, source Incarnation, delay time.Duration) {
 	n := m.members[a.incarnation]
 	if n == nil || n.State != Alive || len(m.pulls.wants) >= m.bounds.Incarnations {
@@ -71,7 +72,8 @@ func (m *Machine) want(now time.Time, a announcement, source Incarnation, delay 
 	}
 }
 
-// got removes the want for a version that arrived.
+// got records that a version of l's record has arrived. It removes the want for this record, unless a newer version is
+// wanted.
 func (p *pulls) got(l Incarnation, version uint64) {
 	if w := p.wants[l]; w != nil && w.version <= version {
 		delete(p.wants, l)
@@ -122,7 +124,7 @@ func (m *Machine) Pulls(now time.Time) []Pull {
 	return out
 }
 
-// sources returns the nodes from which a wanted record is to be pulled now, in order.
+// sources returns the nodes from which at least one record must be pulled now, sorted.
 func (m *Machine) sources(now time.Time) []Incarnation {
 	seen := map[Incarnation]bool{}
 	for l, w := range m.pulls.wants {

@@ -54,7 +54,7 @@ func (a App) compare(b App) int {
 // Protocol is the protocol in which an application is called.
 type Protocol string
 
-// The protocols. A newer node may report others, which cannot be called from here.
+// The protocols. A newer node may report other protocols. This node cannot call applications with such a protocol.
 const (
 	NotCalled Protocol = "" // the application has no port: it can call others, but cannot be called
 	HTTP      Protocol = "http"
@@ -149,7 +149,7 @@ func (l Incarnation) valid() bool {
 	return l.Node != "" && l.Boot != "" && isName(l.Node) && len(l.Boot) <= 32 && isName(l.Boot)
 }
 
-// check returns an error for entries that cannot be one record.
+// check returns fault.Invalid or fault.TooLarge if entries, which must be sorted, cannot form one record.
 func (b Bounds) check(entries []Entry) error {
 	if len(entries) > b.Apps {
 		return fault.New(fault.TooLarge, "records.Serve",

@@ -10,12 +10,12 @@ import (
 // summaryPause is how often each node sends a hash of all its records to a few others.
 const summaryPause = 500 * time.Millisecond
 
-// settle is how long the records of this node must be unchanged before it acts on a different hash of another node.
-// While changes are being broadcast, hashes differ anyway.
+// settle is how long this node waits after the last new record before it acts on another node's hash that differs from
+// its own. While changes are being broadcast, hashes differ anyway.
 const settle = time.Second
 
-// patience limits how long a difference of hashes is ignored while the records of this node keep changing (see
-// settle).
+// patience limits the wait by settle: if hashes have differed for this long, the node acts although new records keep
+// arriving.
 const patience = 3 * time.Second
 
 // minDigestPause is the first pause between two pulls of a digest. The pause doubles with each digest that has nothing
@@ -34,7 +34,7 @@ type comparison struct {
 	hash  uint64
 	fresh bool // hash is that of the current records
 
-	summaries int       // left to send in this round
+	summaries int       // hashes left to send in this round
 	sentAt    time.Time // time of the last round
 	gainedAt  time.Time // when something new was last applied
 	agreedAt  time.Time // when another node last had the same hash
@@ -119,7 +119,7 @@ func (m *Machine) relay(now time.Time, l Incarnation, version uint64, msg []byte
 	}
 }
 
-// gap records that there is a version which must be pulled.
+// gap handles a message about a version that must be pulled: it schedules the pull, and relays the message.
 func (m *Machine) gap(now time.Time, a announcement, msg []byte) {
 	switch _, over := m.ended[a.incarnation]; {
 	case a.incarnation == m.self, a.version <= m.have(a.incarnation):
@@ -156,8 +156,8 @@ func (m *Machine) Broadcasts(overhead, limit int) [][]byte {
 // Queued returns the number of queued broadcasts.
 func (m *Machine) Queued() int { return m.queue.NumQueued() }
 
-// summarise schedules the hash for the next packets, one for each receiver of a round of gossip. It does so once per
-// summaryPause.
+// summarise schedules the sending of the hash, once per summaryPause. The hash is sent in as many packets as a round of
+// gossip has receivers.
 func (m *Machine) summarise(now time.Time) {
 	if now.Sub(m.compare.sentAt) >= summaryPause && m.own.announced != nil {
 		m.compare.sentAt, m.compare.summaries = now, m.fanout

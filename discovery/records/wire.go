@@ -96,7 +96,7 @@ func putEntry(b []byte, e *Entry) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(fields))), fields...)
 }
 
-// entrySize is a lower bound for what putEntry adds.
+// entrySize returns an upper bound for the number of bytes that putEntry adds.
 func entrySize(e *Entry) int { return len(e.App.ID) + len(e.App.Namespace) + 9 }
 
 func (u *update) encode() []byte { return u.append(header(kindUpdate)) }
@@ -141,13 +141,13 @@ type ask struct{ list []announcement }
 
 func (a *ask) encode() []byte { return putAnnouncements(header(kindAsk), a.list) }
 
-// reader parses a message. After damage bad is set, and every read returns zero.
+// reader parses a message. If the message is damaged, bad is set. The values that were read must then not be used.
 type reader struct {
 	b   []byte
 	bad bool
 }
 
-// open checks the header of a message.
+// open checks the header of a message. It returns the kind of the message and a reader of the rest.
 func open(b []byte) (Kind, *reader) {
 	if len(b) < 2 || b[0] != wireVersion {
 		return 0, &reader{bad: true}

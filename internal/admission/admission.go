@@ -222,7 +222,7 @@ func (l *lane) release(bytes int64) {
 
 // The bounds of the delay of refusals.
 const (
-	refusalsPerPenalty = 500 // the delay grows by Options.Penalty for each this many delayed refusals
+	refusalsPerPenalty = 500 // number of delayed refusals for which the average delay grows by Options.Penalty
 	longestPenalty     = 6   // maximum of the average delay, as a multiple of Options.Penalty
 )
 

@@ -44,9 +44,9 @@ func (s *Share) Add(ctx context.Context, bytes int64) error {
 // maxUsed is the maximum number of bytes for which calls of Share.AddUsed wait at a time.
 const maxUsed = 32 << 20
 
-// AddUsed is Add for bytes that are in use already, such as those of an answer. The budget does not count these bytes
-// while AddUsed waits. So all waiting calls together may wait for at most maxUsed bytes. A further call returns
-// fault.Overloaded at once. A single call may wait for more.
+// AddUsed is Add for bytes that are in use already, such as those of an answer. While AddUsed waits, the budget does
+// not count these bytes. So the calls that wait at a time are limited to maxUsed bytes together. A call above this
+// limit returns fault.Overloaded at once, unless it would be the only one that waits.
 func (s *Share) AddUsed(ctx context.Context, bytes int64) error {
 	if s.TryAdd(bytes) {
 		return nil

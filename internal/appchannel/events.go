@@ -40,10 +40,10 @@ func (c *Channel) Takes(ctx context.Context, binding, path string) (bool, error)
 	return c.carry.takes(ctx, binding, path)
 }
 
-// Take delivers an event and waits for the answer. If err is nil, the application has handled the event. The result
-// is the data of the answer. It is nil if the answer has no data or is too long. An HTTP application gets the
-// metadata of the event as headers. If the name of a metadata item is also a header that the channel or the runtime
-// sets, this item is left out. Take returns the errors of RoundTrip, and:
+// Take delivers an event and waits for the answer. If err is nil, the application has handled the event. The result is
+// the data of the answer. It is empty if the answer has no data or is too long. An HTTP application gets the metadata
+// of the event as headers. If the name of a metadata item is also a header that the channel or the runtime sets, this
+// item is left out. Take returns the errors of RoundTrip, and:
 //
 //	invalid   a name of metadata cannot be sent
 //	internal  the application answered that it failed

@@ -90,8 +90,8 @@ const overhead = 64 << 10
 func (c *Channel) maxAnswer() int { return int(min(c.opts.MaxMessage+overhead, math.MaxInt32)) }
 
 // tooLong reports whether err means that the answer to the request in is longer than maxAnswer. gRPC reports this only
-// by a text. An application that refuses a request as too long answers with the same text and its own limit. So if the
-// request itself is longer than maxAnswer, tooLong returns false.
+// by a text that contains the limit. An application that refuses a request as too long answers with the same text, and
+// its limit may be the same too. So if the request itself is longer than maxAnswer, tooLong returns false.
 func (c *Channel) tooLong(err error, in proto.Message) bool {
 	if status.Code(err) != codes.ResourceExhausted || proto.Size(in) > c.maxAnswer() {
 		return false

@@ -88,7 +88,7 @@ func (c *Channel) TakeMessage(ctx context.Context, m *TopicMessage) (TopicAnswer
 	return verdict, nil
 }
 
-// excerpt returns the first bytes of an answer, for an error and the log: on one line, and with other control
+// excerpt returns the first bytes of an answer, for an error and the log. The result is on one line, with control
 // characters escaped. It begins with a colon, and is empty if there is no text.
 func excerpt(answer []byte) string {
 	cut := len(answer) > maxExcerpt

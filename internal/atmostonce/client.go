@@ -32,9 +32,9 @@ func NewClient(t *http.Transport, l Limits) *Client {
 	return &Client{transport: t, limits: l, idle: map[string][]*link{}}
 }
 
-// RoundTrip sends r and returns the answer. The results have the same meaning as the results of the function
-// RoundTrip. Unlike that function, it calls no httptrace hooks. A request with the header Expect is an exception, and
-// so is every request on a system where noticesEnd is false.
+// RoundTrip sends r and returns the answer. The results have the same meaning as the results of the function RoundTrip.
+// Unlike that function, it calls no httptrace hooks. There are two exceptions, for which it calls that function:
+// requests with the header Expect, and all requests on systems where noticesEnd is false.
 func (c *Client) RoundTrip(r *http.Request) (answer *http.Response, wasSent bool, err error) {
 	if !noticesEnd || len(r.Header["Expect"]) > 0 {
 		return RoundTrip(c.transport, r, c.limits)

@@ -38,8 +38,8 @@ type Options struct {
 	Death syscall.Signal
 }
 
-// outputPatience is how long the end of a command waits for its output to end. A process that the command has started
-// and that outlives the command may keep the output open.
+// outputPatience is how long a Process waits for the end of the output after the command has ended. A process that the
+// command has started may outlive the command and keep the output open.
 const outputPatience = 2 * time.Second
 
 // Process is a started command. All methods are safe for concurrent use.

@@ -54,8 +54,8 @@ func (l *impatient) Close() error {
 	return l.Listener.Close()
 }
 
-// begin marks c as lingering: what arrives on c is discarded. It also sets a deadline for this. It returns false if
-// the listener is closed.
+// begin marks c as lingering, and limits the lingering to lingerTime by a read deadline. While c lingers, the bytes
+// that arrive on it are discarded. begin returns false if the listener is closed or the deadline cannot be set.
 func (l *impatient) begin(c *stalling) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

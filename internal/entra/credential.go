@@ -49,8 +49,9 @@ func (c *Credential) Close() {
 	}
 }
 
-// refusedToken is the error of a token request that Entra ID refused. Several requests may share it. The field
-// meaning was made from the answer of Entra ID when this answer arrived, because its body can be read only once.
+// refusedToken is the error of a token request that Entra ID refused. The field meaning is the same error for the
+// operator. It is made when the answer of Entra ID arrives: the body of the answer can be read only once, but several
+// requests may share the error.
 type refusedToken struct {
 	error
 	meaning *fault.Error

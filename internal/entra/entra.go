@@ -215,8 +215,8 @@ func Failure(ctx context.Context, service string, err error) *fault.Error {
 		Hint: "check the address, the certificate authorities and the network"}
 }
 
-// final is an error that Microsoft's libraries do not retry. If it does not come from the answer of a service, this
-// machine has no Azure identity.
+// final is an error that Microsoft's libraries do not retry. If such an error does not come from the answer of a
+// service, it means that this machine has no Azure identity.
 type final interface {
 	error
 	NonRetriable()

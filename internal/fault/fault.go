@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// Code is the kind of an error, for callers that handle kinds differently. The constants below are all codes. A code
-// must never be renamed, because nodes send codes to each other.
+// Code is the kind of an error, for callers that handle kinds differently. The constants below are the complete list. A
+// code must never be renamed, because nodes send codes to each other.
 type Code string
 
 // The codes.

@@ -15,10 +15,10 @@ import (
 
 // Checker checks the bytes that a server sends. Its methods are not called concurrently.
 type Checker interface {
-	// Check checks the next bytes: the last fresh bytes of unseen. The bytes before them in unseen were held by
-	// earlier calls. Check returns how many bytes at the end of unseen the client must not see yet. These bytes belong
-	// to a message that is not complete. Check returns an error for a message that is malformed or too large. It is
-	// not called again after an error.
+	// Check checks newly received bytes. They are the last bytes of unseen, and fresh is their number. The bytes before
+	// them in unseen were held by earlier calls. Check returns how many bytes at the end of unseen the client must not
+	// see yet, because they belong to a message that is not complete. Check returns an error for a message that is
+	// malformed or too large. It is not called again after an error.
 	Check(unseen []byte, fresh int) (held int, err error)
 	// Sent is called before bytes are sent to the server.
 	Sent(p []byte)

@@ -139,7 +139,8 @@ func (r *RESP) end(unseen []byte, n int) error {
 }
 
 // value handles the end of a string or line whose last part has n bytes. It returns true if the string or line
-// completes an element. A line with the length of a string or aggregate does not.
+// completes an element. A line that announces a string or an aggregate does so only if it announces null or an empty
+// array, map, set or push.
 func (r *RESP) value(n int) (bool, error) {
 	if r.size == 0 { // a string
 		if !r.strict {
@@ -211,8 +212,8 @@ func (r *RESP) open(kind byte, length int64) (bool, error) {
 	return false, nil
 }
 
-// element handles the end of an element. It also ends the aggregates whose last element this is. It returns true if
-// this ends the whole reply.
+// element handles the end of an element. If the element is the last one of its aggregate, the aggregate ends too, and
+// so may the aggregates around it. element returns true if the whole reply has ended.
 func (r *RESP) element() bool {
 	for len(r.stack) > 0 {
 		top := &r.stack[len(r.stack)-1]

@@ -31,9 +31,9 @@ type part struct {
 
 func (p part) isText() bool { return p.kind == '$' || p.kind == '+' || p.kind == '=' }
 
-// wellFormed reports whether go-redis can convert the reply e, which it takes for a message to a subscriber. It
-// returns false if the reply does not begin with a text, or if it is a message in a form that makes go-redis panic.
-// It returns true for types of messages that go-redis does not know.
+// wellFormed reports whether go-redis can convert the reply e to a message to a subscriber. It returns false if the
+// reply does not begin with a text, or if it is a message in a form that makes go-redis panic. It returns true for
+// types of messages that go-redis does not know.
 func wellFormed(e []part) bool {
 	if len(e) == 0 || !e[0].isText() {
 		return false

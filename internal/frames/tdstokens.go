@@ -199,8 +199,8 @@ func (m *tdsTokens) value(column tdsType) {
 	}
 }
 
-// chunks reads a value in chunks. The library allocates the announced size of the value, so it must not exceed the
-// size of the message.
+// chunks reads a value in chunks. The library allocates the announced size of the value, so this size must not exceed
+// the size of the message.
 func (m *tdsTokens) chunks(text bool) {
 	const null, unknown = -1, -2 // as number returns these sizes
 	size, sum := m.number(8), int64(0)

@@ -199,8 +199,8 @@ func (h *Keys) Take(families ...string) *Keys {
 
 // Check returns an error if a violation was recorded, or if no order explains the answers of a family. It also returns
 // an error if the search for an order takes too long. The searches of all families share the time limit, but each has
-// at least one second. The error of a search is a *NotLinearizable. If there is no order, it names a visualization in
-// the directory dir.
+// at least one second. The error of a search is a *NotLinearizable. If there is no order, this error names a
+// visualization in the directory dir.
 func (h *Keys) Check(limit time.Duration, dir string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -128,7 +128,7 @@ func (h *Workflows) Newest() (at time.Duration) {
 //  2. The output has one result for each step. It is the result of an execution of this step for this instance.
 //  3. Only one result of each activity is used: all executions of later steps got the same results as the output has.
 //
-// Its cost is linear in the number of steps and executions.
+// The cost of Check is linear in the number of steps and executions.
 func (h *Workflows) Check() (bad []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -58,8 +58,8 @@ func (r *Reader) Count() int {
 	return int(n) //nolint:gosec // at most the length of a slice
 }
 
-// Bytes reads a length, and a byte slice of that length. The slice shares the memory of the input, and appending to it
-// copies it.
+// Bytes reads a length, and a byte slice of that length. The slice shares the memory of the input. An append to the
+// slice copies it, so the input does not change.
 func (r *Reader) Bytes() []byte {
 	n := r.Count()
 	v := r.Rest[:n:n]

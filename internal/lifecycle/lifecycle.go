@@ -15,8 +15,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// reserve is how much of its time Close keeps back for each closer that has not run yet. Otherwise a slow closer could
-// use up the time of closers that write to disk. In total, Close keeps back at most 1/reserved of its time.
+// reserve is the time that Close keeps back for each closer that has not run yet. Otherwise a slow closer could use up
+// the time of closers that write to disk. In total, Close keeps back at most 1/reserved of the time until the deadline.
 const (
 	reserve  = 250 * time.Millisecond
 	reserved = 8

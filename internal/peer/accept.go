@@ -49,7 +49,7 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// receive reads the preamble of c in a new goroutine. It then passes the connection to its user, or refuses it.
+// receive reads the preamble of c in a new goroutine. It then passes the connection to give, or refuses it.
 func (p *Port) receive(c net.Conn) {
 	tune(c)
 	waiting := p.pending.Add(c)
@@ -88,8 +88,8 @@ func (p *Port) explainCut(cut pending.Cut, err error) error {
 	return err
 }
 
-// welcome performs TLS and reads the preamble of an accepted connection. The connection stops being pending before the
-// dialing node gets the answer. Otherwise the limits for pending connections could close a connection that already
+// welcome performs TLS and reads the preamble of an accepted connection. It ends the pending state of the connection
+// before it sends the answer. Otherwise the limits for pending connections could close a connection that already
 // carries a request.
 func (p *Port) welcome(raw *pending.Conn) (*conn, hello, error) {
 	ctx, cancel := context.WithTimeout(p.ctx, p.opts.Timing.Handshake)
@@ -110,7 +110,7 @@ func (p *Port) welcome(raw *pending.Conn) (*conn, hello, error) {
 		return nil, h, err
 	}
 	if raw.Done() != pending.NotCut {
-		_ = c.Close() // the connection is already closed
+		_ = c.Close() // pending has closed it; this also removes it from the registry
 		return nil, h, net.ErrClosed
 	}
 	if err := c.settle(encodeAnswer(c.self, nil), stop); err != nil {

@@ -24,7 +24,7 @@ type callee struct {
 	gates   map[*method]*gate
 	load    int // streams that hold memory or a goroutine
 	leaving bool
-	retired bool // leaving, but the caller ends the connection
+	retired bool // leaving because of Renew: the caller closes the connection
 }
 
 // gate limits the concurrent calls of one method.
@@ -86,8 +86,8 @@ func (p *Port) delist(s *callee) {
 	delete(p.servers, s)
 }
 
-// drain waits until running handlers have returned and their answers have been sent. Then it closes the connections.
-// The limit is the maximum time for all connections together.
+// drain refuses further calls, and waits until running handlers have returned and their answers have been sent. Then it
+// closes the connections. The limit is the maximum time for all connections together.
 func drain(servers []*callee, limit time.Duration) {
 	for _, s := range servers {
 		s.leave()
@@ -201,7 +201,7 @@ func deadline(ctx context.Context, timeout time.Duration) (context.Context, cont
 	return context.WithCancel(ctx)
 }
 
-// accept takes the part of the request that came with the opening.
+// accept stores the part of the request that the open frame contains.
 func (s *stream) accept(o opening, payload []byte, f frame) error {
 	switch {
 	case f.fin() && len(payload) == o.size && o.size <= firstRequest:
@@ -248,7 +248,7 @@ func (c *callee) enter(s *stream) {
 	c.pass(s)
 }
 
-// pass gives a call its slot: the caller may now send its whole request.
+// pass gives a call a slot of its gate, so that the caller may send the whole request.
 func (c *callee) pass(s *stream) {
 	s.task.owner = true
 	s.in.target = fullWindow
@@ -256,7 +256,8 @@ func (c *callee) pass(s *stream) {
 	c.proceed(s)
 }
 
-// answer sends the answer of the handler. If err is not nil, it sends err instead, and the handler may not have run.
+// answer sends the answer of the handler. If err is not nil, answer sends err instead; the handler may then not have
+// run.
 func (c *callee) answer(s *stream, m *method, answer []byte, err error) {
 	c.metrics(m).end(s.task.begun, s.task.size, len(answer), err)
 	s.task.over, s.in.buf = true, nil

@@ -21,8 +21,8 @@ type call struct {
 	done   chan struct{}
 	answer []byte
 	err    error
-	// The callee did not accept the call, for a reason that concerns only this connection. So the call can be repeated
-	// on another connection.
+	// again is true if the callee did not accept the call, for a reason that concerns only this connection. The call
+	// can then be repeated on another connection.
 	again bool
 }
 
@@ -168,7 +168,8 @@ func (l *line) data(s *stream, p []byte, fin bool) error {
 	return nil
 }
 
-// begin starts a call and returns its stream. If the line accepts no new calls, the call has already failed.
+// begin starts a call and returns its stream. If the line accepts no new calls, the call of the returned stream has
+// already failed.
 func (l *line) begin(o opening, payload []byte) *stream {
 	s := &stream{mux: l.mux, call: &call{done: make(chan struct{})}}
 	s.in.credit, s.out.window = firstAnswer, firstRequest
@@ -186,7 +187,7 @@ func (l *line) begin(o opening, payload []byte) *stream {
 	return s
 }
 
-// wait waits until a unary call has ended or ctx ends, and returns its outcome.
+// wait waits until the call of s has ended, and returns its outcome. If ctx ends first, wait cancels the call.
 func (l *line) wait(ctx context.Context, s *stream) *call {
 	select {
 	case <-s.call.done:

@@ -36,8 +36,8 @@ const (
 // link is a client's state for one server.
 type link struct {
 	server string
-	slots  chan struct{} // a call in flight holds one
-	waits  chan struct{} // a call by Wait in flight holds one
+	slots  chan struct{} // one element for each Client.Call in flight
+	waits  chan struct{} // one element for each Client.Wait in flight
 	users  int           // guarded by Client.mu
 	lanes  [lanes]lane
 }
@@ -71,8 +71,8 @@ func (c *Client) Call(ctx context.Context, server, method string, payload []byte
 	return c.measured(ctx, server, method, payload, func(l *link) chan struct{} { return l.slots })
 }
 
-// Wait is Call for a method whose handler may wait for a long time. Calls by Wait have a limit of Limits.InFlight of
-// their own. So they never delay calls by Call.
+// Wait is Call for a method whose handler may wait for a long time. The limit Limits.InFlight applies to calls by Wait
+// separately, so they never delay calls by Call.
 func (c *Client) Wait(ctx context.Context, server, method string, payload []byte) ([]byte, error) {
 	return c.measured(ctx, server, method, payload, func(l *link) chan struct{} { return l.waits })
 }
@@ -189,7 +189,8 @@ func (l *lane) busy() bool {
 	return l.line != nil || l.dialing != nil
 }
 
-// line returns a connection that accepts calls. Concurrent callers share one dial.
+// line returns the connection of lane. If there is none that accepts calls, it dials one. Concurrent callers share one
+// dial.
 func (c *Client) line(ctx context.Context, l *link, lane *lane) (*line, error) {
 	lane.mu.Lock()
 	if lane.line != nil && lane.line.usable() {
@@ -245,8 +246,8 @@ func (c *Client) connect(l *link, lane *lane, d *dialing) {
 	c.tidy(l)
 }
 
-// set installs a dialled line, or removes a line that has ended. If ended is nil, set installs the parameter to, which
-// is nil after a failed dial. Otherwise set removes the line ended.
+// set installs a dialled line, or removes a line that has ended. If ended is nil, the dial has ended: set installs the
+// line in the parameter to, which is nil if the dial has failed. Otherwise set removes the line in the parameter ended.
 func (l *lane) set(to, ended *line) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -16,7 +16,7 @@ func dialTCP(ctx context.Context, addr string) (net.Conn, error) {
 	return d.DialContext(ctx, "tcp", addr)
 }
 
-// keepAlive returns settings that detect a dead host of an idle connection after about 11 seconds.
+// keepAlive returns settings with which an idle connection fails about 11 seconds after the death of the other host.
 func keepAlive() net.KeepAliveConfig {
 	return net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 3}
 }

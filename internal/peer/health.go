@@ -126,7 +126,7 @@ func (h *health) retry(server string) {
 	}
 }
 
-// blocked returns the last error of dialling t while its backoff lasts, then nil.
+// blocked returns the error of the last dial to t while the backoff of t lasts, and nil otherwise.
 func (h *health) blocked(t target) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

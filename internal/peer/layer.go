@@ -10,7 +10,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// snapshotMark follows the server id in the target of a snapshot. No server id has it.
+// snapshotMark is appended to the server id in an address to which raft sends a snapshot. So Dial recognizes the
+// connections for snapshots. No server id contains snapshotMark.
 const snapshotMark = "\x00snapshot"
 
 // layer is the raft.StreamLayer of one group. It dials servers by their ids, and accepts the connections of the group

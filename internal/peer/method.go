@@ -11,7 +11,7 @@ import (
 // Peer identifies a caller, as verified when its connection was made.
 type Peer struct {
 	Identity
-	Caller Caller               // the verified identity of the other end
+	Caller Caller               // the identity of the other end, and whether it is proven
 	TLS    *tls.ConnectionState // nil without TLS
 }
 
@@ -48,7 +48,7 @@ type Method struct {
 	Concurrency int  // concurrent handlers for each connection; further calls wait. Default 256
 	MaxRequest  int  // bytes; default Limits.Message
 	MaxAnswer   int  // bytes; default Limits.Message
-	Join        bool // Port.Join may also call the method, even from and on servers without a cluster
+	Join        bool // also callable by the client of Port.Join, even from and on servers without a cluster
 }
 
 const defaultConcurrency = 256

@@ -11,7 +11,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// otherMethod is the label of methods above maxMethods, and of unknown methods.
+// otherMethod is the value of the label "method" for unknown methods, and for all further methods when 2*maxMethods
+// meters exist.
 const (
 	otherMethod = "other"
 	maxMethods  = 64

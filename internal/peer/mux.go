@@ -118,7 +118,8 @@ func (m *mux) run() {
 // fail ends the connection. If it is called several times, the first error is kept.
 func (m *mux) fail(err error) { m.failIf(err, func() bool { return true }) }
 
-// failIf ends the connection with err if the function still returns true. It calls this function with mu held.
+// failIf calls the function still with mu held. If the result is true and the connection has not ended yet, failIf ends
+// it with err.
 func (m *mux) failIf(err error, still func() bool) {
 	m.mu.Lock()
 	if m.err != nil || !still() {
@@ -279,8 +280,8 @@ func (m *mux) widen(id uint64, body []byte) error {
 }
 
 // watch closes the connection if nothing arrives for Timing.Dead. A working connection is never silent for so long,
-// because the caller sends something at every tick, and the callee answers pings. watch counts ticks instead of
-// reading the clock, so a process that was paused for a while keeps its connections.
+// because the caller sends something in every interval of Timing.Ping, and the callee answers pings. watch counts these
+// intervals instead of reading the clock, so a process that was paused for a while keeps its connections.
 func (m *mux) watch() {
 	tick := time.NewTicker(m.timing.Ping)
 	defer tick.Stop()
@@ -313,9 +314,9 @@ func errSilent(server string, silent time.Duration) error {
 		fmt.Sprintf("server %q has not been heard for %s", server, silent))
 }
 
-// tick does the work of a tick on the side of the caller. idle is how long the connection has had no calls. tick
-// returns this time plus one tick, or 0 while calls are in progress. If ping is true, it sends a ping. It closes the
-// connection after Timing.Idle without calls.
+// tick does the periodic work of a mux whose role is caller. idle is how long the connection has had no calls. tick
+// returns the new value of idle: 0 while calls are in progress, and otherwise idle plus Timing.Ping. If ping is true,
+// tick sends a ping. If the new value is at least Timing.Idle, tick closes the connection.
 func (m *mux) tick(ping bool, idle time.Duration) time.Duration {
 	m.mu.Lock()
 	if idle += m.timing.Ping; m.busy() {

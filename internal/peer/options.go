@@ -45,9 +45,9 @@ type Options struct {
 	// then gets the text of the error. nil = plain TCP.
 	TLS func() (server, client *tls.Config)
 	// VerifyPeer returns the identity that the certificate of the other side proves. It returns an error if the
-	// certificate is not trusted or not valid for server. Both sides call it after the handshake and the preamble;
-	// Port.Recheck calls it again. Its error may come from Distrust, and so may errors of checks in the TLS
-	// configurations. Required with TLS.
+	// certificate is not trusted or not valid for server. Each side calls it after the TLS handshake, and Port.Recheck
+	// calls it again. If the error comes from Distrust, the port logs and counts its Reason. The same applies to errors
+	// of checks in the TLS configurations. Required with TLS.
 	VerifyPeer func(state tls.ConnectionState, server string) (Caller, error)
 
 	Timing Timing
@@ -92,7 +92,7 @@ type Limits struct {
 }
 
 // maxInFlight is the number of unanswered calls that a callee accepts on one connection, by Client.Call and by
-// Client.Wait together. The Limits of the callee do not matter.
+// Client.Wait together. It does not depend on the Limits of the callee.
 const maxInFlight = 2048
 
 func (o Options) withDefaults() Options {

@@ -194,7 +194,8 @@ func (p *Port) Close() error {
 	return p.err
 }
 
-// shut stops the port from accepting and dialling. It returns what Close has to close.
+// shut stops the port from accepting and dialling. It returns the transports and call connections that Close must still
+// close.
 func (p *Port) shut() (transports []*Transport, servers []*callee) {
 	p.mu.Lock()
 	p.state = portClosed
@@ -214,7 +215,7 @@ func (p *Port) shut() (transports []*Transport, servers []*callee) {
 	return transports, servers
 }
 
-// spawn runs f in a goroutine that Close waits for, unless the port is closed.
+// spawn runs f in a goroutine for which Close waits. If the port is closed, it does not run f and returns false.
 func (p *Port) spawn(f func()) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

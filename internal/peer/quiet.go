@@ -28,8 +28,8 @@ type news struct {
 
 func newQuiet() *quiet { return &quiet{seen: map[news]time.Time{}} }
 
-// level returns the log level for a refused connection, normally WARN. If the reason is that one side has no cluster
-// yet, the cluster may still be forming. The level is then INFO for the first formGrace after such a refusal.
+// level returns the log level for a refused connection, normally WARN. A refusal because one side has no cluster yet is
+// expected while a cluster forms. Its level is INFO until formGrace has passed since the first such refusal.
 func (q *quiet) level(r Reason) slog.Level {
 	if r != ReasonUnformed {
 		return slog.LevelWarn

@@ -6,8 +6,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Reason is why a connection was refused. The constants below are all reasons. Their numbers are sent in the answer
-// to a hello, so they must never change.
+// Reason is why a connection was refused. The constants below are the complete list. Their numbers are sent in the
+// answer to a hello, so they must never change.
 type Reason uint8
 
 // The reasons.
@@ -15,9 +15,9 @@ const (
 	ReasonMalformed      Reason = 1 + iota // no preamble, or one that breaks the format
 	ReasonVersion                          // another version of the peer protocol
 	ReasonForeignCluster                   // caller and callee belong to different clusters
-	ReasonOlderEpoch                       // the caller is a member from before a rescue
-	ReasonNewerEpoch                       // the callee is a member from before a rescue
-	ReasonWrongServer                      // the address belongs to another server now
+	ReasonOlderEpoch                       // the epoch of the caller is older: a rescue left the caller behind
+	ReasonNewerEpoch                       // the epoch of the callee is older: a rescue left the callee behind
+	ReasonWrongServer                      // another server than the requested one answers at the address
 	ReasonOwnID                            // the caller claims to be the callee
 	ReasonUnformed                         // caller or callee has no cluster yet
 	ReasonUnknownGroup                     // the callee does not run that Raft group

@@ -125,8 +125,8 @@ func (r *registry) refresh(self Identity) {
 	r.end(func(c *conn) bool { return c.kind != kindJoin && c.self != self })
 }
 
-// thin closes the oldest inbound connections of the kind k from a server. The parameter keep is how many of these
-// connections may stay open. A peer that returns after a network failure may have left old connections open.
+// thin closes the oldest inbound connections of the kind k from a server, until at most keep of them are open. A peer
+// that returns after a network failure may have left old connections open.
 func (r *registry) thin(server string, k kind, keep int) {
 	for {
 		var oldest *conn

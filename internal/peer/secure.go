@@ -15,8 +15,8 @@ import (
 const tlsHandshake = 0x16
 
 // secureServer starts TLS on an accepted connection, if this port uses TLS. If only one side uses TLS, it sends the
-// caller a refusal and returns this refusal. If the caller does not use TLS, secureServer also returns the hello of
-// the caller, which identifies the caller. In all other cases the hello is empty.
+// caller a refusal and returns this refusal. If only this port uses TLS, secureServer also returns the hello of the
+// caller, which names the caller. In all other cases the hello is empty.
 func (p *Port) secureServer(ctx context.Context, raw net.Conn) (net.Conn, *tls.ConnectionState, hello, error) {
 	c := &replay{Conn: raw}
 	if _, err := raw.Read(c.first[:]); err != nil {

@@ -12,8 +12,8 @@ const (
 )
 
 // cutSilent closes tunnels whose other side no longer acknowledges data. It runs until the port closes. The network
-// between two nodes may fail although both nodes reach the rest of the cluster. Without cutSilent, calls between them
-// would hang for a quarter of an hour.
+// between two nodes may fail although both nodes reach the rest of the cluster. Without cutSilent, calls between two
+// such nodes would hang for a quarter of an hour.
 func (p *Port) cutSilent() {
 	tick := time.NewTicker(silencePoll)
 	defer tick.Stop()

@@ -120,7 +120,8 @@ func (in *inbox) keep(p []byte) {
 	in.buf = append(in.buf, p...)
 }
 
-// regrant grants the other side more bytes, in a few large steps.
+// regrant grants the other side more bytes when it may send less than half of in.target. So there are only a few window
+// frames.
 func (s *stream) regrant() {
 	in := &s.in
 	if in.target == 0 || in.fin || in.credit >= in.target/2 {

@@ -42,10 +42,10 @@ func (t *tunnels) Close() error {
 
 func (t *tunnels) Addr() net.Addr { return address("tunnels") }
 
-// Tunnel opens a connection to server for another protocol. On the server, the listener of Tunnels accepts it. The
-// caller must close it. If Tunnel fails, it returns fault.Unavailable, and no data was sent. While the server is in
-// backoff after failed dials, Tunnel fails without dialing. While many tunnels to the server are being opened, Tunnel
-// waits.
+// Tunnel opens a connection to server for the protocol of another package. On the server, the listener of Tunnels
+// accepts it. The caller must close it. If Tunnel fails, it returns fault.Unavailable, and no data was sent. While the
+// server is in backoff after failed dials, Tunnel fails without dialing. While many tunnels to the server are being
+// opened, Tunnel waits.
 func (p *Port) Tunnel(ctx context.Context, server string) (net.Conn, error) {
 	if err := p.health.blocked(target{server, false}); err != nil {
 		return nil, err

@@ -16,8 +16,8 @@ import (
 // Disk is a model of a directory on a disk. It distinguishes changes that are synced from changes that a power cut may
 // undo. It is not safe for concurrent use.
 type Disk struct {
-	// Lies reports whether the disk ignores a sync of this file, or of this directory if dir is true. If Lies is nil,
-	// the disk ignores none.
+	// Lies reports whether the disk ignores a sync of the file with this path, or of the directory if dir is true. If
+	// Lies is nil, the disk ignores none.
 	Lies func(path string, dir bool) bool
 
 	root  *node
@@ -201,8 +201,8 @@ func setNames(in, names map[string]*node) {
 	}
 }
 
-// sync marks the oldest changes as synced, until upTo changes are synced. This number includes the changes of earlier
-// syncs.
+// sync marks the oldest changes as synced, so that upTo changes are synced in total. This number includes the changes
+// of earlier syncs.
 func (n *node) sync(upTo int) {
 	count := upTo - n.synced
 	if count <= 0 {

@@ -51,8 +51,8 @@ type Client struct {
 
 // Transport returns a transport to one service. It uses the TLS settings in config, or the default settings if config
 // is nil. The transport keeps a limited number of idle connections. A request fails if the header of its answer has
-// more than MaxHeader bytes. This also limits the number of header fields to MaxHeader/3. A field has at least 3
-// bytes: a name, a colon and a line feed.
+// more than MaxHeader bytes. This also limits the number of header fields to MaxHeader/3, because a field has at least
+// 3 bytes: a name, a colon and a line feed.
 func Transport(config *tls.Config) *http.Transport {
 	return &http.Transport{
 		Proxy:                  http.ProxyFromEnvironment,

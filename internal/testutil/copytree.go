@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// CopyTree copies a file or directory. The parameter from is its path, and to is the path of the copy. The copy is
-// like the state that a kill of its program would leave, so the program may still be running. Files that are
-// removed during the copy are left out.
+// CopyTree copies a file or directory. The parameter from is its path, and to is the path of the copy. The program that
+// writes the files may still be running. The copy is then like the state that a kill of the program would leave. Files
+// that are removed during the copy are left out.
 func CopyTree(t testing.TB, from, to string) {
 	t.Helper()
 	Must(t, filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {

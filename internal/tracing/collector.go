@@ -20,8 +20,8 @@ const (
 	exportTimeout = 10 * time.Second
 )
 
-// collectorClient returns an HTTP client for a collector. The client of the library would accept headers of 10 MiB.
-// If the library gets a client, it ignores the environment variables for certificates and for the timeout. So
+// collectorClient returns an HTTP client for a collector. The library's own client would accept headers of 10 MiB. But
+// with another client, the library ignores the environment variables for certificates and for the timeout. So
 // collectorClient applies these variables itself.
 func (d *Declared) collectorClient(env func(string) (string, bool)) (*http.Client, error) {
 	config, err := collectorTLS(env)

@@ -186,9 +186,9 @@ func (t *Tracer) StartFrom(ctx context.Context, h http.Header, name string, o Or
 	return s
 }
 
-// identify sets the id of a span that is not exported, unless its id is given. The span gets the id of its parent.
-// With an id of its own, its children would refer to a span that no collector has. A span without a parent gets a new
-// id.
+// identify sets the id of a span that is not exported, unless the id is given. If the span has a parent, it gets the id
+// of the parent. With another id, the children of the span would refer to a span that no collector has. A span without
+// a parent gets a new id.
 func (s *Span) identify(parent traceparent) {
 	switch {
 	case s.id != [8]byte{}:
@@ -281,7 +281,7 @@ func (s *Span) SetInt(name string, n int64) {
 	}
 }
 
-// clean returns a text in valid UTF-8 for a collector, with at most maxAttribute bytes. Other text would make the
+// clean returns a text in valid UTF-8 for a collector, with at most maxAttribute bytes. Invalid UTF-8 would make the
 // export of all spans fail.
 func clean(text string) string {
 	return fault.Shorten(strings.ToValidUTF8(text, "\uFFFD"), maxAttribute)

@@ -126,10 +126,10 @@ func (k *Keeper) Replace(m Material) error {
 	return k.install(m, k.id)
 }
 
-// Renew issues a new certificate if two thirds of Timing.Life have passed since the current certificate was issued.
-// It also issues one if the clock was set back to a time before that issue, by more than half of Timing.Backdate.
-// changed is true if a new certificate was issued. Renew does nothing before Identify is called. It does not change
-// an external certificate. Use Replace for that.
+// Renew issues a new certificate if two thirds of Timing.Life have passed since the current certificate was issued. It
+// also issues one if the clock was set back so far that the issue is in the future by more than half of
+// Timing.Backdate. changed is true if a new certificate was issued. Renew does nothing before Identify is called. It
+// does not change an external certificate. Use Replace for that.
 func (k *Keeper) Renew() (changed bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Doubt is the reason why a certificate was refused. The constants below are all reasons. Their values are metric
+// Doubt is the reason why a certificate was refused. The constants below are the complete list. Their values are metric
 // labels.
 type Doubt string
 

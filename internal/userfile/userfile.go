@@ -45,8 +45,8 @@ func Open(path string) (*os.File, fs.FileInfo, error) {
 // MaxSize is the limit of Read and ReadFrom, in bytes.
 const MaxSize = 1 << 20
 
-// Read returns the text of a file that Open accepts. Text describes the conversion. Read returns an error for a
-// file of more than MaxSize bytes.
+// Read returns the text of a file that Open accepts, converted by the function Text. It returns an error for a file of
+// more than MaxSize bytes.
 func Read(path string) ([]byte, error) {
 	f, _, err := Open(path)
 	if err != nil {
@@ -68,8 +68,8 @@ func ReadFrom(f *os.File) ([]byte, error) {
 	return Text(b), nil
 }
 
-// ReadOnce returns the text of any file. Text describes the conversion. ReadOnce is for commands, whose users may
-// name a pipe. A node that follows changes of a file must use Read.
+// ReadOnce returns the text of any file, converted by the function Text. It is for commands, whose users may name a
+// pipe. A node that follows changes of a file must use Read.
 func ReadOnce(path string) ([]byte, error) {
 	b, err := os.ReadFile(path)
 	return Text(b), err

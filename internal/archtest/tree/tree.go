@@ -21,10 +21,10 @@ type File struct {
 	Text []byte
 }
 
-// Names returns the paths of the regular files of the repository, with slashes, in lexical order. The argument is
-// the root of the repository. In a git checkout, Names returns only tracked files, so it omits a new file until git
-// add. In all other cases, it returns all files except those in bin and .git. Examples are an unpacked archive, a
-// machine without git, and a checkout of another user, which git refuses to read.
+// Names returns the paths of the regular files of the repository, with slashes, in lexical order. The argument is the
+// root of the repository. In a git checkout, Names returns only tracked files, so it omits a new file until git add.
+// Without a checkout that git can read, it returns all files except those in bin and .git. Examples are an unpacked
+// archive, a machine without git, and a checkout of another user.
 func Names(root string) ([]string, error) {
 	if _, err := os.Lstat(filepath.Join(root, ".git")); err == nil {
 		if out, err := tracked(root); err == nil {
@@ -67,7 +67,7 @@ func walk(root string) (out []string, err error) {
 	return out, err
 }
 
-// GoFiles returns those of names that are Go files of the module. Test data and nested modules are left out.
+// GoFiles returns the elements of names that are Go files of the module. Test data and nested modules are left out.
 func GoFiles(names []string) (out []string) {
 	var nested []string
 	for _, name := range names {
