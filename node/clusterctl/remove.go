@@ -198,10 +198,10 @@ func (ctl *Controller) serveRemove(ctx context.Context, r peer.Request) ([]byte,
 	return json.Marshal(a)
 }
 
-// mark checks whether the group g, which this node leads, can lose a server. If so, and unless c.Dry is set, it
-// commits the tombstone of the server. If the group cannot lose the server, mark returns fault.Conflict, or
-// fault.Unavailable if the reason may pass. If a leader marks another server at the same time, mark also returns
-// fault.Unavailable. Otherwise both removals could be allowed, although the group cannot lose both servers.
+// mark checks whether the group g, which this node leads, can lose a server. If so, and unless c.Dry is set, it commits
+// the tombstone of the server. If the group cannot lose the server, mark returns fault.Conflict, or fault.Unavailable
+// if the reason may pass. If another server is removed at the same time, mark also returns fault.Unavailable, because
+// the group may not be able to lose both servers.
 func (ctl *Controller) mark(ctx context.Context, c removeCall, g *group.Group) error {
 	seen, err := ctl.host.Removals(c.Group)
 	if err != nil {

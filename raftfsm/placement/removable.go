@@ -6,12 +6,14 @@ import (
 )
 
 // Removable returns the reason why an operator should not remove a server from the group now. It returns "" if the
-// operator may remove the server. More than half of the remaining voters must be alive, must have just answered the
-// leader, because gossip needs some seconds to notice that a node has ended, and must keep up, because otherwise no
-// write is committed until they have caught up. If all voters that are needed are alive, but one of them has not
-// answered or is behind, passing is true: this may change soon. For at least one of the remaining voters, no
-// removal may have begun. A non-voter that can take the place of the removed server counts as a remaining voter. If
-// the server leads, another voter or such a non-voter must be able to lead.
+// operator may remove the server. A non-voter may always be removed if the group has a leader and a majority. For a
+// voter, more than half of the remaining voters must be alive and keep up, because without them no write is committed.
+// They must also have just answered the leader, because gossip needs some seconds to notice that a node has ended. If
+// enough voters are alive, but some of them have not answered or are behind, passing is true: this may change soon.
+//
+// At least one of the remaining voters must not itself be in the process of removal. A non-voter that can take the place
+// of the removed server counts as a remaining voter. If the server leads, another voter or such a non-voter must be able
+// to lead.
 func Removable(in Input, server string) (reason string, passing bool) {
 	v := look(in)
 	var s *seat
