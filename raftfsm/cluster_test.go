@@ -442,10 +442,11 @@ func TestLostWrite_IsReportedToSession(t *testing.T) {
 		t.Errorf("a node that has reported the loss has the session %q, want %q", got, told.Session)
 	}
 	// For a called application, the lost position is replaced by what it covers.
+	id := lead.Identity()
 	for _, h := range []*raftfsm.Host{lead, next} {
 		verified, err := h.VerifySession(within(t, time.Minute), "", w.Session)
 		must(t, err)
-		positions, _, err := session.Parse(verified, session.Cluster{Tag: h.Identity().Tag(), Groups: 1})
+		positions, _, err := session.Parse(verified, session.Cluster{Tag: id.Tag(), Groups: 1})
 		must(t, err)
 		if len(positions) != 1 || !positions[0].Committed || positions[0].Pos.Index < old {
 			t.Errorf("the token of the lost write is verified as %+v, want a committed position from index %d", positions, old)

@@ -33,6 +33,7 @@ func TestInventedSession_IsNotAdopted(t *testing.T) {
 	eventually(t, func() error { return follower.Ready(0) })
 	side, _ := c.sidecar("side")
 	wrote := set(t, lead.Store("", "s"), "app||k", "1", state.Strong)
+	id := lead.Identity()
 	tokens := map[string]string{
 		"far above the log": invented(follower, 0, true), "uncommitted": invented(follower, 0, false),
 		"a missing group": invented(follower, 200, true), "just above the log": newerThanLog(lead, 1, true),
@@ -42,7 +43,7 @@ func TestInventedSession_IsNotAdopted(t *testing.T) {
 		for name, token := range tokens {
 			got, err := h.VerifySession(t.Context(), wrote.Session, token)
 			must(t, err)
-			s, _, err := session.Parse(got, session.Cluster{Tag: lead.Identity().Tag(), Groups: 1})
+			s, _, err := session.Parse(got, session.Cluster{Tag: id.Tag(), Groups: 1})
 			must(t, err)
 			// An uncommitted position is replaced by a committed one that exists.
 			if at := s.Of(0); len(at) != 1 || !at[0].Committed || at[0].Pos.Index > lead.Groups()[0].LastIndex() ||
@@ -93,9 +94,9 @@ func TestSession_EntryOfEarlierTermReplacesWrite(t *testing.T) {
 	follower := c.others(lead)[0]
 	eventually(t, func() error { return follower.Ready(0) })
 	set(t, lead.Store("", "s"), "app||k", "1", state.Strong)
-	g := lead.Groups()[0]
+	g, id := lead.Groups()[0], lead.Identity()
 	token := session.Session{{Pos: raftlog.Position{Term: g.Term() + 1, Index: g.Machine().Applied()}}}.
-		Token(lead.Identity().Tag())
+		Token(id.Tag())
 	for name, h := range map[string]*raftfsm.Host{"leader": lead, "follower": follower} {
 		got, err := h.Store("", "s").Get(within(t, time.Minute), state.GetRequest{Key: "app||k",
 			ReadOptions: state.ReadOptions{Session: token}})
@@ -112,16 +113,20 @@ func TestInventedSession_GetsTermOfNode(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, soonTold)
 	lead := c.leader()
+	follower := c.others(lead)[0] // has seen no answer, so it looks at its log
 	set(t, lead.Store("", "s"), "app||k", "1", state.Strong)
-	g := lead.Groups()[0]
-	token := session.Session{{Committed: true, Pos: raftlog.Position{Term: g.Term() + 7, Index: g.Machine().Applied()}}}.
-		Token(lead.Identity().Tag())
-	got, err := lead.VerifySession(t.Context(), "", token)
-	must(t, err)
-	s, _, err := session.Parse(got, session.Cluster{Tag: lead.Identity().Tag(), Groups: 1})
-	must(t, err)
-	if at := s.Of(0); len(at) != 1 || at[0].Pos.Term != g.Term() {
-		t.Errorf("the position is verified as %+v in term %d", at, g.Term())
+	g, id := lead.Groups()[0], lead.Identity()
+	index := g.Machine().Applied()
+	must(t, follower.Groups()[0].WaitApplied(within(t, time.Minute), index))
+	token := session.Session{{Committed: true, Pos: raftlog.Position{Term: g.Term() + 7, Index: index}}}.Token(id.Tag())
+	for name, h := range map[string]*raftfsm.Host{"leader": lead, "follower": follower} {
+		got, err := h.VerifySession(t.Context(), "", token)
+		must(t, err)
+		s, _, err := session.Parse(got, session.Cluster{Tag: id.Tag(), Groups: 1})
+		must(t, err)
+		if at := s.Of(0); len(at) != 1 || at[0].Pos.Term != g.Term() {
+			t.Errorf("%s: the position is verified as %+v in term %d", name, at, g.Term())
+		}
 	}
 }
 
