@@ -39,8 +39,8 @@ func position(term, index uint64, committed bool) session.Seen {
 	return session.Seen{Pos: raftlog.Position{Term: term, Index: index}, Committed: committed}
 }
 
-// store is a store whose leader of term 1 has lost all uncommitted writes. The leader of term 2 loses none. Each request
-// adds an entry.
+// store is a store whose leader of term 1 has lost all uncommitted writes. The leader of term 2 loses none. Each
+// request adds an entry.
 type store struct {
 	index uint64
 	stale int // reads that have reported a loss
@@ -84,7 +84,7 @@ func TestSessions_NodeReportsLostWriteOnce(t *testing.T) {
 				token = s.request(nodes[i%2], app, trace, token, requests[i%len(requests)] == "write")
 			}
 			if s.stale == 0 || s.stale > 2 {
-				t.Errorf("%s, trace %q: %d answers have reported the loss, one of each node was expected", name, trace, s.stale)
+				t.Errorf("%s, trace %q: %d answers have reported the loss, want one of each node", name, trace, s.stale)
 			}
 		}
 	}
@@ -101,8 +101,8 @@ func TestSessions_ConcurrentRequestsReportLostWriteOnce(t *testing.T) {
 	}
 }
 
-// An application calls another one before and after its requests. Each of them is told of the loss once, although the
-// sessions of both have the position for long, and the called application returns it with its answers.
+// An application calls another one before and after its requests. Each of them gets one report of the loss, although
+// the sessions of both have the position for long, and the called application returns it with its answers.
 func TestSessions_CallsBringNoLossBack(t *testing.T) {
 	caller, callee := api.App{ID: "caller"}, api.App{ID: "callee"}
 	for name, reads := range map[string]struct{ caller, callee bool }{
@@ -149,7 +149,7 @@ func TestSessions_ShareWhatCallerMustSee(t *testing.T) {
 		t.Errorf("with a later position above: %v", decoded(got))
 	}
 	if got := at.Begin(app, "", ""); len(decoded(got)) != 2 {
-		t.Errorf("the application itself is no longer told of the loss: %v", decoded(got))
+		t.Errorf("the application itself gets no report of the loss any more: %v", decoded(got))
 	}
 	if got := at.Share(app, "", lost()); len(decoded(got)) != 2 {
 		t.Errorf("the position in the request is not passed on: %v", decoded(got))

@@ -14,9 +14,10 @@ type SessionMerger interface {
 	// be read.
 	MergeSessions(a, b string) (string, bool)
 	// AnswerSession returns a token that covers everything that own covers, and everything that an answer of a store
-	// has shown. sent is the token in the request, and got is the token in the answer. Positions of sent that the answer
-	// has settled, because it reports that their writes were lost, are removed from own. The part of got that comes from
-	// sent is not trusted, because clients send it. AnswerSession returns false if own or got cannot be read.
+	// has shown. sent is the token in the request, and got is the token in the answer. Positions of sent that the
+	// answer has settled, because it reports that their writes were lost, are removed from own. The part of got that
+	// comes from sent is not trusted, because clients send it. AnswerSession returns false if own or got cannot be
+	// read.
 	AnswerSession(own, sent, got string) (string, bool)
 	// ShareSession returns the part of token to send to a client or to another application. sent is the token that the
 	// receiver has sent, or empty. The result covers everything that token covers, except for writes that may be lost
@@ -70,7 +71,7 @@ func (s *Sessions) Begin(app App, trace, requested string) string {
 
 // Share returns the session token for a call of another application by app, and for the answer to a call of app. given
 // is the verified token in the request for the call (see Verify), or empty. Share merges it with the session of app for
-// the trace, but leaves out what need not be told to others (see SessionMerger.ShareSession).
+// the trace, but leaves out what others need not know (see SessionMerger.ShareSession).
 func (s *Sessions) Share(app App, trace, given string) string {
 	own := s.Token(app, trace)
 	if own != "" {
@@ -91,7 +92,7 @@ func (s *Sessions) join(received, own string) string {
 }
 
 // End adds to the sessions of app what the answer of a store has shown, and removes what the answer has settled. So app
-// is told once of a write that was lost. requested is the token in the request, begun is the token that Begin returned
+// gets one report of a lost write. requested is the token in the request, begun is the token that Begin returned
 // for the request, and answered is the token of the answer. End returns the token to send to the client.
 func (s *Sessions) End(app App, trace, requested, begun, answered string) string {
 	if s == nil || s.merger == nil || answered == "" {

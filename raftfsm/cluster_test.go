@@ -449,7 +449,8 @@ func TestLostWrite_IsReportedToSession(t *testing.T) {
 		positions, _, err := session.Parse(verified, session.Cluster{Tag: id.Tag(), Groups: 1})
 		must(t, err)
 		if len(positions) != 1 || !positions[0].Committed || positions[0].Pos.Index < old {
-			t.Errorf("the token of the lost write is verified as %+v, want a committed position from index %d", positions, old)
+			t.Errorf("the token of the lost write is verified as %+v, want a committed position from index %d",
+				positions, old)
 		}
 	}
 	if got := get(t, s, "app||k", state.Strong); string(got.Value) != "new" {

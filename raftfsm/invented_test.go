@@ -107,8 +107,8 @@ func TestSession_EntryOfEarlierTermReplacesWrite(t *testing.T) {
 	}
 }
 
-// A client must not invent a committed position at which the node has an uncommitted write, because it would replace the
-// position of that write in the session of the application.
+// A client must not invent a committed position at which the node has an uncommitted write, because it would replace
+// the position of that write in the session of the application.
 func TestInventedSession_GetsTermOfNode(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, soonTold)

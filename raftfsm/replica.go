@@ -42,10 +42,10 @@ type replica interface {
 	// readIndex requests a read index from the leader of a group, without retries. The results are those of
 	// leaderIndex.
 	readIndex(ctx context.Context, gid uint32, after raftlog.Position) (group.ReadIndex, group.Holding, error)
-	// vouch reports whether this node has the entry at the position n, or has applied n if n is committed. It returns n.
-	// If n is committed, it replaces the term of n, which a client may have invented, by the term of the group. vouch is
-	// always false on a node without data.
-	vouch(n session.Seen) (session.Seen, bool)
+	// confirm reports whether this node has the entry at the position n, or has applied n if n is committed. It returns
+	// n. If n is committed, it replaces the term of n, which a client may have invented, by the term of the group.
+	// confirm is always false on a node without data.
+	confirm(n session.Seen) (session.Seen, bool)
 	// settle updates own, the writes that the next reads wait for, after the read q was answered with got. done are the
 	// positions of own for which the read has waited.
 	settle(own *ownWrites, q *query, done []*session.Seen, got given)

@@ -322,9 +322,9 @@ func (s *server) readIndex(ctx context.Context, gid uint32, after raftlog.Positi
 	return leaderIndex(ctx, s.groups[gid], after)
 }
 
-// vouch implements replica. For a committed position it compares only the index, because the term in n may be higher
+// confirm implements replica. For a committed position it compares only the index, because the term in n may be higher
 // than that of the entry.
-func (s *server) vouch(n session.Seen) (session.Seen, bool) {
+func (s *server) confirm(n session.Seen) (session.Seen, bool) {
 	if int(n.Group) >= len(s.groups) {
 		return n, false
 	}

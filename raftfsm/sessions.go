@@ -18,15 +18,16 @@ func (h *Host) MergeSessions(a, b string) (string, bool) {
 // AnswerSession adds to token the positions that a store of this node has returned in answerToken, and removes the
 // uncommitted positions that the answer has settled: it contains their writes, or reports that they were lost.
 // requestToken is the token in the request. A position that is in both of these tokens comes from the client, who may
-// have invented it. AnswerSession adds such a position only if this node knows that it exists. It returns false if token
-// or answerToken cannot be decoded or belongs to another cluster.
+// have invented it. AnswerSession adds such a position only if this node knows that it exists. It returns false if
+// token or answerToken cannot be decoded or belongs to another cluster.
 func (h *Host) AnswerSession(token, requestToken, answerToken string) (string, bool) {
-	return h.router.tokens.Answer(token, requestToken, answerToken, h.router.cluster(), h.router.vouch)
+	return h.router.tokens.Answer(token, requestToken, answerToken, h.router.cluster(), h.router.confirm)
 }
 
 // ShareSession returns the part of token to send to a client or to another application. sentToken is the token that the
 // receiver has sent, or empty. ShareSession leaves out positions that are certainly visible together with a later one,
-// unless their writes were lost. It keeps those that the receiver has sent, so that the receiver is told of the loss.
+// unless their writes were lost. It keeps those that the receiver has sent, so that the receiver gets the report of the
+// loss.
 func (h *Host) ShareSession(token, sentToken string) string {
 	return h.router.tokens.Shared(token, sentToken, h.router.cluster())
 }
@@ -94,10 +95,10 @@ func raise(v *atomic.Uint64, n uint64) {
 	}
 }
 
-// vouch reports whether this node knows that the position n exists. It returns n. If n is committed, vouch replaces the
-// term of n, which a client may have invented, by a term that no entry up to n exceeds. With a lower term, n could hide
-// the loss of an earlier uncommitted write.
-func (r *router) vouch(n session.Seen) (session.Seen, bool) {
+// confirm reports whether this node knows that the position n exists. It returns n. If n is committed, confirm replaces
+// the term of n, which a client may have invented, by a term that no entry up to n exceeds. With a lower term, n could
+// hide the loss of an earlier uncommitted write.
+func (r *router) confirm(n session.Seen) (session.Seen, bool) {
 	if n.Group >= r.replica.partitions() {
 		return n, false
 	}
@@ -105,14 +106,14 @@ func (r *router) vouch(n session.Seen) (session.Seen, bool) {
 		n.Pos.Term = g.term.Load() // noteSeen raises it before seen
 		return n, true
 	}
-	return r.replica.vouch(n)
+	return r.replica.confirm(n)
 }
 
 // verify reports whether the position n exists. It also returns a position that covers n. This position is committed,
 // unless the local log contains n. If n is uncommitted and its write was lost, verify returns the committed position
 // that covers everything that n covers and that was not lost.
 func (r *router) verify(ctx context.Context, n session.Seen) (covers session.Seen, exists bool, err error) {
-	if covers, exists = r.vouch(n); exists {
+	if covers, exists = r.confirm(n); exists {
 		return covers, true, nil
 	}
 	if err := r.node.allowed(); err != nil { // the node may have no groups

@@ -148,7 +148,7 @@ func (s *sidecar) readIndex(ctx context.Context, gid uint32, after raftlog.Posit
 }
 
 // holds implements replica.
-func (s *sidecar) vouch(n session.Seen) (session.Seen, bool) { return n, false }
+func (s *sidecar) confirm(n session.Seen) (session.Seen, bool) { return n, false }
 
 // noteFailure records in the route table that a call to the given server has failed. It ignores errors that come from
 // the request and not from the server.

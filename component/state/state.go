@@ -104,8 +104,8 @@ type Write struct {
 // LastExpiry is the last time at which a value can expire, in Unix seconds: 9999-12-31T23:59:59Z.
 const LastExpiry = 253402300799
 
-// ExpirySecond rounds an expiry up to a whole second, but at most to LastExpiry. Answers contain whole seconds, and some
-// stores keep no parts of a second.
+// ExpirySecond rounds an expiry up to a whole second, but at most to LastExpiry. Answers contain whole seconds, and
+// some stores keep no parts of a second.
 func ExpirySecond(at time.Time) time.Time {
 	second := at.Truncate(time.Second)
 	if second.Before(at) {

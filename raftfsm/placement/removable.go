@@ -11,9 +11,9 @@ import (
 // They must also have just answered the leader, because gossip needs some seconds to notice that a node has ended. If
 // enough voters are alive, but some of them have not answered or are behind, passing is true: this may change soon.
 //
-// At least one of the remaining voters must not itself be in the process of removal. A non-voter that can take the place
-// of the removed server counts as a remaining voter. If the server leads, another voter or such a non-voter must be able
-// to lead.
+// At least one of the remaining voters must not itself be in the process of removal. A non-voter that can take the
+// place of the removed server counts as a remaining voter. If the server leads, another voter or such a non-voter must
+// be able to lead.
 func Removable(in Input, server string) (reason string, passing bool) {
 	v := look(in)
 	var s *seat

@@ -70,9 +70,9 @@ func (t *Cache) Merge(a, b string, cluster Cluster) (string, bool) {
 
 // Answer returns the token of a session to which an answer has come. own is its token before, sent is the token of the
 // request, and got is the token of the answer. Answer removes from own what the answer has settled (see
-// Session.Settled), and adds the positions of got. For a position that is also in sent, it adds what vouch returns, or
-// nothing if vouch returns false. Answer returns false if own or got is invalid or belongs to another cluster.
-func (t *Cache) Answer(own, sent, got string, cluster Cluster, vouch func(Seen) (Seen, bool)) (string, bool) {
+// Session.Settled), and adds the positions of got. For a position that is also in sent, it adds what confirm returns,
+// or nothing if confirm returns false. Answer returns false if own or got is invalid or belongs to another cluster.
+func (t *Cache) Answer(own, sent, got string, cluster Cluster, confirm func(Seen) (Seen, bool)) (string, bool) {
 	have, ok := t.own(own, cluster)
 	if !ok {
 		return "", false
@@ -89,7 +89,7 @@ func (t *Cache) Answer(own, sent, got string, cluster Cluster, vouch func(Seen) 
 		}
 		ok := true
 		if slices.Contains(request, n) {
-			n, ok = vouch(n)
+			n, ok = confirm(n)
 		}
 		if ok {
 			next = next.With(n)

@@ -63,21 +63,24 @@ func TestSession_KeepsNewestPositions(t *testing.T) {
 }
 
 func TestAnswer_RemovesWhatIsSettled(t *testing.T) {
-	lost := at(0, 1, 9, false)
+	lost, read := at(0, 1, 9, false), at(0, 2, 12, true)
+	write := at(0, 2, 12, false)
 	for name, c := range map[string]struct{ own, sent, got, want Session }{
-		"the first answer":          {nil, nil, Session{at(0, 2, 12, true)}, Session{at(0, 2, 12, true)}},
-		"the write was committed":   {Session{lost}, Session{lost}, Session{at(0, 1, 12, true)}, Session{at(0, 1, 12, true)}},
-		"a write at a later leader": {Session{lost}, Session{lost}, Session{lost, at(0, 2, 12, false)}, Session{lost, at(0, 2, 12, false)}},
-		"a read at a later leader":  {Session{lost}, Session{lost}, Session{at(0, 2, 12, true)}, Session{at(0, 2, 12, true)}},
-		"a read without the position": {Session{lost}, nil, Session{at(0, 2, 12, true)},
-			Session{lost, at(0, 2, 12, true)}},
-		"an earlier write of the same leader": {Session{at(0, 1, 7, false)}, Session{lost}, Session{at(0, 2, 12, true)},
-			Session{at(0, 2, 12, true)}},
-		"a later write of the same leader": {Session{at(0, 1, 10, false)}, Session{lost}, Session{at(0, 2, 12, true)},
-			Session{at(0, 1, 10, false), at(0, 2, 12, true)}},
+		"the first answer": {nil, nil, Session{read}, Session{read}},
+		"the write was committed": {Session{lost}, Session{lost}, Session{at(0, 1, 12, true)},
+			Session{at(0, 1, 12, true)}},
+		"a write at a later leader": {Session{lost}, Session{lost}, Session{lost, write}, Session{lost, write}},
+		"a read at a later leader":  {Session{lost}, Session{lost}, Session{read}, Session{read}},
+		"a read without the position": {Session{lost}, nil, Session{read},
+			Session{lost, read}},
+		"an earlier write of the same leader": {Session{at(0, 1, 7, false)}, Session{lost}, Session{read},
+			Session{read}},
+		"a later write of the same leader": {Session{at(0, 1, 10, false)}, Session{lost}, Session{read},
+			Session{at(0, 1, 10, false), read}},
 		"another group": {Session{lost, at(1, 1, 9, false)}, Session{lost, at(1, 1, 9, false)},
-			Session{at(0, 2, 12, true), at(1, 1, 9, false)}, Session{at(0, 2, 12, true), at(1, 1, 9, false)}},
-		"what the client sent is not added": {nil, Session{at(0, 1, 9, true)}, Session{at(0, 1, 9, true), at(1, 1, 1, true)},
+			Session{read, at(1, 1, 9, false)}, Session{read, at(1, 1, 9, false)}},
+		"what the client sent is not added": {nil, Session{at(0, 1, 9, true)},
+			Session{at(0, 1, 9, true), at(1, 1, 1, true)},
 			Session{at(1, 1, 1, true)}},
 	} {
 		var cache Cache
@@ -92,7 +95,7 @@ func TestAnswer_RemovesWhatIsSettled(t *testing.T) {
 	got, ok := cache.Answer("", token(Session{at(0, 9, 5, true)}), token(Session{at(0, 9, 5, true)}), here,
 		func(n Seen) (Seen, bool) { n.Pos.Term = 1; return n, true })
 	if !ok || got != token(Session{at(0, 1, 5, true)}) {
-		t.Errorf("a position that the node vouches for: %q, %v", got, ok)
+		t.Errorf("a position that the node confirms: %q, %v", got, ok)
 	}
 	if _, ok := cache.Answer("x", "", got, here, nil); ok {
 		t.Error("a session that cannot be read was changed")
@@ -110,11 +113,12 @@ func token(s Session) string {
 func TestShared_LeavesOutEarlierLeaders(t *testing.T) {
 	lost, later := at(0, 1, 9, false), at(0, 2, 12, true)
 	for name, c := range map[string]struct{ have, sent, want Session }{
-		"the only position":                  {Session{lost}, nil, Session{lost}},
-		"a later leader":                     {Session{lost, later}, nil, Session{later}},
-		"a later write":                      {Session{lost, at(0, 2, 9, false)}, nil, Session{at(0, 2, 9, false)}},
-		"a later leader below it":            {Session{lost, at(0, 2, 5, true)}, nil, Session{lost, at(0, 2, 5, true)}},
-		"another group":                      {Session{lost, at(1, 2, 12, true)}, nil, Session{lost, at(1, 2, 12, true)}},
+		"the only position":       {Session{lost}, nil, Session{lost}},
+		"a later leader":          {Session{lost, later}, nil, Session{later}},
+		"a later write":           {Session{lost, at(0, 2, 9, false)}, nil, Session{at(0, 2, 9, false)}},
+		"a later leader below it": {Session{lost, at(0, 2, 5, true)}, nil, Session{lost, at(0, 2, 5, true)}},
+		"another group": {Session{lost, at(1, 2, 12, true)}, nil,
+			Session{lost, at(1, 2, 12, true)}},
 		"the receiver sent it":               {Session{lost, later}, Session{lost}, Session{lost, later}},
 		"the receiver sent an earlier write": {Session{lost, later}, Session{at(0, 1, 7, false)}, Session{lost, later}},
 		"the receiver sent another":          {Session{lost, later}, Session{at(0, 2, 7, false)}, Session{later}},
@@ -129,8 +133,11 @@ func TestShared_LeavesOutEarlierLeaders(t *testing.T) {
 		}
 	}
 	var cache Cache
-	if got := cache.Shared("x", "", here) + cache.Shared(token(Session{lost, later}), "x", here); got != "x"+token(Session{later}) {
-		t.Errorf("tokens that cannot be read give %q", got)
+	if got := cache.Shared("x", "", here); got != "x" {
+		t.Errorf("a token that cannot be read is sent as %q", got)
+	}
+	if got := cache.Shared(token(Session{lost, later}), "x", here); got != token(Session{later}) {
+		t.Errorf("a receiver whose token cannot be read gets %q", got)
 	}
 }
 

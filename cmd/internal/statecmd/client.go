@@ -45,7 +45,8 @@ func (c *stateClient) checkClock(ctx context.Context, now func() time.Time) erro
 	}
 	return &fault.Error{Code: fault.Conflict, Op: "cli.state", Msg: fmt.Sprintf("the clock of this machine shows %s, "+
 		"and that of the node %s: values would expire at the wrong time", end.UTC().Format(time.RFC3339),
-		there.Format(time.RFC3339)), Hint: "set both clocks, for example with NTP, or run the command on the node's host"}
+		there.Format(time.RFC3339)),
+		Hint: "set both clocks, for example with NTP, or run the command on the host of the node"}
 }
 
 // readOptions are the options of a read.

@@ -17,7 +17,7 @@ func TestSame_ComparesExpiriesWithTolerance(t *testing.T) {
 		"an hour apart":   {at, at.Add(time.Hour), false},
 		"both far":        {at.AddDate(69, 0, 0), at.AddDate(500, 0, 0), true},
 		"one far":         {at, at.AddDate(500, 0, 0), false},
-		"at the limit":    {time.Now().Add(far + time.Hour), at.AddDate(500, 0, 0), true}, // as stores that keep no longer time
+		"at the limit":    {time.Now().Add(far + time.Hour), at.AddDate(500, 0, 0), true},
 		"below the limit": {time.Now().Add(far - time.Hour), at.AddDate(500, 0, 0), false},
 	} {
 		value := func(at time.Time) Value { return Value{Data: []byte("1"), Expires: at} }
