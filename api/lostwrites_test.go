@@ -75,11 +75,11 @@ func TestSessions_NodeReportsLostWriteOnce(t *testing.T) {
 		"writes at the second node": {"read", "write"},
 		"writes at both nodes":      {"write", "read", "read", "write", "read", "read"},
 	} {
-		for _, trace := range []string{"", "t"} {
+		for start, trace := range map[uint64]string{10: "", 11: "t", 2: "", 3: "t"} { // above and below the lost write
 			nodes := []*api.Sessions{api.NewSessions(&positions{}), api.NewSessions(&positions{})}
 			nodes[0].End(app, "", "", "", lost()) // the client's write, at the leader of term 1
 			nodes[0].Follow(app, trace, lost())
-			s, token := &store{index: 10}, lost()
+			s, token := &store{index: start}, lost()
 			for i := range 40 {
 				token = s.request(nodes[i%2], app, trace, token, requests[i%len(requests)] == "write")
 			}
@@ -105,11 +105,15 @@ func TestSessions_ConcurrentRequestsReportLostWriteOnce(t *testing.T) {
 // the sessions of both have the position for long, and the called application returns it with its answers.
 func TestSessions_CallsBringNoLossBack(t *testing.T) {
 	caller, callee := api.App{ID: "caller"}, api.App{ID: "callee"}
-	for name, reads := range map[string]struct{ caller, callee bool }{
-		"only the caller reads": {true, false}, "only the called application reads": {false, true},
-		"both read": {true, true},
+	for name, reads := range map[string]struct {
+		caller, callee bool
+		start          uint64 // index of the store, above or below the lost write
+	}{
+		"only the caller reads": {true, false, 10}, "only the called application reads": {false, true, 10},
+		"both read": {true, true, 10}, "only the caller reads a short log": {true, false, 2},
+		"only the called application reads a short log": {false, true, 2}, "both read a short log": {true, true, 2},
 	} {
-		here, there, s := api.NewSessions(&positions{}), api.NewSessions(&positions{}), &store{index: 10}
+		here, there, s := api.NewSessions(&positions{}), api.NewSessions(&positions{}), &store{index: reads.start}
 		here.End(caller, "", "", "", lost())
 		call := func(trace string) {
 			token := here.Share(caller, trace, "")
@@ -132,26 +136,42 @@ func TestSessions_CallsBringNoLossBack(t *testing.T) {
 }
 
 func TestSessions_ShareWhatCallerMustSee(t *testing.T) {
+	token := func(list ...session.Seen) string { return session.Session(list).Token(cluster.Tag) }
 	app, at := api.App{ID: "a"}, api.NewSessions(&positions{})
 	at.End(app, "", "", "", lost())
+	at.Inbound(app, "", token(position(2, 5, true))) // a read at index 5 does not show the write
 	if got := at.Share(app, "", ""); got != lost() {
-		t.Errorf("the only position is shared as %q", got)
+		t.Errorf("the write that may exist is shared as %v", decoded(got))
 	}
-	below := position(2, 5, false) // the write at index 9 may exist, and a read at index 5 does not show it
-	both := session.Session{position(1, 9, false), below}.Token(cluster.Tag)
-	at.Inbound(app, "", session.Session{below}.Token(cluster.Tag))
-	if got := at.Share(app, "", ""); got != both {
-		t.Errorf("with a later position below: %v", decoded(got))
-	}
-	above := session.Session{position(2, 12, false)}.Token(cluster.Tag)
-	at.Inbound(app, "", above)
-	if got := at.Share(app, "", ""); got != above {
-		t.Errorf("with a later position above: %v", decoded(got))
+	later := token(position(2, 12, false))
+	at.Inbound(app, "", later)
+	if got := at.Share(app, "", ""); got != later {
+		t.Errorf("with a later position: %v", decoded(got))
 	}
 	if got := at.Begin(app, "", ""); len(decoded(got)) != 2 {
 		t.Errorf("the application itself gets no report of the loss any more: %v", decoded(got))
 	}
 	if got := at.Share(app, "", lost()); len(decoded(got)) != 2 {
 		t.Errorf("the position in the request is not passed on: %v", decoded(got))
+	}
+}
+
+// A client that sends its newest token gets the report of its lost write, whatever answers come in between.
+func TestSessions_ClientKeepsItsLostWrite(t *testing.T) {
+	token := func(list ...session.Seen) string { return session.Session(list).Token(cluster.Tag) }
+	app, at, s := api.App{ID: "a"}, api.NewSessions(&positions{}), &store{index: 10}
+	if got := at.Extend(lost(), token(position(2, 15, true))); len(decoded(got)) != 2 {
+		t.Errorf("a call leaves %v", decoded(got))
+	}
+	if got := at.Extend("?", lost()); got != lost() {
+		t.Errorf("a call with a token that cannot be read leaves %q", got)
+	}
+	at.End(app, "", "", "", lost()) // of another connection of the client, which has sent the same token before
+	older := token(position(1, 5, true))
+	if got := s.request(at, app, "", older, true); len(decoded(got)) != 2 {
+		t.Errorf("a write after the loss leaves %v", decoded(got))
+	}
+	if got := s.request(at, app, "", token(position(2, 11, true)), true); len(decoded(got)) != 1 {
+		t.Errorf("a client that has read from the later leader gets %v", decoded(got))
 	}
 }

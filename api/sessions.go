@@ -80,6 +80,19 @@ func (s *Sessions) Share(app App, trace, given string) string {
 	return s.join(given, own)
 }
 
+// Extend returns the token of an answer to a client. given is the token that the client has sent, and got is what the
+// answer has shown. The result contains both, so that the client keeps its positions until a store has answered them.
+// If given cannot be read, the result is got.
+func (s *Sessions) Extend(given, got string) string {
+	if s == nil || s.merger == nil || given == "" || got == "" {
+		return got
+	}
+	if merged, ok := s.merger.MergeSessions(given, got); ok {
+		return merged
+	}
+	return got
+}
+
 // join merges a received token with the token own of this node.
 func (s *Sessions) join(received, own string) string {
 	if received == "" || own == "" {

@@ -69,7 +69,11 @@ func (r *router) read(ctx context.Context, gid uint32, opts *state.ReadOptions, 
 		// got.at replaces all positions of the group in the token if the answer reflects them, or if they no longer
 		// count.
 		if got.forgive || foreign || got.ownDone && slices.ContainsFunc(sess.Of(gid), uncovered) {
-			sess, token = sess.Without(gid), ""
+			// A strong read refutes only committed positions: it does not report losses.
+			strong := got.level == state.Linearizable
+			sess, token = slices.DeleteFunc(slices.Clone(sess), func(e session.Seen) bool {
+				return e.Group == gid && (e.Committed || !strong)
+			}), ""
 		}
 		p.Session = r.tokens.After(token, sess, got.at, cluster)
 	}
@@ -385,8 +389,7 @@ func (r *reading) await(ctx context.Context, s session.Seen) (reason string, err
 	if err == nil && !unreachable {
 		err = r.group.WaitApplied(wait, s.Pos.Index)
 	}
-	// What is applied is final. So if this server cannot tell that it has applied s, it has applied another entry.
-	if err == nil && !s.Committed && (unreachable || r.group.Holds(s.Pos) != group.Held) {
+	if err == nil && !s.Committed && (unreachable || !r.hasApplied(s, held)) {
 		r.server.metrics.lostEvents.Inc()
 		r.out.forgive = true
 		return staleLost, nil
@@ -395,6 +398,14 @@ func (r *reading) await(ctx context.Context, s session.Seen) (reason string, err
 		return staleNoQuorum, nil
 	}
 	return "", err
+}
+
+// hasApplied reports whether the local replica, which has applied everything up to s, has applied the uncommitted
+// position s itself. What is applied is final. So if this server cannot tell that it has applied s, it has applied
+// another entry. The exception is an entry that the leader has: held is the answer of the leader.
+func (r *reading) hasApplied(s session.Seen, held group.Holding) bool {
+	here := r.group.Holds(s.Pos)
+	return here == group.Held || here == group.Unknown && held == group.Held
 }
 
 // holds reports whether the local log contains the entry at s. For a committed position it compares only the index,

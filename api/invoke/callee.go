@@ -111,7 +111,7 @@ func (c *Callee) Take(in *Inbound) (Answer, error) {
 		return Answer{}, err
 	}
 	CleanAnswer(answer)
-	return Answer{Response: answer, Session: c.sessions.Share(in.Target, in.Trace, "")}, nil
+	return Answer{Response: answer, Session: c.sessions.Share(in.Target, in.Trace, in.Session)}, nil
 }
 
 // Allow returns fault.Denied if the access rules of the target forbid the call. It does not forward the call.

@@ -347,6 +347,7 @@ func (a *attempts) at(ctx context.Context, place *discovery.Instance) (Answer, e
 	}
 	limit.Answered()
 	i.sessions.Inbound(i.app, id, answer.Session)
+	answer.Session = i.sessions.Extend(a.call.Header.Get("Quorate-Session"), answer.Session)
 	return answer, nil
 }
 

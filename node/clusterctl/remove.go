@@ -124,12 +124,13 @@ func unfinished(err error, begun int) error {
 }
 
 // askRemove sends c to the leader of the group, which may be this node. If leadership changes or the leader is
-// unavailable, askRemove retries until ctx ends.
+// unavailable, askRemove retries until ctx ends. A dry call then returns the last error of a complete attempt.
 func (ctl *Controller) askRemove(ctx context.Context, c removeCall) (removeAnswer, error) {
 	payload, err := json.Marshal(c)
 	if err != nil {
 		return removeAnswer{}, err
 	}
+	var last error
 	for {
 		var out []byte
 		leader := ctl.host.Leader(c.Group)
@@ -152,9 +153,13 @@ func (ctl *Controller) askRemove(ctx context.Context, c removeCall) (removeAnswe
 			err = json.Unmarshal(out, &a)
 			return a, err
 		}
+		if c.Dry && last != nil && ctx.Err() != nil {
+			return removeAnswer{}, last // the attempt was cut off, and has changed nothing
+		}
 		if !fault.Is(err, fault.NotLeader) && !fault.Is(err, fault.Unavailable) {
 			return removeAnswer{}, err
 		}
+		last = err
 		select {
 		case <-time.After(retryLeader):
 		case <-ctx.Done():

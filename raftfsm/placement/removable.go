@@ -5,6 +5,10 @@ import (
 	"strings"
 )
 
+// maxVoterLag bounds the lag of a voter that counts when another one is removed, in multiples of Limits.MaxLag. Under
+// load, the lag of a voter that keeps up can exceed MaxLag, because it includes what is not committed yet.
+const maxVoterLag = 16
+
 // Removable returns the reason why an operator should not remove a server from the group now. It returns "" if the
 // operator may remove the server. A non-voter may always be removed if the group has a leader and a majority. For a
 // voter, more than half of the remaining voters must be alive and keep up, because without them no write is committed.
@@ -42,7 +46,7 @@ func Removable(in Input, server string) (reason string, passing bool) {
 			down = append(down, o.node)
 		case !o.leader && !o.LagKnown:
 			late = append(late, o.node+" did not answer the leader just now")
-		case !o.leader && !v.closeBehind(o):
+		case !o.leader && o.Lag > maxVoterLag*v.Limits.MaxLag:
 			late = append(late, o.node+" is "+entries(o.Lag)+" behind")
 		default:
 			up++
@@ -68,7 +72,7 @@ func Removable(in Input, server string) (reason string, passing bool) {
 		return fmt.Sprintf("%s, and without %s only %d of %d voters would keep up, which is no majority",
 			strings.Join(late, ", "), s.node, up, voters), true
 	case s.leader && v.heir() == nil && heir == nil:
-		return s.node + " leads, and no other voter that is alive keeps up", false
+		return s.node + " leads, and no other voter that is alive keeps up", len(late) > 0
 	default:
 		return "", false
 	}

@@ -82,7 +82,7 @@ func (t *Cache) Answer(own, sent, got string, cluster Cluster, confirm func(Seen
 		return "", false
 	}
 	request, _ := t.own(sent, cluster) // empty if it cannot be read
-	next := have.Unsettled(request.Settled(after))
+	next := have.Unsettled(request.Settled(after), after)
 	for _, n := range after {
 		if next.Holds(n) {
 			continue

@@ -182,26 +182,52 @@ func (s Session) Settled(after Session) (settled Session) {
 	return settled
 }
 
-// Unsettled returns the session without the uncommitted positions that a position of settled covers. A read that has
-// settled a position has also settled the earlier ones of the same leader (see Covers).
-func (s Session) Unsettled(settled Session) Session {
+// Unsettled returns the session without the positions that an answer has settled. settled is the result of Settled, and
+// after is the session of the answer. Unsettled also removes a position that a settled one covers, if it is not above
+// what after shows. A client may have invented a settled position above the log, which the answer refutes.
+func (s Session) Unsettled(settled, after Session) Session {
+	if len(settled) == 0 {
+		return s
+	}
 	return slices.DeleteFunc(slices.Clone(s), func(n Seen) bool {
-		return !n.Committed && slices.ContainsFunc(settled.Of(n.Group), func(e Seen) bool { return e.Covers(n) })
+		covers := func(e Seen) bool { return e == n || !n.Committed && e.Covers(n) && after.reaches(n) }
+		return slices.ContainsFunc(settled.Of(n.Group), covers)
 	})
 }
 
+// reaches reports whether the session has a committed position that is not below n.
+func (s Session) reaches(n Seen) bool {
+	return slices.ContainsFunc(s.Of(n.Group), func(e Seen) bool { return e.Committed && e.Pos.Index >= n.Pos.Index })
+}
+
 // Shared returns the part of the session to send to a client or to another application. sent is what the receiver has
-// sent, or nil. Shared leaves out an uncommitted position if the session has a position of a later leader that is not
-// below it. A read that waits for the later position also sees the earlier write, unless that write was lost. This loss
-// is reported to those that know the position. Otherwise each message would tell the receiver again.
+// sent, or nil. Shared leaves out an uncommitted position if the session has a position of a later leader that makes it
+// unnecessary: a read that waits for the later position also sees the earlier write, unless that write was lost. This
+// loss is reported to those that know the position. Otherwise each message would bring the report again.
+//
+// A receiver knows the position if it has sent an uncommitted one of the same leader. It may know the position if all
+// that it has sent is older, because it may not have received all answers yet. Shared keeps the position in both cases.
 func (s Session) Shared(sent Session) Session {
-	drop := func(n Seen) bool {
-		later := func(e Seen) bool { return e.Pos.Term > n.Pos.Term && e.Pos.Index >= n.Pos.Index }
-		same := func(e Seen) bool { return e.Pos.Term == n.Pos.Term && !e.Committed }
-		return !n.Committed && slices.ContainsFunc(s.Of(n.Group), later) &&
-			!slices.ContainsFunc(sent.Of(n.Group), same)
+	return slices.DeleteFunc(slices.Clone(s), func(n Seen) bool {
+		return !n.Committed && slices.ContainsFunc(s.Of(n.Group), n.isNeedlessWith) && !sent.mayKnow(n)
+	})
+}
+
+// isNeedlessWith reports whether a read that waits for e, which is of a later leader, also sees the write at n unless
+// that write was lost. If e is uncommitted and below n, then n was not in the log of that leader. So n is lost if e is
+// not. If e is lost, the read reports that, and waits for everything that is committed.
+func (n Seen) isNeedlessWith(e Seen) bool {
+	return e.Pos.Term > n.Pos.Term && (e.Pos.Index >= n.Pos.Index || !e.Committed)
+}
+
+// mayKnow reports whether a receiver that has sent the session may know the uncommitted position n.
+func (s Session) mayKnow(n Seen) bool {
+	theirs := s.Of(n.Group)
+	if len(theirs) == 0 {
+		return false
 	}
-	return slices.DeleteFunc(slices.Clone(s), drop)
+	same := func(e Seen) bool { return e.Pos.Term == n.Pos.Term && !e.Committed }
+	return theirs[len(theirs)-1].Pos.Term <= n.Pos.Term || slices.ContainsFunc(theirs, same)
 }
 
 // hasSeveral reports whether the session has several positions of a group.
@@ -212,11 +238,6 @@ func (s Session) hasSeveral() bool {
 		}
 	}
 	return false
-}
-
-// Without returns the session without its positions of the group g.
-func (s Session) Without(g uint32) Session {
-	return slices.DeleteFunc(slices.Clone(s), func(e Seen) bool { return e.Group == g })
 }
 
 // Token encodes the session for the cluster with this tag.

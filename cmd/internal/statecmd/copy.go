@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -92,15 +93,12 @@ func (m *commands) stateCopyCommand() *cobra.Command {
 				cp.From = copyStore{client, from.store}
 				return m.copyState(ctx, f, cp, nil, out.JSON())
 			}
-			if err := client.checkClock(ctx, time.Now); err != nil {
-				return err
-			}
 			opened, done, err := from.open(ctx, m, id)
 			if err != nil {
 				return err
 			}
 			defer func() { err = errors.Join(err, done()) }()
-			cp.From = opened
+			cp.From = timed{opened, sync.OnceValue(func() error { return client.checkClock(ctx, time.Now) })}
 			return m.copyState(ctx, f, cp, opened.Others, out.JSON())
 		})
 	}

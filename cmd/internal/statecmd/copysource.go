@@ -43,6 +43,24 @@ func (f *sourceFlags) check() error {
 	return nil
 }
 
+// timed is a store that this process has opened. It checks the clock before it returns the first value that expires.
+type timed struct {
+	*statecopy.Opened
+	check func() error
+}
+
+// Read implements statecopy.Source.
+func (s timed) Read(ctx context.Context, keys []string) (map[string]statecopy.Value, error) {
+	values, err := s.Opened.Read(ctx, keys)
+	for _, v := range values {
+		if !v.Expires.IsZero() {
+			err = cmp.Or(err, s.check())
+			break
+		}
+	}
+	return values, err
+}
+
 // name returns the name of the store in reports.
 func (f *sourceFlags) name() string {
 	if len(f.paths) == 0 {
