@@ -120,7 +120,7 @@ func TestSessions_CallsBringNoLossBack(t *testing.T) {
 			there.Inbound(callee, trace, token)
 			there.Follow(callee, trace, token)
 			s.request(there, callee, trace, "", !reads.callee)
-			here.Inbound(caller, trace, there.Share(callee, trace, ""))
+			here.Inbound(caller, trace, there.Share(callee, trace, token))
 		}
 		for range 5 {
 			for _, trace := range []string{"t", "u", "v", ""} {
