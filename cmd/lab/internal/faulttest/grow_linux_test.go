@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"strconv"
 	"testing"
 	"time"
@@ -124,6 +125,19 @@ func TestCampaign_FiveNodesWithPartitions(t *testing.T) {
 		faulttest.Together(faulttest.Halves(), faulttest.Pause(false))))
 }
 
+// replay returns how long a server may take to replay thousands of entries on a busy machine. QUORATE_FAULT_REPLAY can
+// set a shorter duration, because the server of a mutant may never serve.
+func replay(t *testing.T) time.Duration {
+	t.Helper()
+	text := os.Getenv("QUORATE_FAULT_REPLAY")
+	if text == "" {
+		return 5 * time.Minute
+	}
+	d, err := time.ParseDuration(text)
+	must(t, err)
+	return d
+}
+
 // Followers that need log entries which the leader has truncated catch up with a snapshot while writes continue. They
 // also do if they are killed during the installation.
 func TestCluster_InstallsSnapshotsUnderLoad(t *testing.T) {
@@ -154,7 +168,7 @@ func TestCluster_InstallsSnapshotsUnderLoad(t *testing.T) {
 		installed += received(t, behind)
 		must(t, behind.Kill()) // probably during the installation
 		must(t, behind.Start())
-		must(t, c.Ready(within(t, 5*time.Minute))) // a busy machine replays thousands of entries slowly
+		must(t, c.Ready(within(t, replay(t))))
 		installed += received(t, behind)
 		c.Net.Heal()
 	}

@@ -436,9 +436,9 @@ func TestMutants_AreFound(t *testing.T) {
 				t.Skip("not selected")
 			}
 			cmd := exec.Command(self, "-test.run", m.pattern(), "-test.v", "-test.timeout",
-				"15m") //nolint:gosec,noctx // these tests; some wait 5 minutes for a node that does not serve
+				"8m") //nolint:gosec,noctx // these tests
 			cmd.Env = append(os.Environ(), "QUORATE_FAULT_ROUNDS="+m.rounds, "QUORATE_FAULT_BINARY=",
-				"QUORATE_FAULT_MUTANTS=")
+				"QUORATE_FAULT_MUTANTS=", "QUORATE_FAULT_REPLAY=30s")
 			if m.in == "" {
 				cmd.Env = append(cmd.Env, labtest.Env+"="+m.build(t, root))
 			} else {
