@@ -112,9 +112,9 @@ func ReservedVariable(name string) bool {
 	return upper == "APP_API_TOKEN" || strings.HasPrefix(upper, "DAPR_") || strings.HasPrefix(upper, "QUORATE_")
 }
 
-// envValue returns the value of an environment variable for envRef. It returns an error if the variable is not set, is
-// reserved, or is not in the list of EnvKeys. Reserved variables contain the tokens and settings of this process,
-// which a component file must not read.
+// envValue returns the value of an environment variable for envRef. It returns an error if the variable is not set or
+// is reserved. If the variable EnvKeys is set, name must also be in its list. Reserved variables contain the tokens and
+// settings of this process, which a component file must not read.
 func envValue(name string, lookup func(string) (string, bool)) (string, error) {
 	const op = "component.Resolve"
 	upper := strings.ToUpper(name)

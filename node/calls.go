@@ -10,8 +10,9 @@ import (
 // callService implements the part of the admin API about API requests.
 type callService struct{ log *api.CallLog }
 
-// callLogFor returns the call log that operators of n see. After a takeover of the shared directory, the other node of
-// this process serves the applications. callLogFor then returns the call log of that node.
+// callLogFor returns the call log of the node that serves the applications of this process. Usually this node is n. If
+// n is a server that this process opened to take over the shared data directory, the earlier node of the process still
+// serves the applications.
 func callLogFor(n *Node) *api.CallLog {
 	if n.place.front != nil {
 		return n.place.front.apis.callLog

@@ -40,8 +40,9 @@ func Check(_ context.Context, c Config, env func(name string) (string, bool)) (w
 	return append(warnings, keys...), errors.Join(append(errs, wrong...)...)
 }
 
-// checkKeys reads the files with the cluster token, the certificates between nodes and the key of backups. The API
-// tokens were read with the settings.
+// checkKeys reads the file of the cluster token, the certificates for connections between nodes, and the file of the
+// backup key. It returns the warnings about these files, and the errors that prevent the start of the node or of its
+// backups. It does not check the API tokens, because they were already read together with the settings.
 func (c Config) checkKeys() (warnings []string, errs []error) {
 	var settings problems
 	if c.Security.validate(&settings); len(settings) == 0 && c.Security.secured() {

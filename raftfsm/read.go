@@ -355,8 +355,8 @@ func (r *reading) restored(s session.Seen) bool {
 // asks. The result is one of these:
 //
 //   - reason is "" and err is nil: the replica has applied s.
-//   - reason is staleLost: entries of another leader have replaced s. The replica has then applied all positions that
-//     s covers and that were not lost, so the session need not keep them.
+//   - reason is staleLost: entries of another leader have replaced s. The replica has applied every entry that s covers
+//     and that was not lost (see session.Seen.Covers). So the session can drop s.
 //   - reason is staleForeign: s is committed according to the session, but this cluster has committed less.
 //   - reason is staleNoQuorum: sessionPatience has passed.
 //   - err is set: ctx has ended, or another failure.

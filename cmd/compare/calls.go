@@ -133,8 +133,8 @@ func callQuorate(title string) opener {
 	}
 }
 
-// forwardingNode starts a node with the application of this process beside it. It returns nil if the settings do not
-// name the program; see findQuorate.
+// forwardingNode starts a node for the application that runs in this process. It returns a nil forwarder if title is
+// "beside" and the flag -beside is not set. Program and title are explained at findQuorate.
 func forwardingNode(ctx context.Context, title string, s *settings, dir string) (*forwarder, *launcher.Cluster,
 	error) {
 	program, p, err := findQuorate(title, s, dir)

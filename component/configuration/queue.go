@@ -48,8 +48,8 @@ func (q *Queue) Present() []string {
 	return q.present()
 }
 
-// Put adds changes. If changes were waiting already and those of more than MaxWaiting keys wait afterwards, the Queue
-// overflows. Put into an empty Queue accepts any number of changes.
+// Put adds changes. Put into an empty Queue accepts any number of changes. Put into a Queue that is not empty makes the
+// Queue overflow if changes of more than MaxWaiting keys then wait.
 func (q *Queue) Put(items ...Item) {
 	q.mu.Lock()
 	if q.err == nil {

@@ -136,8 +136,8 @@ func (s *store) Ping(ctx context.Context) error {
 // PingInterval implements state.Pinger.
 func (s *store) PingInterval() time.Duration { return outside.PingInterval }
 
-// proof returns the proof for every result. It promises nothing, because the node does not know what the component
-// guarantees.
+// proof returns the state.Proof for every result of the component: level Stale and an unknown age. The node cannot
+// promise more, because it does not know what the component guarantees.
 func proof() state.Proof { return state.Proof{Level: state.Stale, Age: -1} }
 
 // Get implements state.Store.

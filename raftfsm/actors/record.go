@@ -238,8 +238,9 @@ func swept(host string) *command.Request {
 }
 
 // activate returns the request that makes h the owner of an actor. current is the actor's present activation, or zero
-// if the actor has none. The session of the host of current must have ended. The new epoch is the first revision in
-// the result of the request.
+// if the actor has none. The state machine refuses the request if the activation is no longer current, if the session
+// of h has ended, or if the session of current.Host has not ended. If the request is applied, the new epoch is the
+// first revision in its result.
 func activate(a Actor, h *Host, current Activation) *command.Request {
 	r := &command.Request{Kind: command.KindWrite, Ops: []command.Op{
 		set(a.Key(), text(nil, h.ID), command.CondAbsent, 0),

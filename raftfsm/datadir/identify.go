@@ -58,8 +58,9 @@ func Identify(ctx context.Context, s Settings) (Identity, error) {
 	return *id, id.Write(s.Dir)
 }
 
-// IdentifySidecar reads or creates the identity of the data directory of a node without data. It returns an error if
-// the directory contains the data of a server. That server would otherwise be missing from its groups.
+// IdentifySidecar returns the identity of a sidecar's data directory. It creates one if the directory has none. It
+// returns an error if the settings contradict the identity. It also returns an error if the directory belongs to a
+// server: the groups of that server would lack a replica while the node runs as a sidecar.
 func IdentifySidecar(s Settings) (Identity, error) {
 	id, err := ReadIdentity(s.Dir)
 	if err != nil {

@@ -27,9 +27,10 @@ type timer struct {
 	f         func()
 }
 
-// StartClocks gives the server new clocks and no timers, as at the start of its process. Its wall clock is right, or
-// up to slow milliseconds behind, or up to fast milliseconds ahead. Entries that it proposes afterwards are stamped
-// with cluster time.
+// StartClocks simulates the start of the server's process: it gives the server new clocks and drops all timers. At
+// random, the wall clock is right, less than slow milliseconds behind, or less than fast milliseconds ahead. slow and
+// fast must be positive. Entries that the server proposes before StartClocks have the stamp 1. Later entries have the
+// cluster time as their stamp.
 func (m *Member) StartClocks(slow, fast uint64) {
 	m.Mu.Lock()
 	defer m.Mu.Unlock()

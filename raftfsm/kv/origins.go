@@ -16,7 +16,7 @@ const (
 )
 
 // origins contains the registered sources of requests, called origins, and the stored results of their requests.
-// Everything is in memory. The database is read only when the machine is opened.
+// Everything is in memory. The machine reads them from the database only when it is opened.
 type origins struct {
 	byNumber map[uint64]*origin
 	byName   map[string]*origin

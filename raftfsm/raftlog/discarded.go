@@ -45,8 +45,8 @@ func (v *Discarded) End() {
 	v.to = 0
 }
 
-// covers reports whether a snapshot has replaced the entry at the given index, but raft still assumes that the entry
-// exists.
+// covers reports whether the entry at the given index is discarded. A snapshot has replaced a discarded entry, but raft
+// still assumes that the entry exists.
 func (v *Discarded) covers(index uint64) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()

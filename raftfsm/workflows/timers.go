@@ -109,8 +109,9 @@ func (t *timers) first() (d dueItem, ok bool) {
 // failed. The caller holds k.mu.
 func (t *timers) again(k *Keeper, p place) { t.add(k, dueItem{1, p}) }
 
-// arm sets the alarm for the first timer, unless an earlier alarm is set. It does nothing while timers are read or too
-// many timers fire. The caller holds k.mu.
+// arm sets the alarm for the first timer. If the alarm is already set for the same or an earlier time, arm keeps it.
+// arm does nothing while a goroutine reads due timers, or while at least maxFiring timers are firing. The caller holds
+// k.mu.
 func (t *timers) arm(k *Keeper) {
 	d, any := t.first()
 	first := d.at

@@ -372,9 +372,9 @@ func Refusal(status int, body []byte) error {
 	return out
 }
 
-// CallRefusal returns the error for a call of the application app that was answered with an error status. If the
-// API gave the answer, CallRefusal returns its Refusal. Otherwise the error has only the status of the
-// application's answer.
+// CallRefusal returns the error for a call to the application app that was answered with an error status. If text is an
+// error of the API, CallRefusal returns Refusal(status, text). Otherwise the application gave the answer. The error
+// then contains only app and status.
 func CallRefusal(app string, status int, text []byte) error {
 	if IsRefusal(text) {
 		return Refusal(status, text)

@@ -97,8 +97,8 @@ type event struct {
 	Revision                 string
 }
 
-// begin opens a watch and closes it again. From then on, the store keeps the changes of the watched keys. begin
-// returns the revision after which the store has all changes.
+// begin opens a watch of the watched keys and closes it again. The first watch of an application makes the store keep a
+// history of changes. begin returns a revision. The history has all changes after this revision.
 func (w *Watches) begin(ctx context.Context) (pos uint64, err error) {
 	err = Until(ctx, func() error {
 		nodes := w.cluster.Running()
