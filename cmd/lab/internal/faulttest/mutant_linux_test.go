@@ -65,7 +65,7 @@ func mutants() map[string]mutant {
 			"raftfsm/read.go", "for _, s := range r.own {", "for _, s := range r.own[:0] {",
 			"TestCampaign_ProcessesAndNetwork", "2", "stays without a token",
 			// the session state of a node for its applications
-			[]edit{{"api/sessions.go", "\town := s.Token(app, trace)\n", "\town := \"\"\n"}}, "",
+			[]edit{{"api/sessions.go", "return s.join(requested, s.Token(app, trace))", "return requested"}}, "",
 		},
 		"a log that is not forced to the disk": {
 			"raftfsm/raftlog/engine.go", "Options{Path: mine, BoltOptions: boltOptions()}",
