@@ -114,10 +114,19 @@ func TestOpen_HostileSignIn(t *testing.T) {
 		}
 		return nil
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	_, err := open(ctx, t, mongodb.Options{}, "connectionString",
-		"mongodb://u:p@"+s.Address()+"/?replicaSet=rs0&authMechanism=SCRAM-SHA-256")
+	signIn := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := open(ctx, t, mongodb.Options{}, "connectionString",
+			"mongodb://u:p@"+s.Address()+"/?replicaSet=rs0&authMechanism=SCRAM-SHA-256")
+		return err
+	}
+	// The driver signs in again until the context ends. If that cuts the last attempt, the error names only the cut.
+	limit := time.Now().Add(time.Minute)
+	err := signIn()
+	for err != nil && !strings.Contains(err.Error(), "iterations of SCRAM") && time.Now().Before(limit) {
+		err = signIn()
+	}
 	if err == nil || !strings.Contains(err.Error(), "iterations of SCRAM") {
 		t.Errorf("Open: %v", err)
 	}
