@@ -6,8 +6,8 @@ import (
 	"go.opentelemetry.io/otel/baggage"
 )
 
-// CheckBaggage returns an error if values, the values of the baggage header, are not valid W3C baggage. Baggage is
-// forwarded to other programs, and some of them reject every request with invalid baggage.
+// CheckBaggage checks the values of a request's baggage header, and returns an error if they are not valid W3C baggage.
+// The baggage is forwarded to other programs, and some of them reject every request with invalid baggage.
 func CheckBaggage(values []string) error {
 	if len(values) == 0 {
 		return nil

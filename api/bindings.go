@@ -47,8 +47,9 @@ type Bindings struct {
 	seen   observed
 }
 
-// NewBindings returns the binding service of app. The function policy returns the Resiliency policy of a binding, or
-// nil for a binding without timeout and retries. If the function itself is nil, no binding has a policy.
+// NewBindings returns the binding service of app. policy returns the Resiliency policy of the binding with the given
+// name. If it returns nil, the binding has neither a timeout nor retries. If policy itself is nil, no binding has a
+// policy.
 func NewBindings(app App, source BindingSource, policy func(binding string) *resiliency.Policy) *Bindings {
 	if policy == nil {
 		policy = func(string) *resiliency.Policy { return nil }
@@ -64,7 +65,7 @@ func (b *Bindings) Trace(t BindingTracer) *Bindings {
 	return &traced
 }
 
-// span starts the span of an operation, and puts its traceparent into the metadata of the request.
+// span starts a span for an operation, and puts the traceparent of the span into r.Metadata.
 func (b *Bindings) span(ctx context.Context, name string, r *bindings.Request) BindingSpan {
 	const parent, state = "traceparent", "tracestate"
 	h := http.Header{}

@@ -91,9 +91,9 @@ func (s *State) read(ctx context.Context, store state.Store, r state.BulkGetRequ
 	return items, err
 }
 
-// readEach reads each key in a separate call. The number of concurrent calls is bounded. If the read of a key
-// fails, only the result of this key is an error. The whole request fails if ctx ends or the values exceed
-// r.MaxBytes.
+// readEach reads each key with a separate call, several of them concurrently. If the read of one key fails, the item of
+// this key contains the error. The other keys are still read. readEach itself fails if ctx ends, or if the values
+// exceed r.MaxBytes in total.
 func (s *State) readEach(ctx context.Context, store state.Store, r state.BulkGetRequest) ([]state.Item, error) {
 	workers := min(len(r.Keys), s.limits.Parallelism)
 	if r.Parallelism > 0 {
@@ -120,8 +120,8 @@ func (s *State) readEach(ctx context.Context, store state.Store, r state.BulkGet
 	return items, ctx.Err()
 }
 
-// proof combines the consistency of several reads: the weakest level and the greatest age. It has the session token
-// of the last read. That is enough, because a store with sessions returns the same token for all items of a bulk
+// proof combines the consistency of several reads into one. It keeps the weakest level, the greatest age and the last
+// session token. One token is enough, because a store with sessions returns the same token for all items of a bulk
 // read.
 type proof struct {
 	some bool

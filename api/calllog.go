@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// CallLog logs one line for each API request, without its body, query and headers. It also reports the requests to
-// watches. If logging is off and there are no watches, a request costs one atomic load. A CallLog is safe for
-// concurrent use. A nil *CallLog logs nothing.
+// CallLog logs one line for each API request. The line has no query, no body, and no header except the user agent.
+// CallLog also passes each request to the open watches (see Watch). If logging is off and no watch is open, a request
+// costs one atomic load. A CallLog is safe for concurrent use. A nil *CallLog logs nothing.
 type CallLog struct {
 	log     *slog.Logger
 	mu      sync.Mutex // serializes changes of readers

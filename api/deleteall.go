@@ -14,9 +14,11 @@ type DeleteAllRequest struct {
 	WriteOptions
 }
 
-// DeleteAll deletes several keys. If the store supports transactions, DeleteAll deletes all keys or none, and applies
-// the strictest consistency level of the items to all of them. Otherwise it deletes the keys one by one, each with its
-// own level, and stops at the first failure. A request without keys does nothing.
+// DeleteAll deletes several keys. A request without keys does nothing.
+//
+// If the store supports transactions, DeleteAll deletes either all keys or none. The strictest consistency level among
+// the items then applies to all of them. Otherwise DeleteAll deletes the keys one by one, and stops at the first
+// failure. Each key is then deleted with the consistency level of its own item.
 func (s *State) DeleteAll(ctx context.Context, r DeleteAllRequest) (state.Written, error) {
 	inst, failure := s.store(r.Store)
 	if failure != nil {

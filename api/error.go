@@ -7,8 +7,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Kind is the class of a failure. The HTTP and gRPC servers map each Kind to a status code. The constants below are
-// all kinds.
+// Kind is the class of a failure. The HTTP and gRPC servers map each Kind to a status code.
 type Kind uint8
 
 // The kinds.

@@ -57,8 +57,8 @@ func (o operation) row() row {
 	}
 }
 
-// verdict describes the public error for a fault code. If verdict.code is empty, the public error has the code that
-// belongs to the failed operation.
+// verdict has the parts of a public error that follow from the fault code of a store error. If code is empty, the
+// public error has the code of the failed operation.
 type verdict struct {
 	kind   Kind
 	code   string
@@ -105,8 +105,8 @@ func (r row) verdict(code fault.Code) verdict {
 	}
 }
 
-// StoreFailure returns the kind of the public error for a failed operation on a component. It also returns the reason
-// that the details of the error contain.
+// StoreFailure converts the error of a component to the kind and the reason of a public error. The reason is a value
+// for Details.Reason.
 func StoreFailure(err error) (kind Kind, reason string) {
 	v := row{conflict: Failed}.verdict(fault.CodeOf(err))
 	return v.kind, v.reason
@@ -122,8 +122,8 @@ func (r row) codeOf(err error) fault.Code {
 	return code
 }
 
-// failed returns the public error for a failed store operation. key is the key as the application knows it, and may
-// be empty. If text is empty, the message contains the error text of the store instead.
+// failed returns the public error for a failed store operation. key is the application's key, or empty. The message
+// contains text. If text is empty, it contains the error text of the store instead.
 func (o operation) failed(err error, store, key, text string) *Error {
 	r := o.row()
 	code := r.codeOf(err)
@@ -160,9 +160,8 @@ func StoreText(err error) string {
 	}
 }
 
-// conflictText returns the message for a write that the store refused because of its ETag or first-write condition.
-// key is the key as the application knows it. The first words of the message must not change, because clients search
-// for them.
+// conflictText returns the message for a write whose ETag or first-write condition did not hold. key is the
+// application's key. Clients search for the first words of the message, so these words must not change.
 func conflictText(store, key, etag string) string {
 	text := "possible etag mismatch. error from state store " + store + ": key " + strconv.Quote(Shorten(key))
 	if etag == "" {
@@ -190,7 +189,8 @@ func invalid(prefix string, err error) *Error {
 	return &Error{Kind: Malformed, Code: CodeMalformed, Message: prefix + fault.Text(err), Cause: err}
 }
 
-// Exceeded returns the error of a count above its limit. The message begins with what, such as "too many keys".
+// Exceeded returns the error for a count above its limit. The message consists of what, for example "too many keys",
+// and of both numbers.
 func Exceeded(what string, count, limit int) *Error {
 	e := malformed(what + ": " + strconv.Itoa(count) + "; the limit is " + strconv.Itoa(limit))
 	e.Details = Details{
@@ -243,8 +243,8 @@ func storeNotFound(app App, store string) *Error {
 	}
 }
 
-// storesStarting returns the error for a store that is not found while components are being loaded. An empty name
-// means the actor state store.
+// storesStarting returns the error for a store that cannot be found because components are still being loaded. If store
+// is empty, the error is about the actor state store.
 func storesStarting(store string) *Error {
 	what := "the store of actor state"
 	if store != "" {
@@ -348,8 +348,8 @@ func Overloaded(err error) error {
 	}
 }
 
-// AnswerOverloaded returns the public error for a request that was executed, and whose answer the node dropped because
-// of overload. err is the reason.
+// AnswerOverloaded returns the public error for a request whose answer was dropped because of overload. The request
+// itself was executed, so the message contains no hint to repeat it. err is the reason.
 func AnswerOverloaded(err error) error {
 	text := fault.Text(err)
 	if e, ok := fault.As(err); ok {
@@ -370,8 +370,9 @@ func notReady(code, text string) *Error {
 	return &Error{Kind: NotReady, Code: code, Message: text}
 }
 
-// Attributes converts pairs to attributes. pairs has alternating names and values. An attribute whose value is
-// empty is omitted.
+// Attributes returns the attributes with the given names and values. In pairs, each name is followed by its value. For
+// example, Attributes("store", "orders", "key", "k1") returns two attributes. An attribute with an empty value is
+// omitted.
 func Attributes(pairs ...string) []Attribute {
 	out := make([]Attribute, 0, len(pairs)/2)
 	for i := 0; i+1 < len(pairs); i += 2 {

@@ -54,8 +54,8 @@ func (h *Health) Started(appID string) error {
 	return waiting(CodeHealthNotReady, "the runtime is not ready", h.node.Starting())
 }
 
-// Outbound returns nil if the node can serve calls of the application to the runtime, and otherwise an error with the
-// reasons.
+// Outbound returns nil if the runtime can serve requests from the application. Otherwise it returns an error with the
+// reasons. Unlike Started, it does not require that the application itself is ready.
 func (h *Health) Outbound() error {
 	return waiting(CodeOutboundNotReady, "the runtime is not ready for outbound calls", h.node.OutboundStarting())
 }
@@ -66,8 +66,8 @@ func (h *Health) Ready(ctx context.Context) ([]Check, error) {
 	return h.works(ctx, nil)
 }
 
-// Placed is like Ready, but also fails while this node waits to become a voter of a Raft group. A rolling update waits
-// for Placed after each server.
+// Placed is like Ready, but it also fails if this node should become a voter of a Raft group and is not one yet. In a
+// rolling update, the next server is restarted only after Placed has succeeded on the previous one.
 func (h *Health) Placed(ctx context.Context) ([]Check, error) {
 	return h.works(ctx, h.node.Unplaced())
 }

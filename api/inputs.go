@@ -87,9 +87,9 @@ func (in *Inputs) note(i int, s InputState, reason string) {
 	in.statuses[i].State, in.statuses[i].Reason = s, reason
 }
 
-// Stop makes all further deliveries fail, except deliveries of claimed events. The event sources then keep the
-// refused events for other nodes. Claimed events are still delivered, because no other node would deliver them.
-// Stop does not wait for deliveries in progress.
+// Stop makes further deliveries fail, because the node is stopping. The event sources then keep the undelivered events
+// for other nodes. Events that this node has already claimed are still delivered, because no other node would deliver
+// them. Stop does not wait for deliveries in progress.
 func (in *Inputs) Stop() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -103,8 +103,9 @@ const (
 	maxPause    = time.Minute
 )
 
-// Run starts the bindings that the application wants. It starts them concurrently, when the application is healthy,
-// and retries bindings that fail to start. It returns when every wanted binding runs, or when ctx ends.
+// Run starts the input bindings whose events the application wants. It waits until the application is healthy, starts
+// the bindings concurrently, and retries each start that fails. Run returns when every wanted binding has started, or
+// when ctx ends.
 func (in *Inputs) Run(ctx context.Context) {
 	var all sync.WaitGroup
 	for i := range in.config.Bindings {
@@ -146,8 +147,8 @@ func (in *Inputs) start(ctx context.Context, i int) {
 	}
 }
 
-// wanted reports whether the application wants the events of a binding. It asks the application, unless the component
-// declares itself as an input.
+// wanted reports whether the application wants the events of a binding. If the component declares the direction input,
+// the result is true. Otherwise wanted sends a request to the application to find out.
 func (in *Inputs) wanted(ctx context.Context, b *bindings.Instance) (bool, error) {
 	if b.Direction.Input {
 		return true, nil
@@ -177,8 +178,8 @@ type sink struct {
 	binding *bindings.Instance
 }
 
-// unready returns why an event must not be delivered at the moment, or "" if it can be delivered. While the node stops,
-// only claimed events can be delivered.
+// unready returns the reason why an event cannot be delivered now, or "" if it can. claimed reports whether this node
+// has claimed the event. While the node is stopping, only claimed events are delivered.
 func (s *sink) unready(claimed bool) string {
 	s.inputs.mu.Lock()
 	stopping := s.inputs.stopping

@@ -7,8 +7,8 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
-// metadataActorState is the metadata key for access to actor state. Tools that copy a store set it to "true". The
-// request may then use keys of the form type||id||key, which refer to actor state.
+// metadataActorState is the metadata key with which a request gets access to actor state. If its value is "true", the
+// request may use keys of the form type||id||key, which refer to actor state. Tools that copy a store use it.
 const metadataActorState = "actorState"
 
 // keyspace converts the keys of a request to stored keys, and back.
@@ -18,8 +18,8 @@ type keyspace struct {
 	actors bool // a key that contains the separator is actor state
 }
 
-// keyspace returns the keyspace of a request with the given metadata. It returns an error if metadata.actorState is
-// not true, false or empty.
+// keyspace returns the keyspace for a request with the given metadata. It returns an error if the metadata has a value
+// for actorState other than true, false or the empty string.
 func (s *State) keyspace(inst *state.Instance, metadata map[string]string) (keyspace, *Error) {
 	k := keyspace{inst: inst, app: s.app.ID}
 	for name, value := range metadata {
@@ -37,8 +37,9 @@ func (s *State) keyspace(inst *state.Instance, metadata map[string]string) (keys
 	return k, nil
 }
 
-// writable returns an error if a request must not write a key. While the application hosts actors on this node, their
-// state must be written with the actor API, which checks that the actor is still active here.
+// writable returns an error if a request must not write the key because it is a key of actor state. While the
+// application hosts actors on this node, only the actor API may write their state. The actor API checks that the actor
+// is still active here.
 func (s *State) writable(ctx context.Context, k keyspace, key string) *Error {
 	if !k.isActor(key) || !k.inst.ActorStore || s.actors == nil {
 		return nil
@@ -68,7 +69,8 @@ func (k keyspace) stored(key string) string {
 	return k.inst.StoredKey(k.app, key)
 }
 
-// prefix returns the stored form of a key prefix for a listing. If k.actors is true, the listing has only actor state.
+// prefix converts a key prefix of the application to a prefix of stored keys, for a listing. If k.actors is true, the
+// listing has only actor state.
 func (k keyspace) prefix(prefix string) string {
 	if k.actors {
 		return k.actorPrefix() + prefix
@@ -78,8 +80,8 @@ func (k keyspace) prefix(prefix string) string {
 
 func (k keyspace) actorPrefix() string { return k.app + state.Separator }
 
-// original converts the stored key of a listed item to the application's key. The result belongs is false if the item
-// must be left out of the listing.
+// original converts the stored key of a listed item to the application's key. belongs is false if the listing must omit
+// the item.
 func (k keyspace) original(stored string) (key string, belongs bool) {
 	if !k.actors {
 		return k.inst.OriginalKey(k.app, stored)

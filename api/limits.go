@@ -6,8 +6,8 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
-// Limits bound a single request. Two limits are defined elsewhere: the key size by state.MaxKeySize, and the value
-// size by each store.
+// Limits are the limits of API requests, and of the values that an application sets in its metadata. Two limits are
+// defined elsewhere: state.MaxKeySize limits the size of a key, and each store limits the size of a value.
 type Limits struct {
 	BulkKeys       int // keys of a bulk read or a delete, items of a save
 	Operations     int // operations of a transaction
@@ -73,8 +73,8 @@ func CheckElements(n int) error {
 	return nil
 }
 
-// CheckOperations returns an error if n operations are too many for a transaction. If the store cannot be used or does
-// not support transactions, the error reports that instead.
+// CheckOperations returns an error if n operations are too many for a transaction. If n is too large and the store
+// cannot execute transactions at all, the error reports the problem of the store instead.
 func (s *State) CheckOperations(store string, n int) error {
 	if n <= s.limits.Operations {
 		return nil

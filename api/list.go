@@ -26,8 +26,8 @@ type Page struct {
 	state.Proof
 }
 
-// List returns one page of the keys of the application. It omits actor state, which is in the same key space. If the
-// metadata actorState of the request is true, List returns only actor state.
+// List returns one page of the application's keys. The store has actor state among these keys, but List omits it. If
+// the request has the metadata actorState=true, List returns only actor state.
 func (s *State) List(ctx context.Context, r ListRequest) (Page, error) {
 	inst, failure := s.store(r.Store)
 	if failure != nil {
@@ -109,8 +109,8 @@ func (l *listing) after(r ListRequest) (string, *Error) {
 	return l.keys.stored(key), nil
 }
 
-// run reads from the store until the page is full or no keys are left. It ends, because every iteration continues
-// after the keys of the previous one.
+// run reads from the store until the page is full or no keys are left. Each read continues after the last key of the
+// previous read, so the loop ends.
 func (l *listing) run(ctx context.Context) (Page, error) {
 	wanted := l.request.Limit
 	for {
@@ -134,9 +134,10 @@ func (l *listing) page(token string) Page {
 	return Page{Items: l.items, Token: token, Proof: l.worth.Proof}
 }
 
-// take adds the items of the application to the page. At the first item of actor state, take stops and returns true.
-// The next read then skips all state of that actor type. In a listing of actor state, take omits other items and
-// returns false.
+// take adds the application's items to the page. When it reaches an item of actor state, it stops and returns true. The
+// next read then skips all state of that actor type.
+//
+// In a listing of actor state, take omits all items that are not actor state, and returns false.
 func (l *listing) take(items []state.Item) (skipped bool) {
 	for _, item := range items {
 		key, own := l.keys.original(item.Key)
@@ -152,8 +153,9 @@ func (l *listing) take(items []state.Item) (skipped bool) {
 	return false
 }
 
-// pastActor returns a key that sorts after all stored keys of one actor type. The parameter stored is one of these
-// keys. The result ends with the byte 0xff, which does not occur in UTF-8.
+// pastActor returns a key from which a listing continues after all state of one actor type. stored is any stored key of
+// that type. The result ends with the byte 0xff, which does not occur in UTF-8. Therefore it sorts after all stored
+// keys of the type.
 func (l *listing) pastActor(stored string) string {
 	base := len(l.keys.prefix(""))
 	i := strings.Index(stored[base:], state.Separator)

@@ -14,8 +14,8 @@ import (
 const (
 	// MaxLiveCalls is the maximum number of unread calls that a CallWatch keeps.
 	MaxLiveCalls = 200
-	// maxCallWatches is the maximum number of call watches of a node. Every watch costs memory and delays every
-	// request a little: 64 watches need 2 MiB.
+	// maxCallWatches is the maximum number of call watches of a node. Each watch delays every request a little and
+	// needs memory, about 2 MiB for 64 watches.
 	maxCallWatches = 64
 )
 
@@ -59,10 +59,10 @@ type CallWatch struct {
 	ready chan<- struct{}
 }
 
-// Watch opens a watch that receives the calls that f selects, of all APIs that use c. It does not receive health
-// probes. When there are calls to read, the watch sends an element to ready, unless the channel is full. So ready must
-// have a buffer of one element, or be nil if nothing waits for calls. Watch returns an error if there are too many
-// watches.
+// Watch opens a watch for the calls that f selects. The watch receives the calls of all APIs that use c, except health
+// probes. When there are calls to read, the watch sends an element to ready, but never blocks. Therefore ready must
+// have a buffer of one element. It may be nil if no goroutine waits for calls. Watch returns an error if too many
+// watches are open.
 func (c *CallLog) Watch(f CallFilter, ready chan<- struct{}) (*CallWatch, error) {
 	w := &CallWatch{filter: f, log: c, ready: ready}
 	c.mu.Lock()
@@ -97,9 +97,9 @@ func (w *CallWatch) Take() (calls []LiveCall, lost uint64) {
 	return calls, lost
 }
 
-// Follow watches the calls that f selects. It first calls take without calls, to show that all later calls are
-// recorded. It then calls take with the recorded calls, until ctx ends or take returns an error. lost has the same
-// meaning as for Take.
+// Follow watches the calls that f selects, and passes them to the function take. It ends when ctx ends or take returns
+// an error. The first time, take gets an empty list. This shows that the watch is open and no later call is missed.
+// lost is the number of earlier calls that were dropped, as in the result of Take.
 func (c *CallLog) Follow(ctx context.Context, f CallFilter, take func(calls []LiveCall, lost uint64) error) error {
 	ready := make(chan struct{}, 1)
 	w, err := c.Watch(f, ready)
@@ -156,8 +156,8 @@ func show(watches []*CallWatch, protocol string, c *LoggedCall) {
 	}
 }
 
-// levelName returns the name of a known level, or "". Other text is not shown, because it may come from an
-// application.
+// levelName returns text if it is the name of a known consistency level, and "" otherwise. Other text may come from an
+// application, so it is not shown.
 func levelName(text string) string {
 	switch l := state.Level(text); l {
 	case state.Linearizable, state.SessionLevel, state.Bounded, state.Stale:

@@ -51,9 +51,9 @@ type LockRequest struct {
 	Revision               string        // Unlock: ends only the acquisition with this token; empty = any
 }
 
-// TryLock acquires a lock for the owner in the request. If the lock still has an owner after r.Wait, Granted of the
-// result is false. A repeated request with the same RequestID gets the result of the first request. See lock.Claim for
-// requests that wait.
+// TryLock tries to acquire a lock for r.Owner, and waits up to r.Wait for it. If the lock is still held after that
+// time, the result has Granted = false. A retry with the same RequestID gets the result of the first request.
+// lock.Claim describes the exception for requests with r.Wait above 0.
 func (l *Locks) TryLock(ctx context.Context, r LockRequest) (lock.Grant, error) {
 	inst, claim, failure := l.claim(&r)
 	if failure != nil {
@@ -77,7 +77,7 @@ func (l *Locks) TryLock(ctx context.Context, r LockRequest) (lock.Grant, error) 
 	return g, nil
 }
 
-// Renew restarts the expiry of a lock. If the owner in the request does not own the lock, Granted of the result is
+// Renew restarts the expiry of a lock that r.Owner owns. If r.Owner does not own the lock, the result has Granted =
 // false.
 func (l *Locks) Renew(ctx context.Context, r LockRequest) (lock.Grant, error) {
 	inst, claim, failure := l.claim(&r)
@@ -95,8 +95,8 @@ func (l *Locks) Renew(ctx context.Context, r LockRequest) (lock.Grant, error) {
 	return g, nil
 }
 
-// Unlock releases a lock, if the owner in the request owns the lock. If the request has a revision and the lock has
-// another token, the status is lock.BelongsToOthers.
+// Unlock releases a lock that r.Owner owns. If r.Revision is set and is not the current token of the lock, Unlock does
+// not release the lock and returns lock.BelongsToOthers.
 func (l *Locks) Unlock(ctx context.Context, r LockRequest) (lock.Status, error) {
 	inst, failure := l.store(&r, r.Owner == "")
 	if failure != nil {
@@ -134,8 +134,8 @@ func (l *Locks) Look(ctx context.Context, r LockRequest) (lock.Grant, error) {
 	return g, nil
 }
 
-// claim checks a request that acquires or renews a lock, and returns its store and the claim. The checks have the same
-// order as in Dapr, so that clients get the same errors.
+// claim checks a request to acquire or renew a lock, and returns the lock store and the claim for it. It makes its
+// checks in the same order as Dapr, so that clients get the same errors.
 func (l *Locks) claim(r *LockRequest) (*lock.Instance, lock.Claim, *Error) {
 	if r.Expiry <= 0 {
 		return nil, lock.Claim{}, malformed("expiryInSeconds must be a whole number above zero")
@@ -151,7 +151,8 @@ func (l *Locks) claim(r *LockRequest) (*lock.Instance, lock.Claim, *Error) {
 }
 
 // store returns the lock store of a request. It returns an error if the store cannot be used, or if the resource is
-// missing or not valid. It also returns an error if noOwner is true, which means that a required owner is missing.
+// empty or not valid. It also returns an error if noOwner is true, which means that the request needs an owner and has
+// none.
 func (l *Locks) store(r *LockRequest, noOwner bool) (*lock.Instance, *Error) {
 	visible := 0
 	for _, i := range l.stores.LockStores() {
@@ -196,8 +197,8 @@ func checkResource(resource string) *Error {
 	return nil
 }
 
-// parseRevision parses the revision of an unlock request, which is the token of an acquisition. It returns 0 for an
-// empty text.
+// parseRevision parses the revision in an unlock request. A revision is the token that the lock had when it was
+// acquired. parseRevision returns 0 if text is empty.
 func parseRevision(text string) (token uint64, failure *Error) {
 	if text == "" {
 		return 0, nil
@@ -215,7 +216,7 @@ func (l *Locks) unsupported(inst *lock.Instance, code, what string) *Error {
 }
 
 // lockFailed returns the public error for a failed operation on a lock store. As in Dapr, all failures of an operation
-// have the same code. Only fault.TooLarge has the code of a malformed request.
+// have the error code in the parameter code. The only exception is fault.TooLarge, which becomes a malformed request.
 func lockFailed(code, sentence, store string, err error) *Error {
 	v := row{conflict: Failed, writes: true}.verdict(fault.CodeOf(err))
 	kind := Failed
@@ -232,9 +233,9 @@ func lockFailed(code, sentence, store string, err error) *Error {
 // lockTokens are the lock tokens of one write, without duplicates.
 type lockTokens []lockToken
 
-// add parses the lock tokens in text and adds them. A token has the form {component}/{resource}@{token}, with the
-// resource percent-encoded. The text may have several tokens, separated by commas. add returns an error if the write
-// then has more than MaxLockTokens.
+// add parses the lock tokens in text and adds them to l. text contains one token, or several tokens separated by
+// commas. A token has the form {component}/{resource}@{token}, and its resource is percent-encoded. add returns an
+// error if a token has another form, or if l would have more than MaxLockTokens tokens.
 func (l *lockTokens) add(text string) *Error {
 	for one := range strings.SplitSeq(text, ",") {
 		t, ok := parseLockToken(strings.TrimSpace(one))
@@ -283,12 +284,12 @@ func parseLockToken(text string) (t lockToken, ok bool) {
 	return t, err == nil && t.Resource != ""
 }
 
-// MetadataLock is the metadata key for the lock tokens of a write or of one item, for clients that cannot send the
-// header Quorate-Lock.
+// MetadataLock is the metadata key for lock tokens, for clients that cannot send the header Quorate-Lock. It may be in
+// the metadata of a write, or in the metadata of one item.
 const MetadataLock = "quorateLock"
 
-// resolveLocks resolves the lock tokens of a write to the state store inst. It returns an error if a lock does not
-// protect inst.
+// resolveLocks converts the lock tokens of a write to the form that the state store needs. It returns an error if a
+// lock store does not exist, or if its locks do not protect the state store inst.
 func (s *State) resolveLocks(inst *state.Instance, given lockTokens) ([]state.LockToken, *Error) {
 	if len(given) == 0 {
 		return nil, nil
@@ -313,8 +314,9 @@ func (s *State) resolveLocks(inst *state.Instance, given lockTokens) ([]state.Lo
 	return out, nil
 }
 
-// writeLocks returns the lock tokens of a write: those in o.Locks, in o.Metadata and in the metadata of the items.
-// items must be as the client sent them, because o.Metadata may later replace the tokens in their metadata.
+// writeLocks returns all lock tokens of a write: those in o.Locks, in o.Metadata and in the metadata of the items.
+// items must have the metadata that the client sent. In merged metadata, o.Metadata may have replaced the lock token of
+// an item.
 func (s *State) writeLocks(inst *state.Instance, o *WriteOptions, items []Item) ([]state.LockToken, *Error) {
 	var given lockTokens
 	for _, text := range o.Locks {

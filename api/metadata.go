@@ -63,8 +63,8 @@ type SubscriptionRule struct {
 	Match, Path string
 }
 
-// AppChannel describes how the runtime calls the application. If Port is 0, the runtime does not call it. Health is
-// nil if the application is not probed.
+// AppChannel describes how the runtime calls the application. Port is 0 if the runtime does not call the application.
+// Health is nil if the runtime does not probe its health.
 type AppChannel struct {
 	Port           int
 	Protocol       string // http, https, h2c, grpc, grpcs
@@ -94,8 +94,9 @@ type ActiveActors struct {
 	Count int
 }
 
-// Metadata describes the runtime to one application. It also has the values that the application, or the tool that
-// started it, has set over the metadata API. These values are only in memory. Limits bounds their number and size.
+// Metadata describes the runtime to one application. It also keeps values that the application, or the tool that
+// started the application, sets with the metadata API. These values exist only in memory. Their number and size are
+// limited.
 type Metadata struct {
 	app    App
 	node   NodeInfo

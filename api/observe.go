@@ -2,9 +2,9 @@ package api
 
 import "time"
 
-// Observer is notified of operations that applications request from state stores, secret stores and output bindings,
-// and of events of input bindings. ok is false if the operation or the delivery failed. Implementations are safe for
-// concurrent use.
+// Observer is notified after each operation of a state store, a secret store or an output binding. It is also notified
+// after each delivery of an event of an input binding. ok reports whether the operation or the delivery succeeded.
+// Implementations are safe for concurrent use.
 type Observer interface {
 	// StateOperation is called after get, set, delete, bulk_get or transaction of a state store.
 	StateOperation(store, operation string, ok bool, took time.Duration)
@@ -28,7 +28,7 @@ const (
 // observed reports operations to an observer. The zero value has no observer.
 type observed struct{ by Observer }
 
-// begin returns the time at which an operation starts, or the zero time without an observer.
+// begin returns the current time, which is the start of an operation. Without an observer, it returns the zero time.
 func (o observed) begin() (start time.Time) {
 	if o.by != nil {
 		start = time.Now()

@@ -11,12 +11,12 @@ import (
 )
 
 // MetadataProjection is the metadata key that marks an operation as a projection. A projection is not stored. If
-// another operation of the transaction has the same key, the value of the projection is the data of that operation's
-// event.
+// another operation of the transaction has the same key, the event of that operation gets the value of the projection
+// as data.
 const MetadataProjection = "outbox.projection"
 
-// Topics connects the transactions of state stores with topics: a transaction can publish events and acknowledge
-// deliveries. Package api/pubsub implements it. Implementations are safe for concurrent use.
+// Topics lets the transactions of state stores publish events and acknowledge deliveries. Package api/pubsub implements
+// it. Implementations are safe for concurrent use.
 type Topics interface {
 	// Outbox prepares the events of a transaction. Its errors are those of a publish.
 	Outbox(ctx context.Context, r *OutboxRequest) (Outbox, *Error)
@@ -28,8 +28,8 @@ type Topics interface {
 // MaxAcks is how many deliveries a transaction may acknowledge.
 const MaxAcks = 16
 
-// MetadataAck is the metadata key for the tokens of the deliveries that a transaction acknowledges. It is for clients
-// that cannot send the header Quorate-Ack.
+// MetadataAck is the metadata key with which a transaction acknowledges deliveries. Its value has the tokens of the
+// deliveries. It is for clients that cannot send the header Quorate-Ack.
 const MetadataAck = "quorateAck"
 
 // acknowledge adds the acknowledgements of deliveries to a transaction.
@@ -94,7 +94,7 @@ type Outbox struct {
 	Ended      func(err error)   // called with the outcome of the transaction; nil = not needed
 }
 
-// Done passes the outcome of the transaction to Ended. err is nil if the transaction succeeded.
+// Done calls Ended with the outcome of the transaction, unless Ended is nil. err is nil if the transaction succeeded.
 func (o *Outbox) Done(err error) {
 	if o.Ended != nil {
 		o.Ended(err)
@@ -108,8 +108,9 @@ func (s *State) Publish(topics Topics) *State {
 	return s
 }
 
-// changes returns the changes of a transaction for which the outbox of its store publishes events. It removes
-// projections from the request, because they are not stored.
+// changes returns the values that a transaction sets, so that the outbox of the store can publish events for them.
+// Without an outbox, the result is empty. changes also removes the projections from r and request, because they are not
+// stored.
 func (t *transaction) changes(r *TransactRequest, request *state.TransactRequest) []Change {
 	if t.op != opTransact || t.inst.Outbox == nil || t.state.topics == nil {
 		return nil
@@ -141,8 +142,9 @@ func (t *transaction) changes(r *TransactRequest, request *state.TransactRequest
 	return out
 }
 
-// publish prepares the events of changes. With some stores and brokers, it publishes them to an internal topic. So the
-// caller first makes all other checks of the transaction.
+// publish prepares the events of changes, and adds to request what the store must write for them. With some stores and
+// brokers, publish also sends the events to an internal topic. Therefore the caller must first make all other checks of
+// the transaction.
 func (t *transaction) publish(ctx context.Context, r *TransactRequest, changes []Change,
 	request *state.TransactRequest) (Outbox, *Error) {
 	if len(changes) == 0 {
@@ -155,7 +157,8 @@ func (t *transaction) publish(ctx context.Context, r *TransactRequest, changes [
 	return out, failure
 }
 
-// outboxLate returns the error of a transaction that was refused because the outbox had already discarded its events.
+// outboxLate returns the error for a transaction that took too long. The outbox had already discarded its events, so
+// the store refused the transaction.
 func (t *transaction) outboxLate(cause error) *Error {
 	text := "the transaction of state store " + t.inst.Name + " took so long that its events were discarded; nothing " +
 		"was stored (repeat it)"

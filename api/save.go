@@ -81,8 +81,8 @@ func (s *State) saveFailed(err error, inst *state.Instance, writes []state.Write
 	return opSave.failed(err, inst.Name, items[i].Key, itemText(err, inst.Name, &items[i]))
 }
 
-// itemText returns the error message for an item that could not be written. It is the text of conflictText for
-// fault.Conflict, and the error text of the store otherwise.
+// itemText returns the error message for an item that could not be written. For fault.Conflict, it returns the text of
+// conflictText. For other errors, the message contains the error text of the store.
 func itemText(err error, store string, item *Item) string {
 	if fault.Is(err, fault.Conflict) {
 		return conflictText(store, item.Key, item.ETag)
@@ -90,8 +90,8 @@ func itemText(err error, store string, item *Item) string {
 	return "key " + strconv.Quote(Shorten(item.Key)) + ": " + StoreText(err)
 }
 
-// concerned returns the index of the write that caused err, or -1 if no write has the key in err. Of several writes
-// with that key, it returns the first one with an ETag or first-write concurrency.
+// concerned returns the index of the write that caused err. It searches for the key in err, and returns -1 if no write
+// has this key. If several writes have the key, it prefers the first one with an ETag or first-write concurrency.
 func concerned(err error, writes []state.Write) int {
 	key := fault.KeyOf(err)
 	found := -1
@@ -147,8 +147,8 @@ func (s *State) convert(keys keyspace, item *Item, over map[string]string, at pl
 	return nil
 }
 
-// interpret applies the metadata that every store supports: time to live and content type. If isJSON is true, it
-// decodes a value of type application/octet-stream, which is a JSON string in base64.
+// interpret evaluates the metadata that every store supports: time to live and content type. If isJSON is true and the
+// content type is application/octet-stream, the value is a base64 string in JSON, and interpret decodes it.
 func interpret(isJSON bool, w *state.Write) (err error) {
 	if w.TTL, err = state.ParseTTL(w.Metadata); err != nil {
 		return err

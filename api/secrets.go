@@ -37,7 +37,7 @@ type SecretRequest struct {
 	Metadata map[string]string // store specific; nil = none
 }
 
-// Get reads one secret, which has one or more keys and values. It returns the values by key, or nil if the secret
+// Get reads one secret and returns its values by key. A secret may have several keys. The result is nil if the secret
 // does not exist.
 func (s *Secrets) Get(ctx context.Context, r SecretRequest) (map[string]string, error) {
 	inst, failure := s.store(r.Store)
@@ -68,8 +68,8 @@ func (s *Secrets) Get(ctx context.Context, r SecretRequest) (map[string]string, 
 	return secret, nil
 }
 
-// BulkGet reads all secrets of a store that the application may read. The result maps the name of each secret to the
-// map that Get returns.
+// BulkGet reads the secrets of a store, and returns those that the application may read. The result maps the name of
+// each secret to its values by key.
 func (s *Secrets) BulkGet(ctx context.Context, r SecretRequest) (map[string]map[string]string, error) {
 	inst, failure := s.store(r.Store)
 	if failure != nil {
@@ -94,8 +94,8 @@ func (s *Secrets) BulkGet(ctx context.Context, r SecretRequest) (map[string]map[
 	return out, nil
 }
 
-// store returns the secret store with the given name, or an error that says why it cannot be used. If the scopes of
-// the store exclude the application, the error is the same as for a missing store.
+// store returns the secret store with the given name, or an error with the reason why the store cannot be used. A store
+// whose scopes exclude the application gives the same error as a store that does not exist.
 func (s *Secrets) store(asked string) (*secretstores.Instance, *Error) {
 	if inst, ok := s.stores.SecretStore(asked); ok && inst.VisibleTo(s.app.ID) {
 		return inst, nil
@@ -131,8 +131,9 @@ func secretDenied(text, store, secret string) *Error {
 		Details: Details{Reason: ReasonDenied, Metadata: Attributes("store", store, "secret", Shorten(secret))}}
 }
 
-// secretFailed returns the public error for a failed read of a secret. If the store rejects the credentials of the
-// node, the error is an internal failure, not a denial of the application.
+// secretFailed returns the public error for a failed read of a secret. If the store denies access, the kind of the
+// error is Failed and not Denied. In that case the store has rejected the credentials of this node, not those of the
+// application.
 func secretFailed(err error, code, text, store, secret string) *Error {
 	e := &Error{Kind: Failed, Code: code, Message: text + ": " + secretText(err), Cause: err,
 		Details: Details{Metadata: Attributes("store", store, "secret", Shorten(secret))}}

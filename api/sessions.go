@@ -28,15 +28,15 @@ type SessionMerger interface {
 	VerifySession(ctx context.Context, own, given string) (string, error)
 }
 
-// Sessions has the session tokens of the applications of this node. They make the writes of an application visible to
-// the applications that it calls, without changes to their code.
+// Sessions has the session tokens of the applications of this node. With them, an application sees the writes of the
+// applications that it calls and of those that call it, without changes to its code.
 //
-// Each application has one session for everything that it reads, writes and receives in calls. A call with a trace id
-// also starts a separate session for that trace. Requests with that trace id wait only for the writes in this
-// session, so other calls do not delay them. Sessions are safe for concurrent use.
+// Each application has a general session for everything that it reads, writes and receives in calls. A call with a
+// trace id also starts a session for that trace. Requests with this trace id wait only for the writes in the session of
+// the trace, so other calls do not delay them.
 //
-// A client may have invented the token of its request. So a session contains only what answers of stores have shown,
-// what was verified (see Verify), and what other nodes have sent.
+// A client can send a token that it has invented. Therefore a session contains only what stores have returned, what
+// Verify has checked, and what other nodes have sent. Sessions are safe for concurrent use.
 type Sessions struct {
 	merger SessionMerger
 
@@ -44,9 +44,9 @@ type Sessions struct {
 	apps map[App]*seenBy
 }
 
-// maxTraces is the maximum number of trace sessions of an application. Above this number, the session of the oldest
-// trace is dropped. Requests of that trace then use the session of the application, which includes all of its
-// writes.
+// maxTraces is the maximum number of trace sessions of an application. If there are more, the session of the oldest
+// trace is dropped. Requests of that trace then use the general session of the application, which covers the dropped
+// session.
 const maxTraces = 4096
 
 type seenBy struct {
@@ -62,16 +62,17 @@ func NewSessions(m SessionMerger) *Sessions {
 	return &Sessions{merger: m, apps: map[App]*seenBy{}}
 }
 
-// Begin returns the session token for a request of app to a store. requested is the token in the request, or empty.
-// Begin merges it with the session of app for the trace. If the token of the request cannot be parsed, Begin returns
-// it unchanged.
+// Begin returns the session token with which a request of app goes to a store. requested is the token in the request,
+// or empty. Begin merges it with the session of app for the trace. If requested cannot be parsed, Begin returns it
+// unchanged.
 func (s *Sessions) Begin(app App, trace, requested string) string {
 	return s.join(requested, s.Token(app, trace))
 }
 
-// Share returns the session token for a call of another application by app, and for the answer to a call of app. given
-// is the verified token in the request for the call (see Verify), or empty. Share merges it with the session of app for
-// the trace, but leaves out what others need not know (see SessionMerger.ShareSession).
+// Share returns the session token that accompanies a call by app to another application, or the answer of app to a
+// call. given is the token that came with the call, or empty. If a client sent the token, it must be verified (see
+// Verify). Share merges given with the session of app for the trace. It leaves out what the receiver need not know (see
+// SessionMerger.ShareSession).
 func (s *Sessions) Share(app App, trace, given string) string {
 	own := s.Token(app, trace)
 	if own != "" {
@@ -80,9 +81,9 @@ func (s *Sessions) Share(app App, trace, given string) string {
 	return s.join(given, own)
 }
 
-// Extend returns the token of an answer to a client. given is the token that the client has sent, and got is what the
-// answer has shown. The result contains both, so that the client keeps its positions until a store has answered them.
-// If given cannot be read, the result is got.
+// Extend returns the session token for the answer to a client. given is the token that the client sent, and got is the
+// token from the answer. The result covers both, because the client still needs positions that no store has answered
+// yet. If got is empty or given cannot be parsed, Extend returns got.
 func (s *Sessions) Extend(given, got string) string {
 	if s == nil || s.merger == nil || given == "" || got == "" {
 		return got
@@ -104,9 +105,10 @@ func (s *Sessions) join(received, own string) string {
 	return received
 }
 
-// End adds to the sessions of app what the answer of a store has shown, and removes what the answer has settled. So app
-// gets one report of a lost write. requested is the token in the request, begun is the token that Begin returned
-// for the request, and answered is the token of the answer. End returns the token to send to the client.
+// End updates the sessions of app after a store has answered a request. It adds what the answer has shown. It removes
+// positions whose writes the answer reports as lost, so that app gets this report only once. requested is the token in
+// the request, begun is the result of Begin, and answered is the token of the answer. End returns the token for the
+// client.
 func (s *Sessions) End(app App, trace, requested, begun, answered string) string {
 	if s == nil || s.merger == nil || answered == "" {
 		return answered
@@ -118,10 +120,10 @@ func (s *Sessions) End(app App, trace, requested, begun, answered string) string
 	return s.merger.ShareSession(answered, requested)
 }
 
-// advance returns the new token of a session. token is the current token, begun is the token that Begin returned
-// for the request, and answered is the token in the store's answer. If token is still the same as begun, advance
-// returns answered, in which the store may have removed outdated parts. Otherwise it adds to token what the answer
-// has shown.
+// advance returns the new token of a session after a store has answered. token is the current token, begun is the
+// result of Begin for the request, and answered is the token in the store's answer. If token is still the same as
+// begun, advance returns answered, because the store may have removed outdated parts. Otherwise it adds to token what
+// the answer has shown.
 func (s *Sessions) advance(token, begun, answered string) string {
 	if token == begun || token == answered {
 		return answered
@@ -129,8 +131,8 @@ func (s *Sessions) advance(token, begun, answered string) string {
 	return mergeInto(token, func(own string) (string, bool) { return s.merger.AnswerSession(own, begun, answered) })
 }
 
-// mergeInto returns merge(token), which merges the token of a session with a received token. If the token of the
-// session cannot be read, mergeInto drops it and returns the received token. If the received token cannot be read, it
+// mergeInto returns merge(token), where merge combines the token of a session with a received token. If the token of
+// the session cannot be parsed, mergeInto returns the received token. If the received token cannot be parsed, mergeInto
 // returns token unchanged.
 func mergeInto(token string, merge func(own string) (string, bool)) string {
 	if merged, ok := merge(token); ok {
@@ -142,8 +144,8 @@ func mergeInto(token string, merge func(own string) (string, bool)) string {
 	return token
 }
 
-// update changes the session of app and, if there is one, the session for the trace. The function change returns the
-// new token of a session.
+// update applies change to the general session of app and, if there is one, to its session for the trace. change
+// receives the token of a session and returns the new token.
 func (s *Sessions) update(app App, trace string, change func(token string) string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,9 +157,8 @@ func (s *Sessions) update(app App, trace string, change func(token string) strin
 	}
 }
 
-// Token returns the token of the session that app has for the trace. If there is no such session, it returns the
-// token of the general session of app, which covers everything that app reads, writes and receives. It returns ""
-// if app has no session, or if sessions are disabled.
+// Token returns the token of the session that app has for the trace. If there is no such session, it returns the token
+// of the general session of app. It returns "" if app has no session, or if sessions are disabled.
 func (s *Sessions) Token(app App, trace string) string {
 	if s == nil || s.merger == nil {
 		return ""
@@ -188,8 +189,8 @@ func (s *Sessions) Inbound(app App, trace, token string) {
 	})
 }
 
-// Follow opens a session of app for the trace of an incoming call. The session begins with token. Follow does nothing
-// if the trace has a session, or if token cannot be read.
+// Follow opens a session of app for the trace of an incoming call. The session begins with the given token. Follow does
+// nothing if the trace already has a session, or if token is empty or cannot be parsed.
 func (s *Sessions) Follow(app App, trace, token string) {
 	if s == nil || s.merger == nil || trace == "" || token == "" {
 		return
@@ -223,9 +224,9 @@ func (s *Sessions) sessionsLocked(app App) *seenBy {
 	return b
 }
 
-// Verify checks the session token in the header h of a call of app. It removes positions that do not exist in the
-// store, and returns the rest merged with the session of app. Without this check, a client could make the called
-// application wait for positions that will never exist. Verify returns "" if h has no token. It returns
+// Verify checks the session token that a client has sent in h, the header of a call by app. It removes positions that
+// do not exist in the store, and merges the rest with the session of app. Without this check, a client could make the
+// called application wait for positions that will never exist. Verify returns "" if h has no token. It returns
 // fault.Unavailable if the check does not end in time.
 func (s *Sessions) Verify(ctx context.Context, app App, trace string, h http.Header) (string, error) {
 	given := h["Quorate-Session"]

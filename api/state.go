@@ -45,7 +45,8 @@ func (s *State) Remember(app App, sessions *Sessions) *State {
 	return s
 }
 
-// visit is one request to a store, with its trace id, the session token in it, and the token that the store gets.
+// visit is one request to a store. trace is its trace id, requested is the session token that the client sent, and
+// begun is the session token that the store gets.
 type visit struct {
 	s                       *State
 	trace, requested, begun string
@@ -59,7 +60,8 @@ func (s *State) enter(trace string, token *string) visit {
 	return v
 }
 
-// leave records the session token that the store has returned, and replaces it by the token for the client.
+// leave records the session token in p, which the store has returned. It then replaces this token with the one for the
+// client.
 func (v visit) leave(p *state.Proof) {
 	p.Session = v.s.sessions.End(v.s.callee, v.trace, v.requested, v.begun, p.Session)
 }
@@ -78,8 +80,8 @@ type ReadOptions struct {
 	MaxValue    int64             // bytes; a read of one key may return only the size of a larger value; 0 = no bound
 }
 
-// UnreservedValue is the maximum size in bytes of a value that the HTTP and gRPC servers read without reserving
-// memory for it first.
+// UnreservedValue is the maximum size in bytes of a value that the HTTP and gRPC servers read without a reservation of
+// memory. To read a larger value, they first reserve memory for it.
 const UnreservedValue = 256 << 10
 
 // WriteOptions are the options of every write.
@@ -250,8 +252,8 @@ func readOptions(inst *state.Instance, r ReadOptions) (state.ReadOptions, *Error
 	return out, nil
 }
 
-// merge returns the combined metadata of an item and of its request. If both have a value for a key, the request's
-// value has precedence. merge does not change the maps. It may return one of them, so the caller must not change the
+// merge combines the metadata of an item and of its request. If both have the same key, the value in request has
+// precedence. merge does not change the maps, but it may return one of them. Therefore the caller must not change the
 // result.
 func merge(item, request map[string]string) map[string]string {
 	switch {

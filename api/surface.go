@@ -17,7 +17,8 @@ type Surface struct {
 func (s *Surface) Set(r *component.APIRules) { s.rules.Store(r) }
 
 // HTTP returns an error if the Configuration resource disables an endpoint. path is the pattern of the endpoint, such
-// as "/v1.0/state/{store}". A rule matches all paths that begin with its version and name.
+// as "/v1.0/state/{store}". A rule with the version v1.0 and the name state matches all paths that begin with
+// "/v1.0/state".
 func (s *Surface) HTTP(path string) error {
 	if s == nil || s.rules.Load() == nil {
 		return nil // the common case
@@ -61,8 +62,9 @@ func notAllowed(what string) error {
 		Message: "requested endpoint is not available: " + what + " is excluded by spec.api of the Configuration"}
 }
 
-// GroupOf returns the group and the version of a method of the Dapr service. Rules of a Configuration resource use
-// them to name methods. group is "" if no group has the method.
+// GroupOf returns the group and the version of a method of the Dapr service. For example, TryLockAlpha1 has the group
+// "lock" and the version "v1alpha1". A rule of a Configuration resource names a group and a version. If no group has
+// the method, group is "".
 func GroupOf(method string) (group, version string) {
 	version = "v1"
 	for _, suffix := range []string{"Alpha1", "Alpha2", "Beta1"} {
@@ -85,7 +87,8 @@ type grpcGroup struct {
 	parts []string // parts of method names
 }
 
-// grpcGroups lists the groups of methods. A method belongs to the first group that has a part of its name.
+// grpcGroups lists the groups of methods of the Dapr service. A method belongs to the first group that has a part which
+// occurs in the method's name.
 func grpcGroups() []grpcGroup {
 	return []grpcGroup{
 		{"watch", []string{"Watch"}},
@@ -109,9 +112,9 @@ func grpcGroups() []grpcGroup {
 	}
 }
 
-// MethodNotServed returns the error text for a method that Dapr has and Quorate does not serve. For a method of a
-// building block that Quorate does not serve, such as cryptography, the text names the block and an alternative.
-// Otherwise the text lists the building blocks that Quorate serves.
+// MethodNotServed returns the error text for a Dapr method that Quorate does not serve. If Quorate does not serve the
+// building block at all, such as cryptography, the text names the block and an alternative. Otherwise the text lists
+// the building blocks that Quorate serves.
 func MethodNotServed(method string) string {
 	group, _ := GroupOf(method)
 	if group == "subscribe" {

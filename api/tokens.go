@@ -8,8 +8,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Tokens has the valid API tokens of one or more applications, in memory only as hashes. A nil *Tokens means that no
-// token is required. Tokens are safe for concurrent use.
+// Tokens has the valid API tokens of one or more applications. It keeps only their hashes, in memory. A nil *Tokens
+// means that no token is required. Tokens are safe for concurrent use.
 type Tokens struct {
 	hashes atomic.Pointer[[][sha256.Size]byte] // never nil; empty = no token is required
 }
@@ -39,9 +39,9 @@ func hashTokens(tokens []string) ([][sha256.Size]byte, error) {
 // Required reports whether requests must carry a token. The result never changes.
 func (t *Tokens) Required() bool { return t != nil && len(*t.hashes.Load()) > 0 }
 
-// Set replaces the valid tokens for all further requests. It returns fault.Invalid if a token is empty. It also
-// returns fault.Invalid if the current or the new list is empty, because a token requirement can be neither
-// introduced nor removed.
+// Set replaces the valid tokens for all further requests. It returns fault.Invalid if a token is empty. While the node
+// runs, it cannot begin or stop to require tokens. Therefore Set also returns fault.Invalid if no token is required
+// now, or if the list of new tokens is empty.
 func (t *Tokens) Set(tokens []string) error {
 	if len(tokens) == 0 || !t.Required() {
 		return fault.New(fault.Invalid, "api.SetTokens",
@@ -55,8 +55,8 @@ func (t *Tokens) Set(tokens []string) error {
 	return nil
 }
 
-// Accept reports whether a token is valid, or none is required. It compares the token with every valid one in
-// constant time.
+// Accept reports whether given is a valid token. If no token is required, the result is true. Accept compares given
+// with every valid token in constant time.
 func (t *Tokens) Accept(given string) bool {
 	if !t.Required() {
 		return true

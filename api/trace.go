@@ -25,7 +25,8 @@ type RequestSpan interface {
 	End(status int, err error)
 }
 
-// Attributes of request spans, as in Dapr. The values of SpanSystem are names of building blocks.
+// Attributes of request spans, as in Dapr. The value of the attribute SpanSystem is the name of a building block, such
+// as state.
 const (
 	SpanProtocol   = "dapr.protocol" // http or grpc
 	SpanAPI        = "dapr.api"      // verb and path, or the gRPC method

@@ -34,8 +34,9 @@ type TransactRequest struct {
 	WriteOptions
 }
 
-// Transact applies all operations atomically. A request without operations does nothing, and must not acknowledge
-// deliveries. If operations request different consistency levels, the strictest level applies to all of them.
+// Transact applies all operations atomically. A request without operations does nothing, but it is invalid if it
+// acknowledges deliveries. If operations request different consistency levels, the strictest level applies to all of
+// them.
 func (s *State) Transact(ctx context.Context, r TransactRequest) (state.Written, error) {
 	inst, failure := s.store(r.Store)
 	if failure != nil {
@@ -48,8 +49,8 @@ func (s *State) Transact(ctx context.Context, r TransactRequest) (state.Written,
 	return t.run(ctx, r)
 }
 
-// transaction is one transaction of the state API or the actor API, or one atomic delete of several keys. They differ
-// in stored keys and error codes.
+// transaction is an atomic change of several keys. It executes a transaction of the state API, a transaction of the
+// actor API, or a delete of several keys. These requests have different stored keys and error codes.
 type transaction struct {
 	state     *State
 	inst      *state.Instance

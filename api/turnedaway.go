@@ -14,17 +14,18 @@ const (
 	maxRefusals     = 1024        // maximum number of hosts to remember
 )
 
-// TurnedAway logs requests that were refused because of a missing or wrong token, a foreign origin or a foreign
-// Host header. It logs at most one request per minute and remote host. When it remembers maxRefusals hosts, it
-// forgets them all, and may then log a host again before the minute ends. Metrics count all refused requests. The
-// zero value is ready to use. TurnedAway is safe for concurrent use.
+// TurnedAway logs requests that were refused because of a missing or wrong token, a foreign origin or a foreign Host
+// header. It logs at most one request per minute and remote host. It remembers at most maxRefusals hosts. When it has
+// reached this number, it forgets all hosts, and may log a request of the same host again within the minute. Metrics
+// count all refused requests. The zero value is ready to use. TurnedAway is safe for concurrent use.
 type TurnedAway struct {
 	mu     sync.Mutex // guards logged
 	logged map[string]time.Time
 }
 
-// Note logs a refused request, at most one per minute and host. remote is host:port. method must be of limited
-// length. err is the reason and must not contain a token.
+// Note logs a refused request, unless it has logged a request of the same host within the last minute. remote is the
+// address of the client, as host:port. method must have a bounded length. err is the reason and must not contain a
+// token.
 func (a *TurnedAway) Note(log *slog.Logger, remote, method string, err error) {
 	host, _, splitErr := net.SplitHostPort(remote)
 	if splitErr != nil {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// block is a building block of Dapr that Quorate does not serve, or of which it serves only some paths.
+// block is a building block of Dapr that Quorate does not serve, or serves only in part.
 type block struct {
 	name, instead string
 	// parts limits the block to paths that contain one of these texts; nil = all paths. Quorate serves the other paths
@@ -25,8 +25,8 @@ func unservedBlocks() map[string]block {
 	}
 }
 
-// serves reports whether a path belongs to the building block b. remainder is the part of the path after the name of
-// the block.
+// serves reports whether a path belongs to b, which means that Quorate does not serve the path. remainder is the part
+// of the path after the name of the building block.
 func (b block) serves(remainder string) bool {
 	return remainder != "" && (b.parts == nil ||
 		slices.ContainsFunc(b.parts, func(part string) bool { return strings.Contains(remainder, part) }))

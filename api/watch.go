@@ -74,9 +74,9 @@ func (s *State) Watch(ctx context.Context, r WatchRequest) (*Watch, error) {
 		bookmark: r.Bookmark, entry: entry, snapshot: r.Snapshot}, nil
 }
 
-// sessionOf returns a session token for the start of the watch, or "" if there is none. With this token, a client
-// reads a state that is at least as recent as the start. To get the token, sessionOf reads one of the watched keys, or
-// the watched prefix as a key.
+// sessionOf returns a session token for a watch that starts, or "" if there is none. A read with this token sees at
+// least the state at the start of the watch. To get a token, sessionOf reads one of the watched keys. For a watch of a
+// prefix, it reads the prefix as if it were a key.
 func (s *State) sessionOf(ctx context.Context, inst *state.Instance, r *state.WatchRequest) string {
 	key := r.Prefix
 	if len(r.Keys) > 0 {
@@ -187,9 +187,10 @@ func (w *Watch) OnChange(f func()) {
 // Refresh asks for a part without changes but with a newer position; see state.Watch.
 func (w *Watch) Refresh() { w.watch.Refresh() }
 
-// Poll returns the next part if it is in memory, without waiting. The part has stored keys; Own converts them. The
-// caller must not change the part, because watches with the same request share it. For such watches with the same
-// Scope, Own also returns equal results. After an error the watch has ended, and EndOf returns the reason.
+// Poll returns the next part if it is already in memory, and never waits. The part has stored keys; Own converts them.
+// The caller must not change the part, because all watches with the same request share it. If these watches also have
+// the same Scope, the result of Own is the same for all of them. After an error the watch has ended, and EndOf returns
+// the reason.
 func (w *Watch) Poll() (part state.WatchPart, r state.Readiness, err error) {
 	if w.entry.closing() {
 		return part, state.WatchIdle, &state.WatchEnd{Reason: state.WatchClosing}
@@ -204,8 +205,8 @@ func (w *Watch) Poll() (part state.WatchPart, r state.Readiness, err error) {
 // store and does not wait for changes.
 func (w *Watch) CatchUp(ctx context.Context) (state.WatchPart, error) { return w.next(ctx, 0) }
 
-// WatchScope identifies the store and the application of a watch. For watches with the same WatchScope, Own returns
-// the same result for the same part.
+// WatchScope identifies the store and the application of a watch. If two watches have the same WatchScope, Own converts
+// the same part to the same result.
 type WatchScope struct {
 	inst *state.Instance
 	app  string
@@ -214,8 +215,8 @@ type WatchScope struct {
 // Scope returns the scope of the watch.
 func (w *Watch) Scope() WatchScope { return WatchScope{w.inst, w.app} }
 
-// Own converts a part that Poll has returned to the view of the application. It removes actor state, and replaces
-// stored keys with the application's keys. The result does not share its slices with part.
+// Own converts a part from Poll to the form that the application receives. It removes actor state, and replaces stored
+// keys with the application's keys. It does not change the slices of part, because other watches share them.
 func (w *Watch) Own(part state.WatchPart) state.WatchPart {
 	part.Items, part.Changes = w.own(part.Items), w.own(part.Changes)
 	return part
@@ -251,12 +252,13 @@ func (w *Watch) endContext() {
 	}
 }
 
-// Rest releases the context that the calls of Next and CatchUp share. The caller should call Rest when no further call
-// of Next or CatchUp is expected for a long time.
+// Rest frees the context that Next and CatchUp keep between calls. Call it if there will be no further call of Next or
+// CatchUp for a long time.
 func (w *Watch) Rest() { w.endContext() }
 
-// EndOf returns the public error of a watch that has ended, and the reason for clients. resume is the position from
-// which the client can continue. If resume is empty, the client must start again with a snapshot.
+// EndOf describes the end of a watch for its client. err is the error with which the watch ended. e is the public
+// error, and reason is the name of the cause. The client can continue from the position resume. If resume is empty, the
+// client must start again with a snapshot.
 func (w *Watch) EndOf(err error) (e *Error, reason, resume string) {
 	reason = endReason(err)
 	switch reason {
@@ -269,7 +271,7 @@ func (w *Watch) EndOf(err error) (e *Error, reason, resume string) {
 	return watchFailed(err, w.inst.Name), reason, resume
 }
 
-// Values of the reason label of quorate_watch_ends_total, besides the reasons of state.WatchEnd.
+// Values of the label reason of the metric quorate_watch_ends_total. Further values are the reasons of state.WatchEnd.
 const (
 	endClient = "client"
 	endError  = "error"

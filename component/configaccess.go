@@ -163,7 +163,8 @@ func (p *docParser) action(n *yaml.Node, what string) Action {
 	return Deny
 }
 
-// list returns the elements of a sequence, or nil for null. For any other node it reports a problem and returns nil.
+// list returns the elements of a YAML sequence, or nil for null. For any other node, it reports a problem and returns
+// nil.
 func (p *docParser) list(n *yaml.Node, what string) []*yaml.Node {
 	if isNull(n) {
 		return nil

@@ -86,8 +86,8 @@ func (p *docParser) secretScope(n *yaml.Node) SecretScope {
 	return scope
 }
 
-// access reads defaultAccess. It returns true for deny. For a value that is neither allow nor deny, it reports a
-// problem and also returns true.
+// access reads the field defaultAccess. It returns true for deny, and false for allow or an empty value. For any other
+// value, it reports a problem and returns true.
 func (p *docParser) access(n *yaml.Node) bool {
 	text := p.text(n, "defaultAccess")
 	switch strings.ToLower(text) {

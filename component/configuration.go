@@ -33,9 +33,9 @@ type Configuration struct {
 	Unused []Problem
 }
 
-// Names of sections of a Configuration resource. Some sections restrict what applications may do. If this package
-// does not support such a section, the section is an error. Otherwise the node would allow actions that the author
-// wanted to forbid.
+// Names of sections of a Configuration resource that restrict what applications may do. Another such section, named
+// components, is not supported. That section is an error (see refusedSections), because otherwise the node would allow
+// what the author wanted to forbid.
 const (
 	sectionAccessControl = "accessControl"
 	sectionSecrets       = "secrets"
@@ -79,9 +79,9 @@ func ParseConfigurations(docs []Document, defaults Configuration) (Configuration
 	return out, errors.Join(errs...)
 }
 
-// parseConfiguration parses one document. The parameter earlier has the merged result of the previous documents.
-// Fields of the sections accessControl, tracing, metrics, logging and workflow keep their values from earlier, if the
-// document does not set them.
+// parseConfiguration parses one document. The parameter earlier is the merged result of the previous documents. In the
+// sections accessControl, tracing, metrics, logging and workflow, a field that the document does not set keeps its
+// value from earlier.
 func parseConfiguration(doc Document, earlier *Configuration) (Configuration, error) {
 	p := docParser{file: doc.Pos.File}
 	c := Configuration{Name: doc.Name, Pos: doc.Pos, Sections: map[string]*yaml.Node{},
@@ -96,8 +96,8 @@ func parseConfiguration(doc Document, earlier *Configuration) (Configuration, er
 	return c, p.problems.Err("component.ParseConfiguration")
 }
 
-// add merges next, the configuration of the next document, into c. next must be the result of parseConfiguration with c
-// as the parameter earlier.
+// add merges next into c. The caller must have parsed next with parseConfiguration, and with c as the merged result of
+// the earlier documents.
 func (c *Configuration) add(next Configuration) {
 	c.AccessControl, c.Tracing, c.Metrics, c.APILog = next.AccessControl, next.Tracing, next.Metrics, next.APILog
 	c.Workflow = next.Workflow
@@ -134,8 +134,8 @@ func (c *Configuration) complete() {
 	}
 }
 
-// copyOf returns a copy of *earlier, the section as the earlier documents set it. If earlier is nil, no earlier
-// document has the section, and copyOf returns a copy of the defaults.
+// copyOf returns a copy of *earlier, which is a section from earlier documents. If no earlier document has the section,
+// earlier is nil, and copyOf returns a copy of defaults.
 func copyOf[T any](earlier *T, defaults T) *T {
 	if earlier != nil {
 		defaults = *earlier

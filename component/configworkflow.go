@@ -14,13 +14,13 @@ type WorkflowConfig struct {
 	Retention               WorkflowRetention
 }
 
-// WorkflowRetention is how long an instance is kept after it has ended. Completed, Failed and Terminated are for the
-// status of that name. If the field for a status is nil, Any applies. If Any is also nil, the instance is kept until
-// it is purged.
+// WorkflowRetention is how long a workflow instance is kept after it has ended. The fields Completed, Failed and
+// Terminated are for instances that have ended with this status. If the field for a status is nil, Any applies. If Any
+// is also nil, the instance is kept until it is purged.
 type WorkflowRetention struct{ Any, Completed, Failed, Terminated *time.Duration }
 
-// For returns the retention for a terminal status. The parameter status is the field of r for this status. A nil
-// result means that the instance is kept until it is purged.
+// For returns how long an instance is kept. The parameter status is the field of r for the status of the instance, for
+// example r.Failed. If the result is nil, the instance is kept until it is purged.
 func (r *WorkflowRetention) For(status *time.Duration) *time.Duration {
 	if status != nil {
 		return status

@@ -33,8 +33,8 @@ func (p *docParser) document(raw *yaml.Node) Document {
 	return doc
 }
 
-// header reads the fields that all kinds of documents have. It also reads the fields spec and auth of a component.
-// Other functions read the remaining fields of documents of other kinds.
+// header reads the fields that all kinds of documents have. It also reads the fields spec and auth of a component. For
+// the other kinds, their own parsers, such as ParseConfiguration, read these two fields later.
 func (p *docParser) header(doc *Document) {
 	ignore := func(*yaml.Node) {}
 	known := fields{

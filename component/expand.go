@@ -68,8 +68,8 @@ func (x *expander) stop(n *yaml.Node, format string, limit int) {
 	x.problems.add(x.pos(n), "", format, limit)
 }
 
-// tagged handles an explicit tag of n. It marks out so that a standard YAML tag, such as !!str, is kept. It reports any
-// other tag as a problem.
+// tagged handles a YAML tag that is written explicitly at the node n. The parameter out is the copy of n. A standard
+// tag, such as !!str, is kept in out. Any other tag is reported as a problem.
 func (x *expander) tagged(n, out *yaml.Node) {
 	switch n.Tag {
 	case "!!str", "!!int", "!!float", "!!bool", "!!null", "!!timestamp", "!!map", "!!seq":

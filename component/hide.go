@@ -18,8 +18,8 @@ func Hide(text string, values []string) string {
 	return text
 }
 
-// forms returns every form in which the values may appear in a message. Longer forms come first. Otherwise the
-// replacement of a shorter form could leave parts of a longer one.
+// forms returns every form in which the values may appear in a message: plain, quoted and URL-escaped. Longer forms
+// come first, because replacing a shorter form first could leave parts of a longer form.
 func forms(values []string) []string {
 	var out []string
 	for _, value := range values {

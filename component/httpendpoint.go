@@ -28,7 +28,8 @@ type HTTPEndpoint struct {
 	reneg tls.RenegotiationSupport
 }
 
-// The names of the certificates in HTTPEndpoint.spec. They contain a space, so they cannot be names of headers.
+// Names in HTTPEndpoint.spec.Metadata for the certificates and the private key. The other names there are HTTP headers.
+// These names contain a space, so they cannot be names of headers.
 const (
 	tlsRootCA      = "clientTLS rootCA"
 	tlsCertificate = "clientTLS certificate"

@@ -49,7 +49,7 @@ type Values struct {
 	sensitive  []string
 }
 
-// Properties returns all metadata under the names in the file, including the metadata of declared fields. It omits
+// Properties returns all metadata by the names in the file, including the metadata of declared fields. It omits
 // unresolved references. It returns nil unless a field with Rest is declared. The caller must not change the map.
 func (v Values) Properties() map[string]string { return v.properties }
 

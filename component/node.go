@@ -11,9 +11,9 @@ import (
 	"github.com/quorate/quorate/internal/suggest"
 )
 
-// readFields reads the YAML mapping n. The map known has a function for each known field. readFields calls these
-// functions with the fields of n, in the order of the file. It reports unknown fields as problems. It returns false if
-// n is not a mapping. The parameter what names n in problems.
+// readFields reads the fields of the YAML mapping n in the order of the file. For each field, it calls the function in
+// known that has the name of the field. A field without such a function is reported as a problem. The parameter what
+// describes n in problems. If n is not a mapping, readFields reports a problem and returns false.
 func (p *docParser) readFields(n *yaml.Node, what string, known fields) bool {
 	if n.Kind != yaml.MappingNode {
 		p.problems.add(p.pos(n), "", "%s must be a mapping, not %s", what, describe(n))
@@ -45,8 +45,7 @@ func (p *docParser) unknown(key *yaml.Node, what string, known fields) {
 	p.problems.add(p.pos(key), hint, "unknown field %q%s", name, what)
 }
 
-// lenient calls the functions in known with the fields of n, like readFields. It ignores unknown fields, because
-// other code checks them.
+// lenient is like readFields, but ignores unknown fields, because other code checks them.
 func (p *docParser) lenient(n *yaml.Node, known fields) {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		if read, ok := known[n.Content[i].Value]; ok {

@@ -27,8 +27,8 @@ type File struct {
 // Parse parses a file of YAML documents. name is used only in messages. Empty documents are ignored. Documents of
 // unknown kinds are listed as skipped, because the folder may contain manifests of other programs.
 //
-// Any other problem makes the whole file invalid, except a problem of a component with ignoreErrors (see
-// Document.Err). Parse then returns one fault.Invalid error. The error lists up to 20 problems with file and line.
+// A problem in one document makes the whole file invalid. Parse then returns one fault.Invalid error, which lists up to
+// 20 problems with file and line. The exception is a component with ignoreErrors, whose problems are in Document.Err.
 // Parse stops at the first syntax error. If r fails, Parse returns fault.Internal.
 func Parse(name string, r io.Reader) (File, error) {
 	const op = "component.Parse"
@@ -118,9 +118,9 @@ const (
 	refuse
 )
 
-// sift decides by kind and apiVersion whether a document is for Quorate. It returns the decision, and the reason unless
-// the document is accepted. A kind or apiVersion that is probably misspelt is an error. Without this error, the user
-// would notice only late that a store is missing.
+// sift decides by kind and apiVersion whether a document is for Quorate. It returns the decision and its reason. The
+// reason is empty for an accepted document. A kind or apiVersion that is probably misspelt is an error. If the document
+// were only skipped, the user would notice much later that a store is missing.
 func sift(body *yaml.Node) (verdict, string) {
 	if body.Kind != yaml.MappingNode {
 		return skip, "the document is not a mapping"
@@ -169,8 +169,8 @@ func knownKind(kind string) bool {
 	return false
 }
 
-// topText returns the scalar under key in a mapping whose aliases are not expanded yet. It returns "" if there is
-// none.
+// topText returns the scalar under key in a mapping whose aliases are not expanded yet. It returns "" if the mapping
+// has no such scalar.
 func topText(body *yaml.Node, key string) string {
 	for i := 0; i+1 < len(body.Content); i += 2 {
 		value := body.Content[i+1]

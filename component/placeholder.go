@@ -6,8 +6,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Placeholders are the values of {uuid}, {podName}, {namespace} and {appID} in plain metadata values. In values from
-// references, these texts are not replaced.
+// Placeholders has the values that replace {uuid}, {podName}, {namespace} and {appID} in plain metadata values. In a
+// value from a reference, these texts stay unchanged.
 type Placeholders struct {
 	UUID      func() string // returns a new UUID for each {uuid}; required
 	PodName   string        // empty = {podName} is an error
@@ -52,9 +52,9 @@ func (p Placeholders) Replace(value string) (string, error) {
 	return b.String(), nil
 }
 
-// first returns the text that replaces the start of value, which must begin with a brace. If a placeholder begins
-// there, text is the value of the placeholder. Otherwise text is the brace. The result used is the number of bytes of
-// value to replace.
+// first replaces the start of value, which must begin with a brace. If value begins with a placeholder, text is the
+// value of the placeholder. Otherwise text is the brace itself. The result used is the number of bytes of value that
+// text replaces.
 func (p Placeholders) first(value string) (text string, used int, err error) {
 	switch {
 	case strings.HasPrefix(value, holdUUID):

@@ -70,8 +70,8 @@ func (ps Problems) Err(op string) error {
 	return &fault.Error{Code: fault.Invalid, Op: op, Msg: b.String(), Key: ps[0].Pos.File}
 }
 
-// order sorts the problems of one document by line. If the document has a valid name, order adds the kind and the
-// name of the document to each text.
+// order sorts the problems of one document by line. If the document has a valid name, order also puts the kind and the
+// name of the document in front of the text of each problem.
 func (ps Problems) order(doc Document) {
 	slices.SortStableFunc(ps, func(a, b Problem) int { return a.Pos.Line - b.Pos.Line })
 	if nameProblem(doc.Name) != "" {

@@ -17,14 +17,18 @@ type Sources struct {
 	Secret func(ctx context.Context, store string, ref SecretRef) (string, error)
 }
 
-// EnvKeys is the name of an environment variable that restricts envRef. Its value is a list of variables, separated
-// by spaces or commas. If it is set, envRef may refer only to the variables in the list.
+// EnvKeys is the name of an environment variable that limits which variables envRef may read. Its value is a list of
+// names, separated by spaces or commas. If EnvKeys is set, envRef may read only the variables in this list.
 const EnvKeys = "DAPR_ENV_KEYS"
 
-// Resolve replaces references and placeholders by their values. It returns fault.NotFound if an environment variable
-// is not set, and fault.Denied if components must not read the variable. It returns fault.Invalid if a reference is
-// malformed, the component names no secret store, or a placeholder has no value. If a secret cannot be read, the
-// error has the code of that failure. All errors name file, line and component, and never contain a value.
+// Resolve replaces references and placeholders by their values. The error has one of these codes:
+//
+//   - fault.NotFound: an environment variable is not set
+//   - fault.Denied: components must not read an environment variable
+//   - fault.Invalid: a reference is malformed, the component names no secret store, or a placeholder has no value
+//   - the code from from.Secret, if a secret cannot be read
+//
+// Every error names file, line and component, and never contains a value.
 func (s *Spec) Resolve(ctx context.Context, from Sources) (Metadata, error) {
 	out := make(Metadata, 0, len(s.Metadata))
 	for _, item := range s.Metadata {
@@ -113,8 +117,7 @@ func ReservedVariable(name string) bool {
 }
 
 // envValue returns the value of an environment variable for envRef. It returns an error if the variable is not set or
-// is reserved. If the variable EnvKeys is set, name must also be in its list. Reserved variables contain the tokens and
-// settings of this process, which a component file must not read.
+// is reserved (see ReservedVariable). If EnvKeys is set, a variable that is not in its list is an error too.
 func envValue(name string, lookup func(string) (string, bool)) (string, error) {
 	const op = "component.Resolve"
 	upper := strings.ToUpper(name)

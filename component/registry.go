@@ -15,14 +15,14 @@ type Registry[F any] struct {
 	entries map[string]F // factories by lower-case type + "/" + version
 }
 
-// allTypes is the end of a name such as "state.*". Such a name stands for all types of a building block without an
+// allTypes is the end of a name such as "state.*". Such an entry is for all types of a building block that have no
 // entry of their own.
 const allTypes = ".*"
 
-// NewRegistry creates a registry from a table that maps type names to factories. A type with several versions has
-// one entry for each version, such as "state.example/v2"; a name without a version means v1. The name "state.*" is
-// for all types that begin with "state." and are not in the table in any version. NewRegistry returns fault.Invalid if
-// a type name is empty or occurs twice.
+// NewRegistry creates a registry from a table that maps type names to factories. A name such as "state.example/v2" is
+// for one version of a type. A name without a version is for version v1. The name "state.*" is for all types that begin
+// with "state." and have no entry in the table. NewRegistry returns fault.Invalid if a type name is empty or occurs
+// twice.
 func NewRegistry[F any](table map[string]F) (Registry[F], error) {
 	entries := make(map[string]F, len(table))
 	for name, factory := range table {
@@ -37,8 +37,8 @@ func NewRegistry[F any](table map[string]F) (Registry[F], error) {
 	return Registry[F]{entries: entries}, nil
 }
 
-// Find returns the factory of a type and version. It returns fault.NotFound if there is none; the error suggests the
-// most similar type, or lists the known types.
+// Find returns the factory of a type and version. If there is none, it returns fault.NotFound. The error then suggests
+// the most similar type or lists the known types.
 func (r Registry[F]) Find(typ, version string) (F, error) {
 	if factory, ok := r.entries[registryKey(typ, version)]; ok {
 		return factory, nil
@@ -67,8 +67,8 @@ func (r Registry[F]) Find(typ, version string) (F, error) {
 	return zero, e
 }
 
-// Has reports whether the table names this type and version. An entry for all types of a block, such as "state.*",
-// does not count.
+// Has reports whether the registry has an entry for exactly this type and version. An entry for all types of a building
+// block, such as "state.*", does not count.
 func (r Registry[F]) Has(typ, version string) bool {
 	_, named := r.entries[registryKey(typ, version)]
 	return named

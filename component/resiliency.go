@@ -48,12 +48,13 @@ type ResiliencyTarget struct {
 	Pos                            Pos
 }
 
-// ComponentTargets are the policies of one component. Inbound is for calls of the component to the application.
-// Outbound is for calls of the application to the component.
+// ComponentTargets are the policies of one component. Inbound is for calls from the component to the application.
+// Outbound is for calls from the application to the component.
 type ComponentTargets struct{ Inbound, Outbound ResiliencyTarget }
 
-// Names of the default policies, which apply to every application without a target of its own, and the default pauses
-// of a retry policy.
+// Names of the default policies, and the default pauses of a retry policy. The default policies apply to every
+// application that has no target of its own. If a document defines two of them for the same purpose, the one with App
+// in its name takes precedence.
 const (
 	DefaultAppTimeout  = "DefaultAppTimeoutPolicy"
 	DefaultTimeout     = "DefaultTimeoutPolicy"
@@ -101,7 +102,8 @@ func (p *docParser) resiliencyPolicies(n *yaml.Node, r *Resiliency) {
 	})
 }
 
-// named calls read with the name and the value of every entry of the mapping n. An entry may have any name.
+// named calls read for every entry of the mapping n, with the name and the value of the entry. An entry may have any
+// name.
 func (p *docParser) named(n *yaml.Node, what string, read func(name string, n *yaml.Node)) {
 	if isNull(n) {
 		return

@@ -6,8 +6,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Subscription is the content of a document of kind Subscription. It has the form of version v2alpha1. Default
-// contains the single route of a v1alpha1 document.
+// Subscription is the content of a document of kind Subscription. Its fields have the form of version v2alpha1. For a
+// document of version v1alpha1, which has only one route, Default is this route.
 type Subscription struct {
 	Name       string
 	Scopes     []string // application ids of the subscribers; empty = all

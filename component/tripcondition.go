@@ -25,11 +25,12 @@ type tripNode func(c TripCounts) float64
 // String returns the condition as it was written.
 func (t *TripCondition) String() string { return t.text }
 
-// IsTrue reports whether the condition is true for the counts c. A comparison with the result of a division by zero is
-// false. In Dapr, such a division is an error, which does not open the circuit breaker.
+// IsTrue reports whether the condition is true for the counts c. A comparison is false if one of its operands contains
+// a division by zero. In Dapr, such a division is an error, which does not open the circuit breaker.
 func (t *TripCondition) IsTrue(c TripCounts) bool { return t.root(c) == 1 }
 
-// ParseTripCondition parses the text of a condition. The text of an error continues a sentence about the condition.
+// ParseTripCondition parses the text of a condition. The text of an error describes the condition as "it", for example
+// "it is a number, not a condition".
 func ParseTripCondition(text string) (*TripCondition, error) {
 	p := tripParser{rest: text}
 	p.next()

@@ -1,3 +1,4 @@
-// Package deploy checks the files of this folder against the product: names of metrics, settings and pages. It also
-// checks them with promtool, systemd and other tools. It owns the processes and containers that it starts.
+// Package deploy tests the files of this folder. The metrics, settings and pages that these files name must exist in
+// the product. The tests also check the files with promtool, systemd and other tools. The tests end the processes and
+// containers that they start.
 package deploy

@@ -40,8 +40,8 @@ type standing struct {
 }
 
 // demoted reports whether the instance must not get a call now. The parameter now is the time since Catalogue.begun.
-// When the demotion has ended, one call at a time may try the instance, until a call succeeds. Calls that began before
-// the first demotion may still be in progress; they do not prevent such a try.
+// After the demotion has ended, the instance gets only one call at a time until a call succeeds. Calls that began
+// before the first demotion do not count here, although they may still be in progress.
 func (s *standing) demoted(now time.Duration) bool {
 	return s.strikes.Load() > 0 && (now < time.Duration(s.until.Load()) || s.trials.Load() > 0)
 }
@@ -65,7 +65,8 @@ func (c *Catalogue) standing(k standingKey) *standing {
 	return s.(*standing)
 }
 
-// readmit calls which for the key of every instance, and ends the demotion of the instance if the result is true.
+// readmit ends the demotion of certain instances. The parameter which is a function that selects these instances by
+// their keys.
 func (c *Catalogue) readmit(which func(standingKey) bool) {
 	c.standings.Range(func(k, s any) bool {
 		if which(k.(standingKey)) {
@@ -75,8 +76,8 @@ func (c *Catalogue) readmit(which func(standingKey) bool) {
 	})
 }
 
-// prune deletes the standing of each instance that has no outstanding calls and whose incarnation is no longer in the
-// View.
+// prune deletes the standing of each instance that has no outstanding calls and whose incarnation is not in the View
+// any more.
 func (c *Catalogue) prune() {
 	alive := map[Incarnation]bool{}
 	for _, r := range c.view.Load().records {
@@ -240,7 +241,8 @@ func isTried(c *candidate, tried []Instance) bool {
 	return false
 }
 
-// settleTime is how long after the start of this node records of other nodes may still be missing.
+// settleTime is how long this node counts as just started in Settling. During this time, records of other nodes may
+// still be missing.
 const settleTime = 3 * time.Second
 
 // Settling reports whether this node may learn within seconds which nodes serve app. It returns false if any node has

@@ -77,9 +77,9 @@ func isHost(text string) bool {
 	return text != "" && len(text) <= 253 && !strings.ContainsAny(text, " \t/\\:@[]%,")
 }
 
-// Resolve returns the addresses of all seeds without duplicates, in the order of the seeds. It looks up all host names
-// at every call. It looks them up concurrently, so that one slow name does not use up the time of the others. It omits
-// names that cannot be resolved before ctx ends. It returns fault.Unavailable if there are seeds but no addresses.
+// Resolve returns the addresses of all seeds without duplicates, in the order of the seeds. Every call looks up all
+// host names again. The lookups are concurrent, so that a slow name does not delay the others. Resolve omits names that
+// cannot be resolved before ctx ends. It returns fault.Unavailable if there are seeds but no addresses.
 func (s *Seeds) Resolve(ctx context.Context) ([]netip.AddrPort, error) {
 	addrs, errs := make([][]netip.Addr, len(s.list)), make([]error, len(s.list))
 	var wg sync.WaitGroup

@@ -1,7 +1,7 @@
-// Package docs compares the documentation of the whole tree with the product: links have targets, names exist, and
-// the commands on the pages work.
+// Package docs tests the documentation of the whole tree: links have targets, names exist, and the commands on the
+// pages work. The commands run in a sandbox. An HTML comment on a page can mark a block, for example as not run.
 //
-// It must not import what it can read from a page or a command. docs/cli.md, docs/configuration.md, docs/metrics.md and
-// api/http/openapi.json are compared with the code by other tests, so this package reads names from them. It
-// owns the marks of blocks on the pages, and the sandbox in which their commands run.
+// If the package can read a name from a page or from the output of a command, it must not import the code that defines
+// the name. For example, it reads docs/cli.md, docs/configuration.md, docs/metrics.md and api/http/openapi.json. Other
+// tests compare these files with the code.
 package docs

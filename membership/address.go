@@ -24,13 +24,13 @@ func FacingAddress(seed netip.AddrPort) (netip.Addr, error) {
 // AdvertiseAddr chooses the address that this node announces to other nodes. It returns the first of these addresses
 // that exists:
 //
-//  1. wanted
-//  2. bind, if it is a single address
-//  3. the local address of the route to a seed
-//  4. the local address of the default route
+//   1. wanted
+//   2. bind, if it is a single address
+//   3. the local address of the route to a seed
+//   4. the local address of the default route
 //
-// It returns fault.Invalid if none exists, or if the address is unspecified or multicast. A loopback address is also
-// invalid if the address of a seed is not loopback.
+// It returns fault.Invalid if none exists, or if other nodes could not use the chosen address. An unspecified or
+// multicast address is never usable. A loopback address is usable only if the addresses of all seeds are loopback, too.
 func AdvertiseAddr(wanted, bind netip.Addr, seeds []netip.AddrPort) (netip.Addr, error) {
 	addr := wanted.Unmap()
 	if !addr.IsValid() && bind.IsValid() && !bind.IsUnspecified() {
@@ -67,8 +67,8 @@ func elsewhere(seeds []netip.AddrPort) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// facingAny returns the local address of the route to a seed. It prefers an address that is not loopback. Without a
-// route to any seed, it returns the local address of the default route. Without a default route, it returns the zero
+// facingAny returns the local address of the route to a seed, preferably one that is not loopback. If there is no route
+// to a seed, it returns the local address of the default route. If that does not exist either, it returns the zero
 // Addr.
 func facingAny(seeds []netip.AddrPort) netip.Addr {
 	var loopback netip.Addr
@@ -94,6 +94,7 @@ func facingAny(seeds []netip.AddrPort) netip.Addr {
 	return netip.Addr{}
 }
 
-// SeedFunc returns the addresses of the nodes to join, called seeds. This node may be one of them. If some host names
-// cannot be resolved, SeedFunc returns the other addresses and an error. It is called before every attempt to join.
+// SeedFunc returns the addresses of the seeds, the nodes through which this node joins the cluster. This node may be a
+// seed itself. If some host names cannot be resolved, SeedFunc returns the other addresses and an error. It is called
+// before every attempt to join.
 type SeedFunc func(ctx context.Context) ([]netip.AddrPort, error)

@@ -52,10 +52,12 @@ type refusal struct {
 	epoch  uint32 // only with OlderEpoch: the newest epoch of the cluster
 }
 
-// agree returns nil if the nodes of both lists can form one cluster. Otherwise it returns a refusal, which names a
-// node whose setting differs from that of the others. It compares the cluster ids of all incarnations, and the other
-// settings only of the newest incarnation of each node. An older incarnation matters because a newer one without a
-// cluster id may be a different node with the same node id.
+// agree returns nil if the nodes of both lists can form one cluster. Otherwise it returns a refusal, which names a node
+// whose setting differs from that of the others.
+//
+// All cluster ids must be the same, also those of older incarnations. The newest incarnation of a node id may have no
+// cluster id, because it may be a different node with the same node id. The other settings are compared only for the
+// newest incarnation of each node.
 func agree(members, others []Member) *refusal {
 	incarnations := slices.Clone(members)
 	for _, o := range others {
@@ -121,8 +123,8 @@ func sameFormat(members []Member) *refusal {
 }
 
 // sameEpoch returns nil if all servers of the cluster have the same epoch. Otherwise it returns a refusal that names a
-// server with an older epoch. A rescue raises the epoch. A server with an older epoch was not part of the rescue, so
-// its data has a different history. Sidecars are not checked, because they have no data.
+// server with an older epoch. Each rescue of the cluster raises the epoch. A server with an older epoch was not part of
+// the rescue, so its data has a different history. Sidecars have no data, so they are not checked.
 func sameEpoch(members []Member) *refusal {
 	var newest, old *Member
 	for i := range members {
@@ -151,7 +153,8 @@ func sameEpoch(members []Member) *refusal {
 // odd returns a node with the rarest value.
 func odd(values []Value) string { return values[len(values)-1].Nodes[0] }
 
-// spellOut formats values. For each value, it adds the gossip address of the first node that has the value.
+// spellOut formats values and their nodes, for example "3 on n1 (10.0.0.1:7946), n2; 5 on n3 (10.0.0.3:7946)". Only the
+// first node of each value gets its gossip address.
 func spellOut(values []Value, members []Member) string {
 	out := slices.Clone(values)
 	for i, v := range out {

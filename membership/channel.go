@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// Channel sends and receives data of another package in gossip messages. Options.Channels assigns each Channel a
-// number from 1 to 255. The number must be the same on every node. The methods may be called concurrently. They must
-// not block, because memberlist may hold a lock during the call.
+// Channel sends and receives data of another package in gossip messages. Options.Channels assigns each Channel a number
+// from 1 to 255, which must be the same on every node. The methods may be called concurrently. They must not block,
+// because memberlist may hold a lock during the call.
 type Channel interface {
 	// Broadcasts returns messages for the next packet. Each message takes its length plus overhead bytes, and all
 	// together at most limit bytes. Each packet goes to one receiver. To reach every member, a message must be
@@ -26,9 +26,9 @@ type Channel interface {
 	MergeState(state []byte, join bool)
 }
 
-// mux implements memberlist.Delegate for all channels. A broadcast message begins with the number of its channel, in
-// one byte. The exchanged state is a sequence of entries: channel number, length as a uvarint, data. A node skips
-// entries of channels that it does not have.
+// mux passes the callbacks of memberlist.Delegate to the channels. A broadcast message begins with one byte, the number
+// of its channel. The exchanged state is a sequence of entries: channel number, length as a uvarint, data. A node skips
+// the data of channels that it does not have.
 type mux struct {
 	channels map[byte]Channel
 	order    []byte

@@ -31,8 +31,8 @@ func (g *Gossip) answers(m *Member) bool {
 	return false
 }
 
-// holds reports whether m, the earlier of two incarnations of a node id, still answers pings. If m does not answer,
-// holds marks m as superseded, so that the later incarnation can replace m.
+// holds reports whether m, the earlier of two incarnations of a node, still answers pings. If m does not answer, holds
+// marks m as superseded, so that the roster can show the later incarnation instead.
 func (g *Gossip) holds(m *Member) bool {
 	if g.answers(m) {
 		return true
@@ -41,9 +41,9 @@ func (g *Gossip) holds(m *Member) bool {
 	return false
 }
 
-// yieldAfter is how many probe intervals this node waits for an older node with the same node id to stop answering.
-// If the older node still answers then, this node stops. The wait may be long, because most duplicates are refused
-// when they join.
+// yieldAfter is how long this node tolerates an older node with the same node id, in probe intervals. If the older node
+// still answers then, this node stops. The time may be long, because most duplicates are already refused when they
+// join.
 const yieldAfter = 100
 
 // resolveDuplicates decides between incarnations of one node id until ctx ends.
@@ -61,10 +61,9 @@ func (g *Gossip) resolveDuplicates(ctx context.Context) {
 	}
 }
 
-// settle pings the incarnations that are superseded and those that share a node id. A superseded incarnation that
-// answers is no longer superseded. If two incarnations of one node id answer, settle records a refusal and calls
-// giveWay, which may stop this node. The map firstSeen has the times at which duplicates of this node were first
-// seen.
+// settle pings incarnations to decide between those of one node id. A superseded incarnation that answers is no longer
+// superseded. If two incarnations of one node id answer, settle records a refusal and calls giveWay, which may stop
+// this node. firstSeen has the times at which duplicates of this node were first seen.
 func (g *Gossip) settle(firstSeen map[string]time.Time) {
 	for _, m := range g.table.silenced() {
 		if g.answers(&m) {
@@ -79,8 +78,9 @@ func (g *Gossip) settle(firstSeen map[string]time.Time) {
 	}
 }
 
-// giveWay makes this node stop if an older incarnation of its node id still answers after yieldAfter probe intervals:
-// it delivers err to the channel of Duplicate. since has the times at which duplicates of this node were first seen.
+// giveWay stops this node if an older incarnation of its node id still answers after yieldAfter probe intervals. It
+// does so by sending err to the channel of Duplicate. since has the times at which duplicates of this node were first
+// seen.
 func (g *Gossip) giveWay(d *overlap, since map[string]time.Time, err error) {
 	if d.a.Name() != g.table.self {
 		return

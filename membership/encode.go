@@ -12,8 +12,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// factsVersion is the version of the encoding of Facts. The encoding is one byte with the version, followed by fields
-// in ascending order of their tags. A field is a tag of one byte, the length as a uvarint, and that many bytes. Empty
+// factsVersion is the version of the encoding of Facts. The encoding begins with this version, in one byte. The fields
+// follow in ascending order of their tags. A field is a tag of one byte, a length as a uvarint, and the value. Empty
 // fields are omitted. A reader skips unknown tags, so new fields do not need a new version.
 const factsVersion = 1
 
@@ -69,8 +69,8 @@ func (f *Facts) encode() []byte {
 	return appendNumber(b, tagVoters, uint64(f.Voters))
 }
 
-// shortMetrics returns the metrics address in its shortest form, because space in gossip is scarce. If its host is
-// the same as that of the peer address, the result is only the port.
+// shortMetrics returns the metrics address in its shortest form, because space in gossip is scarce. If the metrics
+// address and the peer address have the same host, the short form is only the port.
 func (f *Facts) shortMetrics() string {
 	_, port, err := net.SplitHostPort(f.MetricsAddr)
 	if err != nil || f.longMetrics(port) != f.MetricsAddr {
@@ -107,8 +107,8 @@ func appendNumber(b []byte, tag byte, n uint64) []byte {
 	return appendText(b, tag, string(binary.AppendUvarint(nil, n)))
 }
 
-// decodeFacts decodes meta, the encoded facts of the node with this gossip name. It returns fault.Unimplemented if meta
-// cannot be read or a fact is invalid.
+// decodeFacts decodes the facts of the node with this gossip name. meta has the encoded facts. decodeFacts returns
+// fault.Unimplemented if meta cannot be read or a fact is invalid.
 func decodeFacts(name string, meta []byte) (Facts, error) {
 	f := Facts{}
 	f.NodeID, f.BootID, _ = strings.Cut(name, "/")

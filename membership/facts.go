@@ -57,8 +57,8 @@ type Facts struct {
 	MetricsAddr     string // host:port where Prometheus reads its metrics; empty = it serves none
 }
 
-// maxNodeID is the maximum length of a node id in bytes. bootIDLen is the length of a boot id in bytes: 11
-// hexadecimal digits for the start time and 8 random ones.
+// maxNodeID is the maximum length of a node id in bytes. bootIDLen is the length of a boot id in bytes: 11 hexadecimal
+// digits for the start time and 8 random hexadecimal digits.
 const (
 	maxNodeID = 128
 	bootIDLen = 11 + 8
@@ -123,8 +123,8 @@ func isHostPort(s string) bool {
 	return err == nil && bad == nil && n != 0 && host != ""
 }
 
-// disk returns the id of the data directory. A server id consists of the node id, a dot and this id. disk returns ""
-// if the server id has another form.
+// disk returns the id of the data directory, which is part of the server id. The server id consists of the node id, a
+// dot and this id. disk returns "" if the server id has another form.
 func (f *Facts) disk() string {
 	disk, ok := strings.CutPrefix(f.ServerID, f.NodeID+".")
 	if !ok || strings.Contains(disk, ".") {
@@ -133,8 +133,8 @@ func (f *Facts) disk() string {
 	return disk
 }
 
-// fits returns fault.TooLarge if the encoded facts can become too long for gossip. It assumes the longest values of
-// Leads, DiskSlow, Epoch, Format, Voters and ClusterID, because these facts may change later.
+// fits returns fault.TooLarge if the encoded facts could become too long for gossip. Some facts, such as Leads and
+// ClusterID, change while the node runs. For these facts, fits assumes the longest possible values.
 func (f *Facts) fits() error {
 	longest := *f
 	longest.Leads, longest.DiskSlow, longest.Epoch, longest.Format = 1<<32-1, true, 1<<32-1, 1<<8-1

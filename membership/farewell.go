@@ -7,9 +7,9 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// farewells spreads the announcements of leaving nodes. It is the Channel with number 0. Memberlist alone does not
-// report whether a member left or failed. So a leaving node sends an announcement to every member, and gossip repeats
-// the announcement.
+// farewells spreads the announcements of leaving nodes. Memberlist alone does not report whether a member left or
+// failed. Therefore a leaving node sends an announcement to every member, and gossip repeats it. farewells is the
+// Channel with number 0.
 //
 // A broadcast message is one version byte and a gossip name. The exchanged state is one version byte and the gossip
 // names of all nodes that left, each preceded by its length as a uvarint.
@@ -104,8 +104,8 @@ type farewell struct {
 // Invalidates implements memberlist.Broadcast.
 func (f farewell) Invalidates(memberlist.Broadcast) bool { return false }
 
-// Name implements memberlist.NamedBroadcast. It returns the gossip name of the incarnation that left. So memberlist
-// replaces a queued announcement by a newer one of the same incarnation.
+// Name implements memberlist.NamedBroadcast. It returns the gossip name of the incarnation that left. If another
+// announcement of this incarnation is queued, memberlist replaces it.
 func (f farewell) Name() string { return f.name }
 
 // Message implements memberlist.Broadcast.

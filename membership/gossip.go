@@ -41,7 +41,7 @@ type Options struct {
 	Registerer prometheus.Registerer
 }
 
-// Gossip takes part in the gossip of the cluster for this node. All methods are safe for concurrent use.
+// Gossip lets this node take part in the gossip of the cluster. All methods are safe for concurrent use.
 type Gossip struct {
 	opts      Options
 	table     *table
@@ -126,9 +126,8 @@ func (o Options) complete() (Options, error) {
 	return o, nil
 }
 
-// advertise returns the address that this node announces; see AdvertiseAddr. Seeds that cannot be resolved now do not
-// take part in the choice. advertise returns fault.Invalid if other nodes cannot reach the announced address or the
-// peer address.
+// advertise returns the address that this node announces, as chosen by AdvertiseAddr. It ignores seeds that cannot be
+// resolved now. It returns fault.Invalid if other nodes could not reach this address or the peer address.
 func (o Options) advertise(ctx context.Context) (netip.Addr, error) {
 	var seeds []netip.AddrPort
 	if o.Seeds != nil {
@@ -230,14 +229,14 @@ func (g *Gossip) Roster() *Roster { return g.table.roster() }
 // Addr returns the gossip address that others use for this node.
 func (g *Gossip) Addr() netip.AddrPort { return g.Roster().Self().Gossip }
 
-// RefusedEpoch returns the highest epoch of the cluster that this node has seen in a refusal for an older epoch, or 0
-// if there was no such refusal. Either this node has refused another server, or it was itself refused. If the result is
-// higher than the epoch of this node, the cluster was rescued without this node.
+// RefusedEpoch returns the newest epoch of the cluster that appeared in a refusal with the reason OlderEpoch. In such a
+// refusal, this node is either the refused server or the refusing one. RefusedEpoch returns 0 if there was no such
+// refusal. If the result is higher than the epoch of this node, the cluster was rescued without this node.
 func (g *Gossip) RefusedEpoch() uint32 { return g.refused.epoch.Load() }
 
-// Refused returns the newest refusal of another node by this node, or of this node by another node. It returns nil if
-// there was none within the last minute. A refused node tries to join several times a minute, so on that node the
-// result does not become nil while it is refused.
+// Refused returns the error of the newest refusal, or nil if there was none within the last minute. Either this node
+// refused another node, or another node refused this one. A refused node tries to join several times a minute. So on
+// that node, the result stays non-nil while it is refused.
 func (g *Gossip) Refused() error { return g.refused.recent(time.Now()) }
 
 // HealthScore returns how badly this node keeps up with gossip, from 0 (healthy) to 7. The higher the score, the
@@ -255,7 +254,7 @@ func (g *Gossip) seeds(ctx context.Context) ([]netip.AddrPort, error) {
 }
 
 // Joined waits until this node has exchanged its full state with another node. If Options.Seeds is nil, it returns nil
-// at once. After an error, this node continues to try, and Joined may be called again. Errors:
+// at once. After an error, this node still tries to join, and Joined may be called again. Errors:
 //
 //	conflict       the node id is a duplicate
 //	denied         the seeds belong to another cluster or epoch, or one side does not trust the other
@@ -285,13 +284,13 @@ func (g *Gossip) Joined(ctx context.Context) error {
 // Tried returns a channel that is closed after this node has tried to join every seed once.
 func (g *Gossip) Tried() <-chan struct{} { return g.tried }
 
-// Duplicate returns a channel that delivers an error if another running node, started earlier, has the same node id.
-// This node must then stop. Usually a duplicate node already gets the error from Joined.
+// Duplicate returns a channel that delivers an error if another running node has the same node id and was started
+// earlier. This node must then stop. Usually Joined has already returned an error on such a node.
 func (g *Gossip) Duplicate() <-chan error { return g.duplicate }
 
-// UpdateFacts applies the function change to the facts of this node, and starts to send them. The roster has the new
-// facts when UpdateFacts returns. Node id and boot id cannot change. Server id, cluster id and partition count can be
-// set once. After an error, nothing has changed. Errors:
+// UpdateFacts calls change with a copy of this node's facts, and makes the changed copy the new facts. The roster has
+// the new facts when UpdateFacts returns. Other nodes receive them later, by gossip. Node id and boot id cannot change.
+// Server id, cluster id and partition count can be set once. After an error, nothing has changed. Errors:
 //
 //	invalid      a fact is invalid or must not change
 //	too_large    the facts do not fit into a packet
@@ -317,7 +316,7 @@ func (g *Gossip) UpdateFacts(change func(*Facts)) error {
 }
 
 // tellTimeout is how long UpdateFacts waits for memberlist to send the change. It is short, because memberlist has
-// already queued the change. It is not 0, because 0 means to memberlist that the wait has no limit.
+// already queued the change. It is not 0, because memberlist would then wait without a limit.
 const tellTimeout = time.Microsecond
 
 func (g *Gossip) setMeta(f *Facts) {
@@ -325,8 +324,8 @@ func (g *Gossip) setMeta(f *Facts) {
 	g.meta.Store(&b)
 }
 
-// mayBecome returns an error if the change alters the identity of the node, or if the changed facts are not valid or
-// too long.
+// mayBecome returns an error if f must not change to changed. This is so if the identity of the node differs, or if the
+// partition count was already set and differs. The changed facts must also be valid, and short enough to be sent.
 func (f *Facts) mayBecome(changed *Facts) error {
 	fixed := func(was, is string) bool { return was != "" && was != is }
 	switch {

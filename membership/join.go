@@ -33,8 +33,8 @@ func outcomes() []outcome {
 	return []outcome{joined, refused, unanswered, failedJoin, untrusted, unreachable, toItself}
 }
 
-// join tries to join the node at addr. It returns an error for every outcome except joined. The error has a hint if
-// the fix is known.
+// join tries to join the node at addr. Unless the outcome is joined, it also returns an error. The error has a hint if
+// there is a known remedy.
 func (g *Gossip) join(addr netip.AddrPort) (outcome, error) {
 	g.contacts.forget()
 	r, err := g.refused.tryJoin(addr, func() error {
@@ -104,9 +104,9 @@ func closedEarly(err error) bool {
 		errors.Is(err, syscall.EPIPE)
 }
 
-// joiner connects this node with the cluster. It tries the seeds until it has exchanged the full state with one of
-// them. Then it periodically tries failed members, and seeds that are not members. This heals a partitioned cluster.
-// It is not safe for concurrent use.
+// joiner connects this node to the cluster. It tries the seeds until this node has exchanged its full state with
+// another node. After that, it periodically tries failed members, and seeds that are not members, so that a partitioned
+// cluster becomes one again. It is not safe for concurrent use.
 type joiner struct {
 	gossip *Gossip
 	turn   int                          // number of addresses tried by tryOne, which selects the next one
@@ -140,15 +140,15 @@ func (j *joiner) run(ctx context.Context) {
 	}
 }
 
-// isolated reports whether this node must look for other nodes. This is so if no other member is alive, or if this
-// node has never exchanged its full state with another node.
+// isolated reports whether this node must look for other nodes: no other member is alive, or this node has never
+// exchanged its full state with another node.
 func (g *Gossip) isolated() bool {
 	met, _, _ := g.result.get()
 	return !met || g.Roster().alone()
 }
 
-// pause waits for the time j.wait. It returns early if the result of Gossip.isolated is no longer equal to the
-// parameter isolated.
+// pause waits for the duration j.wait. The parameter isolated is the result of Gossip.isolated before the pause. If
+// this result changes, pause returns early.
 func (j *joiner) pause(ctx context.Context, isolated bool) {
 	timer := time.NewTimer(j.wait)
 	defer timer.Stop()
@@ -169,10 +169,13 @@ func (j *joiner) pause(ctx context.Context, isolated bool) {
 	}
 }
 
-// missing returns the addresses to try: seeds and failed members. It omits the address of this node, and seeds that
-// led to this node itself. If this node is not isolated, it also omits live members. After Timing.Rejoin, an
-// isolated node tries seeds that led to itself again, because a load balancer may then lead to another node. If some
-// host names of seeds cannot be resolved, missing returns the other addresses and an error.
+// missing returns the addresses to try: those of the seeds and of failed members. If some host names of seeds cannot be
+// resolved, it returns the other addresses and an error. It omits these addresses:
+//
+//   - The address of this node.
+//   - The addresses of live members, unless this node is isolated.
+//   - Seed addresses at which this node has reached itself, for example through a load balancer. An isolated node tries
+//     them again after Timing.Rejoin, because the load balancer may then lead to another node.
 func (j *joiner) missing(ctx context.Context) ([]netip.AddrPort, error) {
 	isolated := j.gossip.isolated()
 	seeds, err := j.gossip.seeds(ctx)
@@ -224,12 +227,12 @@ func (j *joiner) tryAll(ctx context.Context) {
 	j.gossip.result.note(errors.Join(errs...))
 }
 
-// joinGrace is the time for which failed attempts to reach a seed are normal, because the nodes of a new cluster
-// start one after another.
+// joinGrace is how long failed attempts to reach a seed are considered normal, because the nodes of a new cluster start
+// one after another.
 const joinGrace = 30 * time.Second
 
-// report logs err, the reason why no seed could be joined. It logs at most once in logInterval, except when the level
-// rises. The level is WARN if a seed refused this node or joinGrace has passed, and INFO otherwise.
+// report logs err, the reason why no seed could be joined. The level is WARN if a seed refused this node or joinGrace
+// has passed, and INFO otherwise. report logs at most once in logInterval, except when the level rises.
 func (j *joiner) report(err error, refused bool) {
 	if err == nil {
 		return
@@ -280,7 +283,7 @@ func (j *joiner) try(addr netip.AddrPort) (outcome, error) {
 	return o, err
 }
 
-// otherAt returns the member that has the gossip address addr and is not this node, in any state.
+// otherAt returns the member with the gossip address addr, whatever its state. It ignores this node.
 func (j *joiner) otherAt(addr netip.AddrPort) (Member, bool) {
 	r := j.gossip.Roster()
 	i := slices.IndexFunc(r.members, func(m Member) bool { return m.Gossip == addr && m.NodeID != r.self })

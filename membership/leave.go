@@ -54,17 +54,17 @@ func (g *Gossip) sayFarewell() {
 	}
 }
 
-// Dismiss announces to all members that the failed server with this server id has left. Without Dismiss, members
-// show the server as failed until they forget it. Dismiss is only for a server that was removed from the cluster.
-// If its present process can be reached again, members still show that process as left.
+// Dismiss announces to all members that a failed server has left. Without Dismiss, members show the server as failed
+// until they forget it. Dismiss is only for a server that was removed from the cluster. Members keep showing the
+// present process of the server as left, even if it can be reached again.
 func (g *Gossip) Dismiss(serverID string) {
 	if m, ok := g.Roster().Server(serverID); ok && m.State == Failed {
 		g.farewells.say(m.Name())
 	}
 }
 
-// Close stops gossiping, and waits for the goroutines and connections of this package. Without a call of Leave, other
-// members will show this node as failed. Close is idempotent.
+// Close stops gossiping, and waits for the goroutines and connections of this package. If Leave was not called before,
+// other members will show this node as failed. Close is idempotent.
 func (g *Gossip) Close() error {
 	g.ending <- struct{}{}
 	defer func() { <-g.ending }()

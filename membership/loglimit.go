@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// logLimiter lowers the levels of memberlist's log, because this package logs the problems itself:
+// logLimiter lowers the levels of memberlist's log messages, because this package logs the problems itself:
 //
 //   - Errors become warnings, because memberlist retries.
-//   - Lines at level info become level debug.
-//   - An expected warning becomes level debug (see expected).
-//   - A warning also becomes level debug if the same warning was logged in the same minute, or if warningsAMinute
-//     other warnings were logged in that minute.
+//   - Messages at level info get level debug.
+//   - Expected warnings get level debug (see expected).
+//   - A warning also gets level debug if the same warning was already logged within the current minute, or if
+//     warningsAMinute different warnings were.
 type logLimiter struct {
 	wrapped slog.Handler
 	budget  *budget
@@ -53,11 +53,11 @@ func (c logLimiter) Handle(ctx context.Context, r slog.Record) error {
 // expected reports whether a warning of memberlist is part of normal operation. There are five such cases:
 //
 //   - A seed is this node itself.
-//   - Memberlist sends shortly after this node has closed its socket.
-//   - A ping for another node, or for an earlier incarnation, arrives at this node.
+//   - Memberlist sends something although this node has just closed its socket.
+//   - This node receives a ping for another node, or for an earlier incarnation of this node.
 //   - A stream ended before its first byte.
-//   - A probed node closed the stream, because it is not in the cluster yet or is stopping. A node that does not
-//     answer at all causes another warning.
+//   - A probed node closed the stream, because it is not in the cluster yet or is stopping. If a node does not answer
+//     at all, memberlist logs another warning.
 func expected(msg string) bool {
 	return strings.Contains(msg, ownSeed) || strings.Contains(msg, net.ErrClosed.Error()) ||
 		strings.Contains(msg, "Got ping for unexpected node") ||

@@ -10,9 +10,9 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// observed is a transport that records the last dial for a join. It records the error of the dial, whether the seed
-// sent anything, and whether the seed refused TLS. Memberlist passes no node name when it dials for a join, so
-// observed recognizes such a dial.
+// observed is a transport that records what happened at the last dial for a join: the error of the dial, whether the
+// seed sent anything, and whether the seed refused TLS. A dial without a node name is for a join, because memberlist
+// passes a name in all other cases.
 type observed struct {
 	memberlist.NodeAwareTransport
 

@@ -17,8 +17,8 @@ import (
 // logInterval is the minimum time between two log records of the same refusal.
 const logInterval = time.Minute
 
-// refusals counts and logs the refusals of nodes, packets and connections. During an attempt to join, it also
-// collects them, so that the attempt can return the reason.
+// refusals counts and logs the refusals of nodes, packets and connections. During an attempt to join, it also collects
+// the refusals, because one of them may be the reason why the attempt failed.
 type refusals struct {
 	count *prometheus.CounterVec // by reason
 	say   chan *refusal          // read by report; if the channel is full, a refusal is only counted
@@ -60,8 +60,8 @@ func (l *refusals) note(r *refusal) error {
 	return r.err
 }
 
-// recent returns the error of the newest refusal, or nil if there was none within logInterval. It ignores refusals
-// that only mean that a seed is this node itself.
+// recent returns the error of the newest refusal, or nil if there was none within logInterval. A refusal because a seed
+// is this node itself does not count.
 func (l *refusals) recent(now time.Time) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -71,9 +71,8 @@ func (l *refusals) recent(now time.Time) error {
 	return l.last.err
 }
 
-// tell counts a refusal of a packet or a connection. Use it for refusals that are not part of an attempt to join. If
-// the refusal has an error, tell also queues it for the log. It never blocks: if the queue is full, the refusal is
-// not logged.
+// tell counts a refusal of a packet or a connection. Use note for the refusal of a node. If the refusal has an error,
+// tell also queues the refusal for the log. tell never blocks: if the queue is full, the refusal is not logged.
 func (l *refusals) tell(r *refusal) {
 	l.count.WithLabelValues(string(r.reason)).Inc()
 	if r.err == nil {
@@ -85,9 +84,8 @@ func (l *refusals) tell(r *refusal) {
 	}
 }
 
-// tryJoin calls attempt, a function that tries to join the node at addr, and returns its error. If the attempt failed
-// and nodes were refused during it, tryJoin also returns one of these refusals. It prefers a refusal that concerns
-// addr.
+// tryJoin calls attempt, which tries to join the node at addr, and returns the error of attempt. If the attempt failed
+// and refusals occurred meanwhile, tryJoin also returns one of these refusals, preferably one that concerns addr.
 func (l *refusals) tryJoin(addr netip.AddrPort, attempt func() error) (*refusal, error) {
 	l.mu.Lock()
 	l.keeping, l.kept = true, nil

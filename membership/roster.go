@@ -50,8 +50,8 @@ type Roster struct {
 	changed chan struct{}
 }
 
-// Changed returns a channel that is closed when a newer roster replaces r. A caller that then calls Gossip.Roster
-// always gets the latest one, but may miss rosters in between.
+// Changed returns a channel that is closed when a newer roster replaces r. The caller then gets the latest roster from
+// Gossip.Roster, but may miss rosters in between.
 func (r *Roster) Changed() <-chan struct{} { return r.changed }
 
 // Members returns all members, sorted by node id.
@@ -74,8 +74,8 @@ func (r *Roster) Node(id string) (Member, bool) {
 	return r.members[i], true
 }
 
-// Server returns the member with the given server id, or false if there is none. A member with a new data directory
-// has a new server id.
+// Server returns the member with the given server id, or false if there is none. If a node gets a new data directory,
+// it gets a new server id, and Server no longer finds it by the previous one.
 func (r *Roster) Server(id string) (Member, bool) {
 	i := slices.IndexFunc(r.members, func(m Member) bool { return m.ServerID == id && id != "" })
 	if i < 0 {
@@ -84,11 +84,12 @@ func (r *Roster) Server(id string) (Member, bool) {
 	return r.members[i], true
 }
 
-// StateOf returns the state of a server as users read it:
+// StateOf returns the state of a server as a word for users:
 //
 //   - alive, left or failed: the state of the member
 //   - replaced: the node now has another server id, because it runs with another data directory
-//   - unknown: gossip has not heard of the node since this node started
+//   - unknown: gossip has not reported the node since this node started, or the node was gone for longer than
+//     Timing.Forget
 func (r *Roster) StateOf(nodeID, serverID string) string {
 	if m, known := r.Server(serverID); known {
 		return m.State.String()
@@ -157,9 +158,9 @@ func (d Difference) String() string {
 
 const settingVoters = "voters"
 
-// Differences returns the settings that have different values on live members. Members with different values can still
-// form one cluster. Differences compares the version of the program on all nodes, and the number of voters on servers.
-// Before the cluster is formed, it also compares bootstrap-expect on servers.
+// Differences returns the settings that have different values on live members. Such members can still form one cluster.
+// Differences compares the version of the program on all nodes, and the number of voters on servers. Before the cluster
+// is formed, it also compares bootstrap-expect on servers.
 func (r *Roster) Differences() []Difference {
 	alive := r.Alive()
 	var out []Difference

@@ -184,8 +184,8 @@ func (s *sealer) open(b []byte, now time.Time) ([]byte, Reason) {
 	return packet, ""
 }
 
-// tidy limits the memory for sessions. If there are more than maxSessions, it deletes the idle ones. Of a deleted
-// session it keeps only the highest counter. The caller holds mu.
+// tidy limits the memory for sessions. If there are more than maxSessions, it deletes the idle ones and keeps only
+// their highest counters. The caller holds mu.
 func (s *sealer) tidy(now time.Time) {
 	if len(s.heard) <= maxSessions {
 		return
@@ -198,8 +198,8 @@ func (s *sealer) tidy(now time.Time) {
 	}
 }
 
-// window records which counters of a session were accepted. It has the highest one, and a bit for each of the
-// windowBits counters before it.
+// window records which counters of a session were accepted. It has the highest accepted counter, and one bit for each
+// of the last windowBits counters up to the highest.
 type window struct {
 	top  uint64
 	bits [windowBits / 64]uint64 // bit counter % windowBits
@@ -219,8 +219,8 @@ func raised(top uint64) window {
 	return w
 }
 
-// open reports whether a packet with the counter n may be accepted: n was not accepted yet and is not too far behind.
-// Counters begin at 1.
+// open reports whether a packet with the counter n may be accepted. It returns false if n was already accepted, or is
+// too far behind the highest counter. Counters begin at 1.
 func (w *window) open(n uint64) bool {
 	switch {
 	case n == 0:

@@ -19,8 +19,8 @@ import (
 	"github.com/quorate/quorate/internal/trust"
 )
 
-// secured wraps a transport. It encrypts packets and uses TLS on streams. Packets and streams that it refuses are
-// dropped, counted and logged.
+// secured wraps a transport. It encrypts packets and uses TLS on streams. It drops, counts and logs the packets and
+// streams that it refuses.
 type secured struct {
 	memberlist.NodeAwareTransport
 	seal    *sealer
@@ -73,8 +73,8 @@ func (s *secured) receive() {
 }
 
 // refusedPacket returns the refusal of a packet for the given reason. All packets with the same reason share one log
-// line per logInterval, even if their source addresses differ, because a source address can be forged. For Stale, the
-// refusal has no error and is not logged.
+// line per logInterval. The source address makes no difference, because it can be forged. For Stale, the refusal has no
+// error and is not logged.
 func refusedPacket(reason Reason, source net.Addr) *refusal {
 	e := &fault.Error{Code: fault.Denied, Op: "membership.receive"}
 	switch reason {
@@ -141,8 +141,8 @@ func errNoTLS() error {
 	return fault.New(fault.Unavailable, "membership.secured", "this node has no certificate yet")
 }
 
-// accepted is the byte that the acceptor of a stream sends after it has verified the certificate of the dialing node.
-// The dialing node waits for this byte, because its TLS 1.3 handshake ends before that verification.
+// accepted is the byte with which the accepting side confirms a stream, after it has verified the certificate of the
+// dialing node. The dialing node waits for this byte, because its TLS 1.3 handshake ends before that verification.
 const accepted = 1
 
 func awaitAccepted(c net.Conn) error {
@@ -156,8 +156,8 @@ func awaitAccepted(c net.Conn) error {
 	return nil
 }
 
-// shake runs the TLS handshake on raw and then greet, in at most timeout. It returns the secured stream. After an
-// error, it closes raw.
+// shake runs the TLS handshake on raw and then calls greet, both within timeout. It returns the secured stream. After
+// an error, shake closes raw.
 func (s *secured) shake(raw net.Conn, timeout time.Duration, make func() (*tls.Conn, error),
 	greet func(net.Conn) error) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(s.ctx, timeout)

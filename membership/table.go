@@ -33,15 +33,15 @@ type incarnation struct {
 	meta       []byte // encoded facts of the incarnation
 }
 
-// claims reports whether the roster may show this incarnation as alive: it is Alive and not superseded.
+// claims reports whether the roster may show this incarnation as alive: its state is Alive, and it is not superseded.
 func (l *incarnation) claims() bool { return l.State == Alive && !l.superseded }
 
-// strayFarewell is how long this node keeps the announcement of a leaving incarnation that it does not know. The
-// announcement may arrive before this node learns of the incarnation.
+// strayFarewell is how long this node keeps an announcement of an incarnation that it does not know. The announcement
+// may arrive before this node learns of the incarnation.
 const strayFarewell = time.Minute
 
-// maxFarewells limits the stored announcements. While there are so many, announcements of unknown incarnations are
-// ignored. Without this limit, a peer could fill the memory with invented names.
+// maxFarewells limits the stored announcements. When it is reached, announcements of unknown incarnations are ignored.
+// Without this limit, a peer could fill the memory with invented names.
 const maxFarewells = 1 << 14
 
 // newTable returns a table with this node in it.
@@ -63,8 +63,8 @@ func (t *table) knows(name string, at netip.AddrPort, meta []byte) bool {
 	return l != nil && l.up && l.Gossip == at && bytes.Equal(l.meta, meta)
 }
 
-// alive records that an incarnation is alive and has the facts f. meta are the encoded facts, of which alive keeps a
-// copy.
+// alive records that an incarnation is alive and has the facts f. meta has the encoded facts. alive keeps a copy of
+// meta.
 func (t *table) alive(f Facts, at netip.AddrPort, meta []byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -98,8 +98,8 @@ func (t *table) dead(name string) {
 	t.publish()
 }
 
-// farewell records that an incarnation leaves. It returns false if that was known already. It also returns false if the
-// incarnation is not in the table and maxFarewells announcements are stored.
+// farewell records the announcement that an incarnation leaves. It returns false if the announcement is already known.
+// It also returns false if the incarnation is unknown and maxFarewells announcements are stored.
 func (t *table) farewell(name string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -173,8 +173,8 @@ func (t *table) publish() {
 	}
 }
 
-// choose returns, for each node id, the incarnation that the roster shows. It deletes from the table all other
-// incarnations that are not alive.
+// choose returns, for each node id, the incarnation that the roster shows. It deletes all other incarnations from the
+// table, unless they are alive.
 func (t *table) choose() map[string]*incarnation {
 	best := map[string]*incarnation{}
 	for _, l := range t.incarnations {
@@ -210,9 +210,9 @@ func (t *table) better(a, b *incarnation) bool {
 	}
 }
 
-// supersede marks the incarnation with this gossip name as superseded if silent is true, and removes the mark
-// otherwise. A superseded incarnation does not answer pings, although memberlist still reports it as alive. A later
-// incarnation of the same node may replace it.
+// supersede marks an incarnation as superseded if silent is true, and removes the mark otherwise. A superseded
+// incarnation does not answer pings, although memberlist still reports it as alive. The roster may show a later
+// incarnation of the same node instead.
 func (t *table) supersede(name string, silent bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -260,8 +260,8 @@ func (t *table) wakeIfUnsettled() {
 	}
 }
 
-// disputes returns the pairs of incarnations of one node id that both seem to be alive. The first incarnation of each
-// pair is in the roster.
+// disputes returns the pairs of incarnations that have the same node id and both seem to be alive. The first
+// incarnation of each pair is in the roster.
 func (t *table) disputes() []overlap {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -36,8 +36,8 @@ type sockets struct {
 // portAttempts bounds the search for a port that is free for both protocols.
 const portAttempts = 16
 
-// openSockets opens a TCP and a UDP socket on the same port. With port 0, the system chooses the port. If the given
-// port is in use and fallback is true, openSockets chooses another port. If fallback is false, it returns
+// openSockets opens a TCP and a UDP socket on the same port. If port is 0, the system chooses the port. If the given
+// port is in use, fallback decides: if it is true, openSockets chooses another port, and otherwise it returns
 // fault.Unavailable.
 func openSockets(host netip.Addr, port uint16, fallback bool) (*sockets, error) {
 	s, err := bind(host, port)
@@ -195,8 +195,8 @@ func (s *sockets) DialAddressTimeout(a memberlist.Address, timeout time.Duration
 	return s.DialTimeout(a.Addr, timeout)
 }
 
-// Shutdown implements memberlist.Transport. It closes all connections, and waits until the code that uses them has
-// closed them, too.
+// Shutdown implements memberlist.Transport. It closes all connections. Then it waits until their users have noticed
+// this and have called Close.
 func (s *sockets) Shutdown() error {
 	s.mu.Lock()
 	s.down = true

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// valuesOf calls valueIn for each member. It returns the distinct results, each with the ids of the nodes that have
-// it. The most frequent result comes first. Empty results are left out.
+// valuesOf calls valueIn for each member and groups the members by result. It returns the distinct results, each with
+// the ids of its nodes. The most frequent result comes first. Empty results are left out.
 func valuesOf(members []Member, valueIn func(*Member) string) []Value {
 	nodes := map[string][]string{}
 	for i := range members {

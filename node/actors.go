@@ -31,8 +31,8 @@ func actorOptions(n *Node) actorhost.Options {
 	}
 }
 
-// actorStoreOf returns the name of the state store with the actor state of app. c are the components that app can use.
-// It returns fault.Unavailable if there is no such store.
+// actorStoreOf returns the name of the state store that keeps the actor state of app. c has the components that app can
+// use. actorStoreOf returns fault.Unavailable if there is no such store.
 func actorStoreOf(c components.Scoped, app string) (string, error) {
 	inst, ok := c.ActorStore()
 	if !ok {
@@ -43,8 +43,8 @@ func actorStoreOf(c components.Scoped, app string) (string, error) {
 	return inst.Name, nil
 }
 
-// hostActors requests the actor types of an application, unless asksTypes returns false. It is called when the
-// application accepts calls.
+// hostActors makes the node request the actor types of an application, if asksTypes returns true. It is called each
+// time the application begins to accept calls.
 func (s *apiServers) hostActors(app string, ch *appchannel.Channel) {
 	if s.asksTypes(app, ch) {
 		s.actors.Returned(app, ch)
@@ -64,13 +64,13 @@ func (s *apiServers) asksTypes(app string, ch *appchannel.Channel) bool {
 	return p != appchannel.GRPC && p != appchannel.GRPCS
 }
 
-// Registering implements status.Actors. It returns true until the first attempt to register the actor types of an
-// application has ended, with or without success. It returns false if the node does not request the types.
+// Registering implements status.Actors. It returns true until the node has finished its first attempt to register the
+// actor types of an application, whether successful or not. It returns false if the node does not request the types.
 func (s *apiServers) Registering(app string, ch *appchannel.Channel) bool {
 	return ch != nil && s.asksTypes(app, ch) && !s.actors.Tried(app)
 }
 
-// openActors starts to request the actor types of the applications of this node. Its closer stops the actors.
+// openActors lets the node request the actor types of its applications. It also adds a closer that stops the actors.
 func (s *apiServers) openActors() error {
 	s.actors.Open()
 	return s.closers.Push("actors", s.actors.Close)

@@ -288,9 +288,9 @@ func (s *apiServers) tokensOf(a AppEntry) (*api.Tokens, error) {
 	return s.tokens, nil
 }
 
-// open opens the APIs of one application and returns their addresses. The parameter isFirst is true for the
-// application that the command-line flags define. Until all components are open, the APIs answer only health probes,
-// metadata and shutdown. Other requests wait.
+// open opens the HTTP API and the gRPC API of one application, and returns their addresses. The parameter isFirst is
+// true for the application that the command-line flags define. Until all components are open, the APIs answer only
+// health probes, metadata requests and shutdown requests. Other requests wait.
 func (s *apiServers) open(ctx context.Context, p appParts, isFirst bool) (AppAddress, error) {
 	at := &AppAddress{ID: p.entry.ID}
 	flag := "--http-port"
@@ -348,8 +348,8 @@ func (s *apiServers) openHTTP(ctx context.Context, a AppEntry, shared services, 
 	return nil
 }
 
-// openHealth serves the health probes of the first application on the health port, if one is configured. The port
-// closes after the APIs, so that probes get answers during a graceful stop.
+// openHealth serves the health probes of the first application on the health port. It does nothing if the settings have
+// no health port. During a graceful stop, the health port closes after the APIs, so that probes still get answers.
 func (s *apiServers) openHealth(ctx context.Context, face http.Handler) error {
 	c := s.config.API
 	if !c.Health.Given && c.Health.Number == 0 {
@@ -403,8 +403,8 @@ func (c Config) grpcPort(isFirst bool, a AppEntry) (Port, string, bool) {
 		(a.GRPCPort.Given || a.GRPCPort.Number != 0)
 }
 
-// openGRPC serves the gRPC API of one application, if it is enabled. The parameter isFirst is true for the
-// application that the command-line flags define.
+// openGRPC serves the gRPC API of one application. It does nothing if this API is disabled. The parameter isFirst is
+// true for the application that the command-line flags define.
 func (s *apiServers) openGRPC(ctx context.Context, a AppEntry, shared services, isFirst bool, at *AppAddress) error {
 	port, flag, on := s.config.grpcPort(isFirst, a)
 	if !on {
@@ -443,7 +443,8 @@ func (s *apiServers) openGRPC(ctx context.Context, a AppEntry, shared services, 
 	return s.closers.Push("grpc api", server.Close)
 }
 
-// offerOff adds a hint to the error of a port in use: how to disable the gRPC API. It returns other errors unchanged.
+// offerOff adds a hint to err if a port is in use. The hint shows the flag that disables the gRPC API. offerOff returns
+// other errors unchanged.
 func offerOff(err error) error {
 	f, ok := fault.As(err)
 	if !ok || f.Code != fault.Unavailable {
@@ -455,8 +456,11 @@ func offerOff(err error) error {
 }
 
 // movable reports whether the API of an application may use another port if the default port is in use. It returns true
-// if the node starts this application as a child process, which gets the port from the node. The user must not have
-// chosen the port, and the node must not join other nodes.
+// if all of these conditions hold:
+//
+//   - The user has not chosen the port.
+//   - The node starts the application as a child process, and therefore can pass the port to it.
+//   - The node joins no other nodes.
 func (c Config) movable(a AppEntry, port Port) bool {
 	return !port.Given && len(c.App.Command) > 0 && a.ID == c.App.ID && !c.Cluster.joining()
 }
@@ -536,8 +540,9 @@ func (a AppEntry) channel() api.AppChannel {
 	return c
 }
 
-// capabilities returns the capabilities of a component, with the names and the order of Dapr. A state store with
-// ETags and transactions also gets ACTOR, because it can hold actor state.
+// capabilities returns the capabilities of a component as Dapr reports them. For a state store, they are in Dapr's
+// order. A state store that supports ETags and transactions also gets the capability ACTOR, because it can hold actor
+// state.
 func capabilities(s component.Status) []string {
 	if !strings.HasPrefix(s.Type, "state.") {
 		return s.Capabilities

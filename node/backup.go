@@ -53,8 +53,8 @@ const backupNote = "backups"
 // backupCluster implements backups.Cluster.
 type backupCluster struct{ backupService }
 
-// Leads implements backups.Cluster. It reports whether this node leads group 0. That leader writes the scheduled
-// backups, because group 0 has the record of backups.
+// Leads implements backups.Cluster. It reports whether this node leads group 0. The leader of group 0 writes the
+// scheduled backups, because group 0 stores the record of backups.
 func (b backupCluster) Leads() bool { return b.host.Leader(0) == b.host.Identity().Server }
 
 // Record implements backups.Cluster.
@@ -74,8 +74,8 @@ func (b backupCluster) LocalRecord() ([]byte, error) {
 	return n.Value, err
 }
 
-// buildBackups starts the schedule of backups. A sidecar writes no backups. When the node stops, it ends a running
-// backup before it transfers its leaderships.
+// buildBackups starts the schedule of backups. On a sidecar, the schedule writes no backups. When the node stops, it
+// first ends a running backup and then transfers its leaderships.
 func (n *Node) buildBackups(context.Context) error {
 	c := n.config.Backup
 	o := backups.Options{Node: n.host.Identity().Node, Prefix: n.config.Cluster.Name,

@@ -38,7 +38,8 @@ import (
 	raftworkflows "github.com/quorate/quorate/raftfsm/workflows"
 )
 
-// build starts the subsystems in the order of the list. Each step pushes closers, which run in the reverse order.
+// build starts the subsystems in the order of the list. Each step pushes closers. When the node stops, the closers run
+// in the reverse order.
 func (n *Node) build(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
 		n.readDeclared,    // the Configuration resources
@@ -73,7 +74,8 @@ func (n *Node) build(ctx context.Context) error {
 	return nil
 }
 
-// apps returns every application that this node serves. It returns nil if another node of this process serves them.
+// apps returns every application that this node serves. It returns nil if another node in the same process serves the
+// applications.
 func (n *Node) apps() []AppEntry {
 	if n.place.front != nil {
 		return nil
@@ -81,7 +83,8 @@ func (n *Node) apps() []AppEntry {
 	return n.config.apps()
 }
 
-// loop runs f in a new goroutine. The closer of the given name cancels the context of f and waits for f.
+// loop runs f in a new goroutine. It also registers a closer with the given name. The closer cancels the context of f
+// and waits until f has returned.
 func (n *Node) loop(name string, f func(ctx context.Context)) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -115,7 +118,8 @@ func (n *Node) buildNetwork(context.Context) (err error) {
 	return err
 }
 
-// buildMetrics registers metrics, and serves all metrics to Prometheus unless the settings disable this.
+// buildMetrics registers the metrics of the process. Unless the settings disable metrics, it also opens the listener
+// from which Prometheus reads all metrics.
 func (n *Node) buildMetrics(ctx context.Context) error {
 	info := prometheus.NewGauge(prometheus.GaugeOpts{Name: "quorate_build_info",
 		Help:        "Always 1; the labels say which version runs, and in which cluster.",
@@ -273,7 +277,8 @@ func (n *Node) buildHost(ctx context.Context) error {
 	})
 }
 
-// openCatalogue opens the catalogue of applications. It needs the node id from the data directory.
+// openCatalogue opens the catalogue of applications. The data directory must be open, because the catalogue needs the
+// node id.
 func (n *Node) openCatalogue(context.Context) error {
 	if err := n.catalogue.Open(n.host.Identity(), n.calls.WhyUnhealthy); err != nil {
 		return err
@@ -322,9 +327,9 @@ func (n *Node) doctor() *doctor.Doctor {
 	})
 }
 
-// certificate returns the identity for the certificate of this node. It consists of the node id, the server id, and the
-// applications of this node. The applications are in the trust domain with the given name, or in the default trust
-// domain if domain is empty.
+// certificate returns the identity that the certificate of this node should have: the node id, the server id, and the
+// applications of this node. The parameter domain is the trust domain of these applications. If it is empty, they are
+// in the default trust domain.
 func (n *Node) certificate(domain string) trust.Identity {
 	id := trust.Identity{Node: n.host.Identity().Node, Server: n.network.Identity().Server}
 	for _, app := range n.apps() {
@@ -333,8 +338,8 @@ func (n *Node) certificate(domain string) trust.Identity {
 	return id
 }
 
-// identify sets the identity of this node on connections between nodes. If the traffic is secured, it also issues the
-// certificate, and starts to reload changed credential files.
+// identify sets the identity of this node on connections between nodes. If these connections are secured, identify also
+// issues the certificate of the node. It then starts to reload credential files when they change.
 func (n *Node) identify(context.Context) error {
 	n.network.Introduce(n.host.Identity())
 	if n.credentials == nil {
@@ -348,8 +353,8 @@ func (n *Node) identify(context.Context) error {
 	return n.loop("credentials", func(ctx context.Context) { n.credentials.Follow(ctx, all) })
 }
 
-// openPeer opens the peer port, so that this node and other nodes can connect to each other. From then on, the
-// catalogue requests the lists of applications from the other nodes.
+// openPeer opens the peer port, so that nodes can connect to each other. It also starts to follow the list of live
+// nodes. From then on, the catalogue requests the applications of other nodes.
 func (n *Node) openPeer(context.Context) error {
 	if err := n.network.OpenPort(); err != nil {
 		return err
@@ -441,7 +446,8 @@ func (n *Node) buildComponents(ctx context.Context) error {
 	return n.followTokens()
 }
 
-// followTokens starts to reload the file of API tokens when it changes. It does nothing if there is no such file.
+// followTokens starts to reload the API token file when the file changes. It does nothing if no token file is
+// configured.
 func (n *Node) followTokens() error {
 	c := n.config.Security
 	if c.APITokenFile == "" || n.apis.tokens == nil {
@@ -469,9 +475,9 @@ func (n *Node) buildLoops(context.Context) error {
 	})
 }
 
-// buildDrain registers the closer of the APIs. The closer ends the watches, refuses new requests, and waits for the
-// requests in progress while the store still works. It closes all APIs concurrently, because an application may need
-// the API to answer a call.
+// buildDrain registers the closer of the APIs. When the node stops, this closer ends the watches and refuses new
+// requests. It then waits for the requests in progress, while the store still works. It closes all APIs concurrently,
+// because an application may need one of them to answer a call in progress.
 func (n *Node) buildDrain(context.Context) error {
 	return n.closers.Push("api requests", func(ctx context.Context) error {
 		n.apis.watches.Close()
@@ -495,7 +501,7 @@ func (n *Node) buildDrain(context.Context) error {
 }
 
 // serveApps announces the applications of this node to other nodes. When the node stops, its closer withdraws the
-// announcement. This happens before the node closes anything that calls to these applications need.
+// announcement. Other nodes then stop calling these applications before the node closes the parts that carry the calls.
 func (n *Node) serveApps(context.Context) error {
 	var out []discovery.Record
 	for _, a := range n.apps() {
@@ -551,8 +557,9 @@ func exposed(hosts []string) bool {
 	return false
 }
 
-// port returns the port of a cluster listener. If the default port is in use, a node that joins no other nodes may use
-// another port. A node that joins others may not, because the others expect it at the default port.
+// port returns the port to listen on for gossip or for the peer port. If the default port is in use, a node that joins
+// no other nodes may use another port. A node that joins other nodes must not, because they expect it at the default
+// port.
 func (c Cluster) port(p Port) network.Port {
 	return network.Port{Number: p.Number, Fallback: !p.Given && !c.joining()}
 }
@@ -582,8 +589,8 @@ func (c Config) sources(d Deps) components.Sources {
 	}
 }
 
-// largestBody returns the limit for the body of a request in bytes. If the settings have no limit, this is the size
-// of the largest value that Redis can store.
+// largestBody returns the maximum size of a request body in bytes. The parameter limit is the setting. If limit is
+// negative, there is no limit, and largestBody returns the size of the largest value that Redis can store.
 func largestBody(limit int64) int64 {
 	if limit < 0 {
 		return 512 << 20

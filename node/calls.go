@@ -10,9 +10,10 @@ import (
 // callService implements the part of the admin API about API requests.
 type callService struct{ log *api.CallLog }
 
-// callLogFor returns the call log of the node that serves the applications of this process. Usually this node is n. If
-// n is a server that this process opened to take over the shared data directory, the earlier node of the process still
-// serves the applications.
+// callLogFor returns the log of API requests for the applications of this process. Usually n serves these applications,
+// and callLogFor returns its log. After a takeover of the shared data directory, n is an additional server without
+// applications. The earlier node of the process still serves the applications, so callLogFor returns the log of that
+// node.
 func callLogFor(n *Node) *api.CallLog {
 	if n.place.front != nil {
 		return n.place.front.apis.callLog

@@ -12,9 +12,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/backup"
 )
 
-// Check reads the component files of c and the files with keys, without starting anything. The result err has all
-// problems that would prevent the start of the node or of its backups. The result warnings has all other problems.
-// The function env looks up environment variables.
+// Check checks the component files, the credential files and the backup key file of c. It starts nothing. The result
+// err joins all problems that would prevent the start of the node or of its backups. The result warnings has all other
+// problems. The function env looks up environment variables.
 func Check(_ context.Context, c Config, env func(name string) (string, bool)) (warnings []string, err error) {
 	c = c.WithDefaults()
 	plan, err := components.Read(c.sources(Deps{Env: env}))
@@ -40,9 +40,9 @@ func Check(_ context.Context, c Config, env func(name string) (string, bool)) (w
 	return append(warnings, keys...), errors.Join(append(errs, wrong...)...)
 }
 
-// checkKeys reads the file of the cluster token, the certificates for connections between nodes, and the file of the
-// backup key. It returns the warnings about these files, and the errors that prevent the start of the node or of its
-// backups. It does not check the API tokens, because they were already read together with the settings.
+// checkKeys checks the cluster token file, the certificates for connections between nodes, and the backup key file. The
+// result errs has the problems that would prevent the start of the node or of its backups. The result warnings has all
+// other problems. checkKeys does not check the API tokens, because they were already read together with the settings.
 func (c Config) checkKeys() (warnings []string, errs []error) {
 	var settings problems
 	if c.Security.validate(&settings); len(settings) == 0 && c.Security.secured() {

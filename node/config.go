@@ -26,19 +26,20 @@ const (
 	MaxPartitions = session.MaxGroups
 	// MaxEntry is the maximum size of a log entry in bytes. A stored value must be smaller.
 	MaxEntry = 64 << 20
-	// MinMemory is the smallest memory limit in bytes. A node without requests uses about half of it.
+	// MinMemory is the smallest permitted memory limit in bytes. A node that handles no requests uses about half of it.
 	MinMemory = 64 << 20
 )
 
-// sharedDir is the name of the data directory that all nodes without --join and --data-dir share. The data
-// directories of other nodes are beside it, and their names are node ids. So no node may have this name as its id.
+// sharedDir is the last part of the default data directory of a node that joins no other nodes. All such nodes of one
+// user share this directory. A node that joins other nodes has its own directory beside it, which is named after the
+// node id. Therefore "local" is not permitted as a node id.
 const sharedDir = "local"
 
 // defaultVoters is the default number of voters of a cluster.
 const defaultVoters = 3
 
-// Config is the configuration of a node. It may be copied, because no part of the node keeps a reference to it. For a
-// cluster of one node, it is enough to set Data.StateDir or Data.Dir and to call WithDefaults.
+// Config is the configuration of a node. It may be copied, because no part of the node keeps a reference to it. To run
+// a cluster of one node, set only Data.StateDir or Data.Dir, and call WithDefaults.
 type Config struct {
 	Version    string // of the program; shown by status and metadata
 	Namespace  string // empty = none: components of every namespace load
@@ -79,8 +80,8 @@ type App struct {
 	Command        []string      // run as a child of the node; empty = none
 }
 
-// The requests that an application gets when it starts. InitConfig is GET /dapr/config, which asks for the actor types
-// of the application. InitSubscribe is GET /dapr/subscribe, which asks for its subscriptions.
+// The requests that the node sends to an application when the application starts. InitConfig is GET /dapr/config, which
+// returns the actor types of the application. InitSubscribe is GET /dapr/subscribe, which returns its subscriptions.
 const (
 	InitConfig    = "config"
 	InitSubscribe = "subscribe"
@@ -148,14 +149,15 @@ type Metrics struct {
 	Port   Port   // default 9090
 }
 
-// Console configures the web console. It listens on the address Metrics.Listen, with a port of its own.
+// Console configures the web console. The console listens on the address in Metrics.Listen, but on its own port.
 type Console struct {
 	On    bool
 	Port  Port // default 9091
 	Write bool // pages may change state and transfer leadership
 }
 
-// Components says where components and configurations are declared, and how often the node looks at them again.
+// Components lists the files that declare components and configurations. It also configures how often the node reads
+// changed files and retries failed components.
 type Components struct {
 	Paths       []string // directories or files with components, in order
 	ConfigFiles []string // files with configurations; later ones take precedence
@@ -288,8 +290,8 @@ type Log struct {
 	JSON  bool
 }
 
-// Port is a TCP port. Number 0 means any free port. Given is true if the user has chosen the port, or if other nodes
-// rely on it. The node then never uses another port instead.
+// Port is a TCP port to listen on. If Number is 0, the system picks a free port. Given is true if the user has chosen
+// the port, or if other nodes rely on it. The node then never replaces the port by another one.
 type Port struct {
 	Number int
 	Given  bool
@@ -390,8 +392,9 @@ func (a App) withDefaults() App {
 	return a
 }
 
-// maxHead returns the limit in bytes for the headers of an answer of an application or an HTTPEndpoint. It grows with
-// the limit for requests, because Dapr has one setting for both.
+// maxHead returns the limit in bytes for the headers of a response from an application or an HTTPEndpoint. The limit is
+// atmostonce.DefaultMaxHead, or MaxHeaderSize if that is larger. Dapr also has one setting for the headers of requests
+// and of responses.
 func (a API) maxHead() int64 { return max(a.MaxHeaderSize, atmostonce.DefaultMaxHead) }
 
 func (a API) withDefaults() API {
@@ -406,9 +409,10 @@ func (a API) withDefaults() API {
 	return a
 }
 
-// withDefaults returns c with defaults for unset fields. It marks the default ports as Given if other nodes need to
-// know them. This is the case if the user has set an address to listen on, nodes to join, or a cluster token. secured
-// is true if there is a cluster token.
+// withDefaults returns c with defaults for unset fields. The parameter secured is true if there is a cluster token.
+//
+// Other nodes need to know the ports if the user has set an address to listen on, nodes to join, or a cluster token.
+// withDefaults then marks the default ports as Given.
 func (c Cluster) withDefaults(secured bool) Cluster {
 	clustered := c.Bind != "" || c.joining() || secured
 	for port, n := range map[*Port]int{&c.Gossip: network.DefaultGossipPort, &c.Peer: network.DefaultPeerPort} {
@@ -447,8 +451,8 @@ func (c Cluster) defaultBind() string {
 	return "127.0.0.1"
 }
 
-// withDefaults returns d with defaults for unset fields. c must already have its defaults. If no setting determines
-// Dir, Dir stays empty, and Validate reports this.
+// withDefaults returns d with defaults for unset fields. The defaults of c must already be set. If no setting
+// determines Dir, then Dir stays empty, and Validate reports this.
 func (d Data) withDefaults(c Cluster) Data {
 	d.MinFree = cmp.Or(d.MinFree, 256<<20)
 	if d.Dir != "" || d.StateDir == "" {

@@ -17,14 +17,15 @@ import (
 	"github.com/quorate/quorate/raftfsm/placement"
 )
 
-// maxName is the maximum length of ids and names in bytes. Ids and names are part of directory names, metric labels and
-// gossip messages.
+// maxName is the maximum length of ids and names in bytes. It is limited because ids and names become parts of
+// directory names, metric labels and gossip messages.
 const maxName = 128
 
 // maxHeaderSize is the largest --read-buffer-size in bytes. Each connection may use that much memory.
 const maxHeaderSize = 16 << 20
 
-// problems has the errors of a Config. Each is a fault.Invalid that names the flag, its value and the fix.
+// problems collects the errors of a Config. Each error is a fault.Invalid that names the flag and its value, and says
+// how to correct the value.
 type problems []error
 
 func (p *problems) add(flag string, value any, hint string) {
@@ -90,8 +91,8 @@ func (c Config) Validate() error {
 	return errors.Join(p...)
 }
 
-// validate adds the problems of an application. The names of its settings begin with prefix, which is --app- for
-// flags.
+// validate checks the settings of an application and adds the problems to p. The parameter prefix is the beginning of
+// the setting names in the error messages. For command-line flags, it is "--app-".
 func (a App) validate(p *problems, prefix string) {
 	p.check(isID(a.ID), prefix+"id", a.ID, idRule)
 	p.between(prefix+"port", a.Port, 0, 65535)
@@ -152,10 +153,11 @@ func (c Config) validateData(p *problems) {
 	}
 }
 
-// leastFree returns the least permitted value of MinFree in bytes, and the reason for it. The node refuses values when
-// less than MinFree is free, but its files still grow after that: the log store allocates space in large steps, values
-// arrive until the next measurement of the disk, and memtables are written in the background. With a lower MinFree, the
-// disk could therefore become full.
+// leastFree returns the smallest permitted value of MinFree in bytes, and the reason for this minimum.
+//
+// The node refuses new values when less than MinFree is free on the disk. Its files still grow after that, for three
+// reasons. The log store allocates space in large steps. Values may arrive until the next measurement of the disk.
+// Memtables are written in the background. With a smaller MinFree, these files could fill the disk.
 func (d Data) leastFree() (size int64, because string) {
 	if d.LogStore == LogStoreBolt {
 		return 32 << 20, "the log grows by 16 MiB at once, and the database is written in the background"
@@ -219,9 +221,9 @@ func (c Config) validateApps(p *problems) {
 	}
 }
 
-// validatePorts adds a problem if two listeners have the same port, because the second one could not open. It also
-// adds a problem if a listener has the port of an application on this machine. Calls to the application would then
-// reach the node.
+// validatePorts adds a problem if two listeners have the same port, because the second one could not open. It also adds
+// a problem if a listener has the port of an application on this machine, because calls to the application would reach
+// the node instead. It does not check the gossip port, the peer port and the console port.
 func (c Config) validatePorts(p *problems) {
 	seen := map[int]string{}
 	claim := func(flag string, n int) {
@@ -302,8 +304,8 @@ const (
 	nameRule = "use letters, digits, -, _ and ., at most 128, and start with a letter or a digit"
 )
 
-// isID reports whether s is valid as an id in stored keys. An id must not contain a dot, which separates it from its
-// namespace.
+// isID reports whether s is valid as an id in stored keys. A dot is not permitted, because stored keys have a dot
+// between an id and its namespace.
 func isID(s string) bool { return s != "" && len(s) <= maxName && madeOf(s, "-_") }
 
 // isName reports whether s may become a directory name.

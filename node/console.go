@@ -140,7 +140,7 @@ func (w *consoleWork) ListActors(ctx context.Context, limit int) ([]schema.Actor
 }
 
 // tokenFor returns a valid API token for app, or "" if app needs none. It reads the token file at each call, because
-// the file may have changed.
+// the tokens in the file may have changed.
 func (s *apiServers) tokenFor(app string) string {
 	for _, a := range s.apps {
 		if a.ID == app && a.Token != "" {

@@ -23,13 +23,13 @@ import (
 	"github.com/quorate/quorate/node/workflows"
 )
 
-// daprNames records the metrics with Dapr's names. The zero value records nothing, and its methods return nil
-// observers.
+// daprNames records metrics under the names that Dapr uses. The zero value records nothing, and its methods return nil
+// instead of an observer.
 type daprNames struct{ *daprmetrics.Metrics }
 
-// openDaprNames registers the metrics with Dapr's names, if the Configuration resource enables them. A node that runs
-// with Dapr's defaults registers them in any case, because a changed Configuration may enable them later. Without a
-// metrics listener, nothing is registered.
+// openDaprNames registers the metrics that have Dapr's names, if the Configuration resource enables them. If the node
+// runs with Dapr's defaults, openDaprNames registers them even if they are disabled, because a changed Configuration
+// may enable them later. It registers nothing if the node has no metrics listener.
 func (n *Node) openDaprNames() (err error) {
 	n.apis.measured = n.apis.declared.Metrics
 	o, err := n.apis.daprOptions(n.apis.measured)
@@ -58,9 +58,9 @@ func (s *apiServers) daprOptions(c *component.MetricsConfig) (*daprmetrics.Optio
 	}, err
 }
 
-// changeMetrics handles a change of the metrics section of the Configuration. c is the new section. A node that runs
-// with Dapr's defaults applies the change at once. Any other node logs that the change takes effect with the next
-// start.
+// changeMetrics handles a change of the metrics section in the Configuration resource. The parameter c is the new
+// section. A node that runs with Dapr's defaults applies the change at once. Any other node only logs that a restart is
+// needed.
 func (s *apiServers) changeMetrics(c *component.MetricsConfig) {
 	if reflect.DeepEqual(metricsOf(s.measured), metricsOf(c)) {
 		return
@@ -140,7 +140,8 @@ func (s *apiServers) jobObservers() map[string]jobs.Observer {
 	return out
 }
 
-// messages returns the observer of messages that an application publishes or receives; nil = none.
+// messages returns the observer of messages that an application publishes or receives. It returns nil if these messages
+// are not observed.
 func (d daprNames) messages(app string) pubsub.Observer {
 	if d.Metrics == nil {
 		return nil
@@ -156,9 +157,9 @@ func (d daprNames) workflows(app string) workflows.Observer {
 	return d.App(app)
 }
 
-// loaded counts the components that were opened, and those that could not be opened. It is called after the start of
-// the node and after each reload. current has the present states of the components. previous has their states before
-// the reload; after the start it is nil.
+// loaded counts the components that were opened, and those that could not be opened. Call it after the start of the
+// node and after each reload. The parameter current has the status of each component now. The parameter previous has
+// the status of each component before the reload, and is nil after the start.
 func (d daprNames) loaded(app string, previous, current []component.Status, c loader.Changes) {
 	if d.Metrics == nil {
 		return

@@ -13,9 +13,9 @@ import (
 // debugger implements adminapi.Debugger.
 type debugger struct{ node *Node }
 
-// DebugBundle writes a debug bundle to w. profile is the duration of the CPU profile in the bundle. The bundle
-// contains the settings at the start, with secrets redacted. The arguments of commands are left out, because they may
-// contain secrets.
+// DebugBundle writes a debug bundle to w. The parameter profile is the duration of the CPU profile in the bundle. The
+// bundle contains the settings with which the node was started, with secrets redacted. It omits the arguments of
+// commands, because they may contain secrets.
 func (d debugger) DebugBundle(ctx context.Context, w io.Writer, profile time.Duration) error {
 	n := d.node
 	config := n.config

@@ -23,8 +23,8 @@ import (
 	"github.com/quorate/quorate/node/components"
 )
 
-// readDeclared reads the Configuration resources. They configure tracing, metrics and the API, so they are read
-// before anything is opened. The components in the same files are opened later.
+// readDeclared reads the Configuration resources. It must run before anything is opened, because these resources
+// configure tracing, metrics and the API. A later step opens the components that the same files declare.
 func (n *Node) readDeclared(context.Context) error {
 	n.apis = newAPIServers(n.config, n.apps(), n.deps, &n.closers, n.stopper.shutdown)
 	if n.place.front != nil {
@@ -54,7 +54,7 @@ func (a API) callLogRule(c component.Configuration) api.CallLogRule {
 	return r
 }
 
-// exportOf converts t, the tracing section of the Configuration, to settings of package tracing. It returns nil if t is
+// exportOf converts the tracing section of the Configuration to settings of package tracing. It returns nil if t is
 // nil.
 func exportOf(t *component.TracingConfig) *tracing.Declared {
 	if t == nil {
@@ -69,7 +69,7 @@ func exportOf(t *component.TracingConfig) *tracing.Declared {
 }
 
 // applyRules applies the Configuration, Resiliency and HTTPEndpoint resources of a set. If full is false, it applies
-// only the middleware and the HTTP endpoints. If a resource cannot be used, it returns an error and changes nothing.
+// only the middleware and the HTTPEndpoint resources. If it returns an error, nothing has changed.
 func (n *Node) applyRules(set *loader.Set, full bool) error {
 	rules, err := calls.ReadRules(set, n.config.reading())
 	if err != nil {
@@ -120,8 +120,8 @@ func (n *Node) applyRules(set *loader.Set, full bool) error {
 	return nil
 }
 
-// reidentify puts the trust domain of the access control rules into the certificate of the node. access is nil if there
-// are no rules. If the certificate changes, reidentify replaces the connections to other nodes.
+// reidentify issues a certificate with the trust domain of the given access control rules. The parameter access is nil
+// if there are no rules. If the certificate changes, reidentify also replaces the connections to other nodes.
 func reidentify(n *Node, access *component.AccessControl) error {
 	domain := ""
 	if access != nil {
@@ -134,12 +134,12 @@ func reidentify(n *Node, access *component.AccessControl) error {
 	return err
 }
 
-// exportTime is the timeout of the export of the last spans to collectors that a changed Configuration does not
-// declare.
+// exportTime limits the wait for the previous collectors when the collectors change. During this time, the tracer sends
+// its last spans to the previous collectors.
 const exportTime = 2 * time.Second
 
-// changeTracing makes the tracer export to the collectors of next. d is the tracing section that declares these
-// collectors.
+// changeTracing replaces the collectors of the tracer with those of next. The parameter d is the tracing section that
+// declares the new collectors.
 func (s *apiServers) changeTracing(d *tracing.Declared, next *tracing.Tracer) {
 	ctx, cancel := context.WithTimeout(context.Background(), exportTime)
 	defer cancel()
@@ -165,9 +165,9 @@ func metricsOf(m *component.MetricsConfig) component.MetricsConfig {
 	return c
 }
 
-// pipelineOf returns the middleware of a section of the Configuration. A missing component is an error, because the API
-// or the application would lack its protection. Only components of type routeralias or uppercase may be missing,
-// because they protect nothing.
+// pipelineOf returns the middleware that a section of the Configuration lists. It returns an error if a listed
+// component does not exist. Without this component, the API or the application could lack protection. Only components
+// of type routeralias or uppercase may be missing, because they protect nothing.
 func pipelineOf(section string, handlers []component.PipelineHandler, set *loader.Set) (out []*middleware.Instance,
 	err error) {
 	out = []*middleware.Instance{}
@@ -191,8 +191,8 @@ func pipelineOf(section string, handlers []component.PipelineHandler, set *loade
 	return out, nil
 }
 
-// externals returns the HTTP endpoints that the set declares. An unchanged endpoint keeps its transport, and thus its
-// open connections.
+// externals returns the HTTP endpoints that the set declares. An unchanged endpoint keeps its transport, so its open
+// connections stay open.
 func (n *Node) externals(set *loader.Set) (out []*invoke.External) {
 	before := map[any]*http.Transport{}
 	for _, x := range n.calls.Externals().Declared() {

@@ -20,8 +20,8 @@ type lockService struct {
 	log    *slog.Logger
 }
 
-// maxLeft is how many locks of a list show the remaining lease time. Further locks are listed without this time,
-// because each lock needs a request to the leader.
+// maxLeft is the maximum number of locks in a list with their remaining lease time. The remaining lease time of each
+// lock needs a request to the leader, so further locks are listed without it.
 const maxLeft = 500
 
 // HeldLocks implements admin.Locks.
@@ -47,8 +47,8 @@ func lockStatus(l *locks.Held) schema.LockStatus {
 		StateStore: l.StateStore}
 }
 
-// names returns the names of the lock stores of this node. It adds the names of all stores in held, which may exist
-// only on other nodes.
+// names returns the names of all known lock stores, sorted. These are the stores of this node, and the stores of the
+// locks in held. The latter may exist only on other nodes.
 func (s lockService) names(held []locks.Held) (out []string) {
 	for _, i := range s.stores() {
 		out = append(out, i.Name)
@@ -105,8 +105,9 @@ func (s lockService) ReleaseLock(ctx context.Context, r schema.LockReleaseReques
 	return l, nil
 }
 
-// withToken returns the lock in held that has the given token. If no lock has it, or more than one, withToken returns
-// held unchanged. Applications of two namespaces may have locks with equal names.
+// withToken picks the lock with the given token from several locks. If none of them has this token, or more than one,
+// withToken returns held unchanged. There can be several locks, because applications in two namespaces may use the same
+// lock name.
 func withToken(held []locks.Held, token string) []locks.Held {
 	var found []locks.Held
 	for i := range held {

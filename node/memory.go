@@ -16,8 +16,8 @@ type memory struct {
 	answers  *admission.Budget
 }
 
-// newMemory returns the memory budgets for requests and answers. limit is how many bytes the process may use, or 0 if
-// that is unknown. timeout is the maximum duration of a request.
+// newMemory returns the memory budgets for requests and answers. The parameter limit is the number of bytes that the
+// process may use, or 0 if this number is unknown. The parameter timeout is the maximum duration of a request.
 func newMemory(limit int64, timeout time.Duration, reg prometheus.Registerer) memory {
 	size := int64(admission.DefaultBytes)
 	if limit > 0 {
@@ -35,12 +35,12 @@ func newMemory(limit int64, timeout time.Duration, reg prometheus.Registerer) me
 	}
 }
 
-// lookForBurst is the interval at which giveBack checks whether a burst of requests has ended.
+// lookForBurst is the interval at which giveBack checks whether the node handles a burst of requests.
 const lookForBurst = 5 * time.Second
 
-// giveBack calls free after each burst, until stop is closed. The function free returns unused memory to the operating
-// system. Without this call, the Go runtime returns memory so slowly that an idle node keeps several times what it
-// needs.
+// giveBack calls free after each burst of requests, until stop is closed. The function free returns unused memory to
+// the operating system. Without it, the Go runtime returns memory so slowly that an idle node keeps several times the
+// memory that it needs.
 func (m *memory) giveBack(stop <-chan struct{}, free func()) {
 	tick := time.NewTicker(lookForBurst)
 	defer tick.Stop()

@@ -27,7 +27,8 @@ import (
 	"github.com/quorate/quorate/raftfsm"
 )
 
-// Deps are the parts that a node gets from its process, and those that tests replace. All settings are in the Config.
+// Deps are the dependencies of a node. Some come from the process, such as the logger. Others exist so that tests can
+// replace them. The settings of the node are in Config instead.
 type Deps struct {
 	Logger *slog.Logger // required
 	// Fatal is called when this replica can no longer be trusted, for instance because its disk failed. It must end
@@ -55,11 +56,12 @@ type Deps struct {
 	records *logadapt.Recent // the last records of Logger
 }
 
-// keepWarnings is how many of the latest warnings and errors of its log a node keeps in memory. Each has at most 1
-// KiB.
+// keepWarnings is the number of warnings and errors that a node keeps in memory. It keeps the latest ones of its log.
+// Each has at most 1 KiB.
 const keepWarnings = 50
 
-// keepRecords is how many of the latest log records a node keeps in memory for debug bundles. Each has at most 1 KiB.
+// keepRecords is the number of log records that a node keeps in memory for debug bundles. It keeps the latest ones.
+// Each has at most 1 KiB.
 const keepRecords = 150
 
 // Registry registers and gathers metrics. *prometheus.Registry implements it.
@@ -88,8 +90,8 @@ type Node struct {
 	control     *clusterctl.Controller
 }
 
-// Open builds a node from c and starts it. It returns when the node serves requests. ctx applies only to the start.
-// If the start fails, Open closes everything that it has opened.
+// Open starts a node with the configuration c. It returns when the node serves requests. The context ctx limits only
+// the start. If the start fails, Open closes everything that it has opened.
 func Open(ctx context.Context, c Config, d Deps) (*Node, error) {
 	c = c.WithDefaults()
 	if err := c.Validate(); err != nil {
@@ -105,8 +107,8 @@ type place struct {
 	front *Node  // the node of this process that serves the applications; nil = this node does
 }
 
-// frontStatus describes the other node of this process, which serves the applications. It returns nil if this node
-// serves them itself.
+// frontStatus describes the other node of this process if that node serves the applications. It returns nil if this
+// node serves them itself.
 func (p place) frontStatus() *schema.FrontNode {
 	if p.front == nil {
 		return nil
@@ -148,11 +150,13 @@ func (n *Node) Admin() adminapi.Node {
 		newOverview(n), debugger{n}, configurationAdmin{n.components}}
 }
 
-// Wait blocks until the API requests a stop or ctx ends. If ctx ends, Wait blocks for up to Config.BlockShutdown
-// longer. Then it returns nil. An application that is a child process ends when Wait has returned. So Wait first lets
-// the running turns of the application's actors end, within Config.Grace, and gives the actors to other nodes.
+// Wait blocks until the node should stop. It returns nil when the API has requested a stop, or when ctx has ended.
+// After the end of ctx, it blocks for up to Config.BlockShutdown longer.
 //
-// Wait returns an error if another node has the same node id and was started earlier. This node must then be closed.
+// If the application is a child process, it ends after Wait has returned. Therefore Wait first lets the running turns
+// of the application's actors end, for at most Config.Grace, and gives the actors to other nodes.
+//
+// Wait returns an error if another node with the same node id was started earlier. This node must then be closed.
 func (n *Node) Wait(ctx context.Context) error {
 	select {
 	case <-n.stopper.stopping:
@@ -169,9 +173,14 @@ func (n *Node) Wait(ctx context.Context) error {
 	return nil
 }
 
-// blockShutdown delays the stop of the node. It returns when Config.BlockShutdown has passed, the API requests a stop,
-// or the first application is unhealthy. If that application is a child process of this node, blockShutdown returns at
-// once, because both end together.
+// blockShutdown delays the stop of the node. It returns when one of the following happens:
+//
+//   - Config.BlockShutdown has passed.
+//   - The API requests a stop.
+//   - The first application is unhealthy.
+//
+// If the application is a child process of this node, blockShutdown returns at once, because the application stops
+// together with the node.
 func (n *Node) blockShutdown() {
 	d := n.config.BlockShutdown
 	if d <= 0 || len(n.config.App.Command) > 0 {
@@ -204,8 +213,8 @@ func (n *Node) blockShutdown() {
 // unhealthyLook is the interval at which blockShutdown checks the health of the application.
 const unhealthyLook = 100 * time.Millisecond
 
-// Close stops all parts of the node in the reverse order of the start, until ctx ends at the latest. It is
-// idempotent. After a forced shutdown it calls Deps.Exit.
+// Close stops all parts of the node in the reverse order of the start. It stops waiting for them when ctx ends. Close
+// may be called more than once. After a forced shutdown, Close calls Deps.Exit.
 func (n *Node) Close(ctx context.Context) error {
 	n.stopper.Stop()
 	n.status.SetStopping() // fails readiness before anything is closed
@@ -231,8 +240,8 @@ type stopper struct {
 // Stop makes Wait return, so that the caller of Wait closes the node.
 func (s *stopper) Stop() { s.once.Do(func() { close(s.stopping) }) }
 
-// shutdown stops the node at a request over the API. If force is true, the process exits with code 1 as soon as the
-// node is closed, and at the latest after forcedExit, as clients of Dapr expect.
+// shutdown stops the node after a shutdown request over the API. If force is true, the process exits with code 1 as
+// soon as the node is closed, or after forcedExit if that is earlier. Clients of Dapr expect this.
 func (s *stopper) shutdown(force bool) {
 	if force {
 		s.log.Warn("ended at once through the API")
@@ -242,6 +251,6 @@ func (s *stopper) shutdown(force bool) {
 	s.Stop()
 }
 
-// forcedExit is how long after the request a forced shutdown ends the process. Until then the node can send the answer
-// and close.
+// forcedExit is the time between a request for a forced shutdown and the end of the process. During this time the node
+// can send the answer and close.
 const forcedExit = 100 * time.Millisecond

@@ -118,8 +118,8 @@ func (r *reloads) follow(ctx context.Context) {
 	}
 }
 
-// once waits until the files no longer change, reads them, and applies the changes. repeated is true if this is a
-// further attempt to open what could not be opened before. once then logs only new failures.
+// once waits until the files no longer change, reads them, and applies the changes. The parameter repeated is true if
+// this call retries components that could not be opened before. In that case, only new failures are logged.
 func (r *reloads) once(ctx context.Context, repeated bool) {
 	for now := r.fingerprint(); ; {
 		select {
@@ -174,7 +174,7 @@ func (r *reloads) apply(ctx context.Context) (loader.Changes, error) {
 	return changes, nil
 }
 
-// subscriptionsEnd limits how long a reload waits for messages that applications are still handling. It waits for those
+// subscriptionsEnd limits how long a reload waits for applications to finish their messages. The reload waits only for
 // messages whose subscription or component has changed.
 const subscriptionsEnd = 30 * time.Second
 
@@ -199,7 +199,8 @@ func (r *reloads) closeLater(changes loader.Changes) {
 	})
 }
 
-// fail stores the reasons why the running components differ from the files. An empty list means that they agree.
+// fail stores the reasons why the running components differ from the component files. If failing is empty, the running
+// components agree with the files.
 func (r *reloads) fail(failing []string) {
 	r.good.Set(1)
 	if len(failing) > 0 {
@@ -231,7 +232,8 @@ func appliedFields(c loader.Changes) []any {
 	return fields
 }
 
-// report logs and counts the outcome of a reload. If repeated is true, it logs only new failures.
+// report logs and counts the outcome of a reload. If repeated is true, the reload was a retry, and only new failures
+// are logged.
 func (r *reloads) report(c loader.Changes, err error, repeated bool) {
 	log := r.node.deps.Logger
 	var failing []string

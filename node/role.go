@@ -5,12 +5,12 @@ import "strings"
 // sidecar reports whether the node stores no data and routes to servers.
 func (c Cluster) sidecar() bool { return c.Role == RoleSidecar }
 
-// joining reports whether the node joins an existing cluster. A node that does not join and has a new data directory
-// forms a cluster of one, which other nodes may join.
+// joining reports whether the node joins an existing cluster. If it does not and its data directory is new, the node
+// forms a cluster of one. Other nodes may then join this cluster.
 func (c Cluster) joining() bool { return len(c.Join) > 0 }
 
-// Local reports whether this node joins no other nodes and only programs on this machine can reach it. Its API, its
-// metrics and its ports for other nodes then listen on loopback only.
+// Local reports whether only programs on this machine can reach this node, and the node joins no other nodes. The API,
+// the metrics and the ports for other nodes then listen only on loopback addresses.
 func (c Config) Local() bool {
 	return !c.Cluster.joining() && !exposed(append([]string{c.Cluster.Bind, c.Metrics.Listen}, c.API.Listen...))
 }
@@ -25,8 +25,9 @@ func (c Cluster) validateRole(p *problems) {
 		"leave it out with --role sidecar: only servers form a cluster")
 }
 
-// defaultID returns the node id for a new data directory if the user chose none. For a node that joins others, it is
-// the result of nodeName for its host name. Otherwise it is "", and the node gets a random id.
+// defaultID returns the node id for a new data directory if the user has not chosen an id. If the node joins other
+// nodes, the id is derived from the host name, see nodeName. Otherwise defaultID returns "", and the node gets a random
+// id.
 func (c Cluster) defaultID() string {
 	if !c.joining() {
 		return ""
@@ -34,8 +35,8 @@ func (c Cluster) defaultID() string {
 	return nodeName(c.Host)
 }
 
-// nodeName makes a node id from a host name: the first label, without the characters that an id must not contain. It
-// returns "" if the result is not a valid id.
+// nodeName returns the node id for a host name. The id is the first label of the host name in lower case, without the
+// characters that a node id must not contain. nodeName returns "" if the result is not a valid node id.
 func nodeName(host string) string {
 	host, _, _ = strings.Cut(strings.ToLower(host), ".")
 	var b strings.Builder

@@ -7,21 +7,25 @@ import (
 	"github.com/quorate/quorate/membership"
 )
 
-// scrapeTargetsPath is the path at which the metrics listener serves the list of nodes, in the format of
-// http_sd_configs of Prometheus.
+// scrapeTargetsPath is the path of the list of nodes on the metrics listener. Prometheus reads the list with
+// http_sd_configs.
 const scrapeTargetsPath = "/targets"
 
-// targetGroup is a scrape target with its labels. The names of the labels begin with __meta_. Prometheus drops such
-// labels after relabelling, so they cannot collide with labels of metrics.
+// targetGroup is a node in the list for Prometheus, with labels whose names begin with __meta_. Prometheus removes such
+// labels after relabelling, so they cannot collide with the labels of metrics.
 type targetGroup struct {
 	Targets []string          `json:"targets"`
 	Labels  map[string]string `json:"labels"`
 }
 
-// scrapeTargets serves the list of nodes that announce a metrics address, sorted by node id. Nodes that have failed
-// are listed until they are removed or forgotten. Prometheus would drop them otherwise, and could not report that they
-// are down. Nodes that have left are not listed. Before gossip is open, scrapeTargets answers 503, so that Prometheus
-// keeps its previous list. With an empty list, Prometheus would drop every target.
+// scrapeTargets serves the list of nodes from which Prometheus reads metrics. The list has every node that announces a
+// metrics address, sorted by node id.
+//
+// A failed node stays in the list until it is removed from the cluster or gossip forgets it. Otherwise Prometheus would
+// drop the node, and could not report that the node is down. A node that has left is not in the list.
+//
+// Before gossip is open, scrapeTargets answers 503, because Prometheus then keeps its previous list. An empty list
+// would make Prometheus drop every node.
 type scrapeTargets struct {
 	cluster string
 	known   interface{ Roster() *membership.Roster } // nil until gossip is open

@@ -8,17 +8,17 @@ import (
 	"github.com/quorate/quorate/node/shareddir"
 )
 
-// Shared is a node on a data directory that several processes of one user on this host share. One of them is the
-// server, and the others are its sidecars. No configuration is needed. Package shareddir describes how this works. A
-// Shared is safe for concurrent use.
+// Shared is a node on a data directory that several processes of one user on this host share. One of these processes
+// runs the server, and the others run sidecars of this server. The user configures nothing for this. Package shareddir
+// describes the details. A Shared is safe for concurrent use.
 type Shared struct {
 	*shareddir.Shared
 	addrs   Addresses
 	serving *Node // the node that serves the applications
 }
 
-// OpenShared opens a node on the shared data directory c.Data.Dir. Use it if WithDefaults sets Data.Shared, and
-// otherwise Open.
+// OpenShared opens a node on the shared data directory c.Data.Dir. Use OpenShared if WithDefaults sets Data.Shared.
+// Otherwise use Open.
 func OpenShared(ctx context.Context, c Config, d Deps) (*Shared, error) {
 	c = c.WithDefaults()
 	if err := c.Validate(); err != nil {
@@ -39,8 +39,8 @@ func OpenShared(ctx context.Context, c Config, d Deps) (*Shared, error) {
 // becomes the server of the shared directory.
 func (s *Shared) Addresses() Addresses { return s.addrs }
 
-// Reload makes the node that serves the applications read its component files again. It returns without waiting for
-// the end of the reload.
+// Reload makes the node that serves the applications read its component files again. It does not wait until the reload
+// is complete.
 func (s *Shared) Reload() { s.serving.Reload() }
 
 // sharedOpener opens the nodes of a shared directory.
@@ -78,9 +78,9 @@ func (o *sharedOpener) Open(ctx context.Context, p shareddir.Plan) (shareddir.No
 	return sharedNode{n}, nil
 }
 
-// successor returns the configuration of the server that this process opens when it takes over the shared directory.
-// Node id, number of partitions and log store are unset, because the directory determines them. A port that the user
-// chose is replaced by any free port, because the sidecar of this process already uses it.
+// successor returns the configuration for the server that this process opens when it takes over the shared directory.
+// The node id, the number of partitions and the log store are unset, because the directory determines them. The ports
+// that the user has chosen are replaced by free ports, because the sidecar of this process still uses the chosen ones.
 func (c Config) successor() Config {
 	c.Cluster.NodeID, c.Cluster.Partitions, c.Data.LogStore = "", 0, ""
 	for _, p := range []*Port{&c.Cluster.Gossip, &c.Cluster.Peer, &c.Metrics.Port, &c.Console.Port} {

@@ -29,8 +29,8 @@ const publisher = "quorate"
 // maxNamed is how many names the hint of an error lists at most.
 const maxNamed = 10
 
-// topicService implements the part of the admin API about topics. It does not check which applications may use a
-// component or its topics, because users of the admin socket have all rights.
+// topicService implements the topic operations of the admin API. It does not check which applications may use a
+// component or a topic, because users of the admin socket have all rights.
 type topicService struct {
 	components *components.Components
 	host       *raftfsm.Host
@@ -60,8 +60,8 @@ func (s topicService) instance(name string) (*pubsub.Instance, error) {
 		strconv.Quote(fault.Shorten(name, 128)), Hint: existing(name, names, "pubsub components")}
 }
 
-// existing returns the hint of an error about a name that does not exist. The hint is a similar name, or a list of
-// names. what is the plural noun for the names, such as "topics".
+// existing returns a hint for an error about a name that does not exist. The hint suggests a similar name from names,
+// or lists up to maxNamed of them. The parameter what is the plural noun for the names, such as "topics".
 func existing(name string, names []string, what string) string {
 	if near := suggest.For(name, names); near != "" {
 		return "did you mean " + strconv.Quote(near) + "?"
@@ -78,7 +78,8 @@ func existing(name string, names []string, what string) string {
 	return hint
 }
 
-// replicated returns the component with the given name. If it is not of type pubsub.raft, it returns an error.
+// replicated returns the pubsub component with the given name, and access to its topics. It returns an error if the
+// component is not of type pubsub.raft.
 func (s topicService) replicated(name string) (*pubsub.Instance, *topics.Admin, error) {
 	i, err := s.instance(name)
 	if err != nil {
@@ -146,8 +147,8 @@ func errNoTopic(name, topic string, names []string) error {
 		" has no topic " + strconv.Quote(fault.Shorten(topic, 128)), Hint: existing(topic, names, "topics")}
 }
 
-// statuses returns the status of each topic in parts. A topic has one part in each Raft group, and statuses adds up
-// the figures of these parts.
+// statuses returns the status of each topic in parts. Each element of parts describes the messages of one topic in one
+// Raft group. statuses adds up the figures of the elements with the same topic.
 func (s topicService) statuses(i *pubsub.Instance, parts []topics.Description) (list []schema.TopicStatus) {
 	now := s.now()
 	named := func(topic string) string { return strings.TrimPrefix(topic, i.Prefix) }
@@ -190,7 +191,8 @@ func (s topicService) statuses(i *pubsub.Instance, parts []topics.Description) (
 	return list
 }
 
-// addGroup adds the figures that one Raft group has about a consumer group to the status of the topic.
+// addGroup adds the figures of one consumer group to the status of a topic. The parameter d has the figures from one
+// Raft group. Call addGroup for each Raft group, because each one has a part of the messages.
 func addGroup(t *schema.TopicStatus, d *topics.GroupDescription, now time.Time) {
 	n := slices.IndexFunc(t.Groups, func(g schema.TopicGroupStatus) bool { return g.Group == d.Name })
 	if n < 0 {
@@ -212,7 +214,7 @@ func addGroup(t *schema.TopicStatus, d *topics.GroupDescription, now time.Time) 
 	}
 }
 
-// operatorView provides the pubsub components for operators, without the access rules of applications.
+// operatorView gives operators access to the pubsub components. It ignores the access rules of applications.
 type operatorView struct{ *components.Components }
 
 // PubSub implements pubsub.Source. The returned component has no scopes and allows all topics.
@@ -265,8 +267,9 @@ type foundTopic struct {
 	status schema.TopicStatus // without DeadTo, which needs the descriptions of all topics
 }
 
-// topic finds the topic with the given name. It does not describe other topics, because a description is expensive: it
-// counts all messages of a topic.
+// topic finds one topic of a pubsub component. The parameter name is the name of the component, and the parameter topic
+// is the name of the topic. Other topics are not described, because a description counts all messages of a topic and is
+// therefore expensive.
 func (s topicService) topic(ctx context.Context, name, topic string) (t foundTopic, err error) {
 	if t.of, t.Admin, err = s.replicated(name); err != nil {
 		return t, err
@@ -286,7 +289,7 @@ func (s topicService) topic(ctx context.Context, name, topic string) (t foundTop
 	return t, nil
 }
 
-// ReadMessages implements admin.Topics. It logs each request, because messages may be confidential.
+// ReadMessages implements admin.Topics. It logs every request to read messages, because messages may be confidential.
 func (s topicService) ReadMessages(ctx context.Context, r schema.TopicRead,
 	take func(schema.TopicLine) error) error {
 	t, err := s.topic(ctx, r.PubSub, r.Topic)
@@ -371,7 +374,8 @@ func hasGroup(t *schema.TopicStatus, group string) error {
 		Hint: existing(group, names, "groups of the topic")}
 }
 
-// adding returns a function that adds the progress of one step of an operation to sum, and reports sum.
+// adding returns a function for the steps of a long operation. After each step, call the function with the progress of
+// this step. The function adds the progress to sum, and passes sum to report.
 func adding(i *pubsub.Instance, sum *schema.TopicProgress,
 	report func(schema.TopicProgress) error) func(topics.Progress) error {
 	return func(p topics.Progress) error {

@@ -2,8 +2,9 @@ package node
 
 import "github.com/quorate/quorate/node/workflows"
 
-// workflowAdmin returns the part of the admin API about workflows. It uses the engine of the node that serves the
-// applications. After a takeover of the shared directory, that is the other node of this process.
+// workflowAdmin returns the workflow operations of the admin API. They use the workflow engine of the node that serves
+// the applications of this process. After a takeover of the shared data directory, this is the earlier node of the
+// process, and not n.
 func workflowAdmin(n *Node) *workflows.Admin {
 	engine := &n.apis.workflows
 	if n.place.front != nil {

@@ -16,14 +16,15 @@ import (
 // quorumTime is how long the first step of a backup or a restore may wait for a leader. It is longer than an election.
 const quorumTime = 10 * time.Second
 
-// Backup writes a backup of all groups to w. Writes of applications continue while it runs. The backup of each group
-// is consistent and contains every write that was acknowledged before the call. Groups are saved at slightly
-// different times, which is safe because no transaction spans two groups.
+// Backup writes a backup of all groups to w. Applications can write while it runs. The backup of each group is
+// consistent and contains every write that was acknowledged before the call. The groups are saved at slightly different
+// times, which is safe because no transaction spans two groups.
 //
-// header becomes the header of the backup. Backup adds the fields about this node and its cluster. Backup returns
-// fault.Unavailable if there is no quorum, if a received snapshot replaces the local replica during the backup, or
-// if the node belongs to no cluster. It returns fault.Timeout if ctx ends, fault.Invalid on a node without data, and
-// the errors of w. After an error, w contains an incomplete backup.
+// header becomes the header of the backup, after Backup has added the fields about this node and its cluster.
+//
+// Backup returns fault.Unavailable if there is no quorum, if the node belongs to no cluster, or if a received snapshot
+// replaces the local replica during the backup. It returns fault.Timeout if ctx ends, fault.Invalid on a node without
+// data, and the errors of w. After an error, w contains an incomplete backup.
 func (h *Host) Backup(ctx context.Context, header backup.Header, w io.Writer) (backup.Totals, error) {
 	t, err := h.backup(ctx, header, w)
 	h.metrics.saved(t, err)
@@ -65,7 +66,8 @@ func (h *Host) backup(ctx context.Context, about backup.Header, w io.Writer) (t 
 	return out.Close()
 }
 
-// holdsData returns nil if this node has replicas. Otherwise it returns the error for calls that need local data.
+// holdsData returns nil if this node has replicas. Otherwise it returns the error of the call op, which needs local
+// data.
 func (h *Host) holdsData(op string, id datadir.Identity) error {
 	switch {
 	case h.node.allowed() != nil:
@@ -84,8 +86,8 @@ func errNoData(op string) error {
 		Hint: "run the command on a server of the cluster"}
 }
 
-// export implements replica. The view includes the write at the position that the parameter after names, even if that
-// write is not committed yet when export is called.
+// export implements replica. The exported data includes the entry at the position given by after, if the leader's log
+// contains that entry. This holds even if the entry is not committed yet when export is called.
 func (s *server) export(ctx context.Context, gid uint32, after raftlog.Position) (*kv.Export, backup.Group, error) {
 	r := reading{server: s, group: s.groups[gid], id: gid}
 	limit, cancel := context.WithTimeout(ctx, quorumTime)

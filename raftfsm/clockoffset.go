@@ -9,8 +9,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// wallClock returns the wall clock time in Unix milliseconds. It gets the time from now, or from time.Now if now is
-// nil.
+// wallClock returns the wall clock time in Unix milliseconds. It calls the function now, or time.Now if now is nil.
 func wallClock(now func() time.Time) uint64 {
 	if now == nil {
 		now = time.Now
@@ -18,8 +17,8 @@ func wallClock(now func() time.Time) uint64 {
 	return uint64(max(now().UnixMilli(), 0)) //nolint:gosec // not negative
 }
 
-// Offset returns how far a wall clock is ahead of the cluster time of the group g, which this server leads. wall is
-// the time of the wall clock in Unix milliseconds. The result is negative if the wall clock is behind.
+// Offset returns how far a wall clock is ahead of the cluster time of the group g. The result is negative if the wall
+// clock is behind. wall is the time of the wall clock in Unix milliseconds. This server must be the leader of g.
 func Offset(g *group.Group, wall uint64) time.Duration {
 	return time.Duration(int64(wall)-int64(g.Now())) * time.Millisecond //nolint:gosec // times in this millennium
 }

@@ -23,8 +23,8 @@ const (
 	DiskGone                     // the server has failed
 )
 
-// groupRoom records whether a group accepts new values. If the group accepts none, groupRoom has the reason: the
-// voters that have too little free disk space. The zero value accepts values. It is safe for concurrent use.
+// groupRoom records whether a group accepts new values. For a read-only group, it holds the error that names the voters
+// with too little free disk space. The zero value accepts values. It is safe for concurrent use.
 type groupRoom struct {
 	readOnly atomic.Pointer[fault.Error] // nil = values can be stored
 }
@@ -40,9 +40,9 @@ func (s *server) writesAllowed(gid uint32) error {
 	return nil
 }
 
-// admitValues admits a write of values with the given size in bytes to a group. It counts the size against the free
-// space of this server, and may wait (see datadir.Space.Admit). It returns an error if the values cannot be stored.
-// Otherwise the caller must call the function done after the write.
+// admitValues admits a write of values to a group, or returns an error if the values cannot be stored. size is the size
+// of the values in bytes, which admitValues counts against the free space of this server. It may block (see
+// datadir.Space.Admit). If err is nil, the caller must call done after the write.
 func (s *server) admitValues(ctx context.Context, gid uint32, size int) (done func(), err error) {
 	if err := s.writesAllowed(gid); err != nil {
 		return nil, err
@@ -67,8 +67,8 @@ func (s *server) anyReadOnly() bool {
 	return false
 }
 
-// judgeRoom makes each group read-only or writable, depending on lackOfRoom. It logs each change. Only one goroutine
-// calls it.
+// judgeRoom makes each group read-only or writable, as determined by lackOfRoom. It logs each change. It must not be
+// called concurrently.
 func (s *server) judgeRoom() {
 	for i, g := range s.groups {
 		servers, _ := g.Servers()
@@ -83,9 +83,11 @@ func (s *server) judgeRoom() {
 	}
 }
 
-// lackOfRoom returns an error if a group must be read-only, and nil otherwise. A group is read-only if the disk of at
-// least one voter is nearly full, and no majority of the voters has enough free space. A failed voter counts as one
-// without free space. If the group accepted writes in this state, they would fill the disks and stop the group.
+// lackOfRoom returns an error if a group must be read-only, and nil otherwise. In this state, further writes could fill
+// the disks and stop the group.
+//
+// A group must be read-only if the disk of at least one voter is nearly full, and no majority of the voters has enough
+// free space. A failed voter counts as one without free space.
 func (s *server) lackOfRoom(gid uint32, servers []raft.Server) *fault.Error {
 	own := s.space.Low()
 	voters, room := 0, 0
@@ -132,8 +134,8 @@ func (s *server) diskOf(server string, selfErr *fault.Error) DiskState {
 	}
 }
 
-// abstains reports whether this server should leave the elections of a group to other servers. It returns true if
-// its own disk is nearly full and the disk of another voter has enough space.
+// abstains reports whether this server should leave the elections of a group to other servers. It returns true if the
+// disk of this server is nearly full and the disk of another voter has enough space.
 func (s *server) abstains(gid uint32) bool {
 	if !s.opened.Load() || s.space.Low() == nil {
 		return false

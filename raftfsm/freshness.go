@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// freshness records when the replica of one group was last known to be up to date. The method age returns an upper
-// bound of the replica's age, computed from this time. The zero value gives no bound. It is safe for concurrent use.
+// freshness records when the replica of one group was last known to be up to date. The zero value means that this is
+// unknown. A freshness is safe for concurrent use.
 type freshness struct {
 	// freshUntil is when this node sent the newest read index request whose index the replica has applied. A quorum has
 	// confirmed the leader that returned this read index. So the replica reflects every write that was acknowledged
@@ -24,9 +24,9 @@ func (f *freshness) verified(sent time.Time) {
 	}
 }
 
-// age returns an upper bound of the age of a replica's state. It returns the smaller of two bounds: the time since
-// freshUntil, and groupAge, which the group has computed. If known is false, groupAge is not a bound. The second
-// result is false if there is no bound at all.
+// age returns an upper bound of the age of a replica's state: either groupAge or the time since freshUntil, whichever
+// is smaller. groupAge is the bound that the group has computed. It is not valid if known is false. The second result
+// is false if neither bound is known.
 func (f *freshness) age(groupAge time.Duration, known bool) (time.Duration, bool) {
 	if at := f.freshUntil.Load(); at != nil {
 		if own := time.Since(*at); !known || own < groupAge {

@@ -201,9 +201,9 @@ func (h *Host) DiskLow() error {
 	return nil
 }
 
-// DiskFree returns the free bytes on the disk of the data directory, and the reserve. With fewer free bytes than the
-// reserve, the disk counts as nearly full. The result known is false on a node without data, and until the disk has
-// been measured.
+// DiskFree returns the free bytes on the disk of the data directory, and the reserve in bytes. The disk counts as
+// nearly full if less than the reserve is free. known is false on a node without data, and until the disk has been
+// measured.
 func (h *Host) DiskFree() (free, reserve uint64, known bool) {
 	s, ok := h.replica.(*server)
 	if !ok || s.space == nil {
@@ -221,9 +221,9 @@ func (h *Host) Ready(id uint32) error {
 	return h.replica.ready(id)
 }
 
-// Serve answers a call from another node. It never forwards the call. It returns fault.NotLeader if only the leader
-// can answer the call and this server does not lead. It returns fault.Unavailable for a call that was cancelled
-// before it began. The caller may then repeat the call at another server.
+// Serve answers a call from another node. It never forwards the call. It returns fault.NotLeader if only the leader can
+// answer the call and this server does not lead. It returns fault.Unavailable if the call was cancelled before it
+// began. After either error, the caller may send the call to another server.
 func (h *Host) Serve(ctx context.Context, method string, payload []byte) ([]byte, error) {
 	if err := h.node.allowed(); err != nil {
 		return nil, err
@@ -232,9 +232,9 @@ func (h *Host) Serve(ctx context.Context, method string, payload []byte) ([]byte
 	return answer, cancelled(ctx, err)
 }
 
-// cancelled converts err, the error of a served call, for the node that sent the call. When this node stops, it cancels
-// the calls that it serves. A call that has not begun then fails with fault.Timeout, although the sender may still have
-// time. So cancelled returns fault.Unavailable instead, and the sender calls another server.
+// cancelled converts err, the error of a served call, into the error that the calling node gets. A call that is
+// cancelled before it begins, for example because this node stops, fails with fault.Timeout. But the caller may still
+// have time. So cancelled returns fault.Unavailable instead, and the caller tries another server.
 func cancelled(ctx context.Context, err error) error {
 	if !fault.Is(err, fault.Timeout) || !errors.Is(ctx.Err(), context.Canceled) {
 		return err

@@ -45,8 +45,8 @@ const (
 	servedReplica = "replica" // another server, which does not lead
 )
 
-// causeOrigin is a value of the label "cause". The cause of such a retry is that the group no longer knew the origin,
-// the registered source of the request.
+// causeOrigin is the value of the label "cause" for a retry after the group no longer knew the origin of the request.
+// The origin is the registered source of requests.
 const causeOrigin = "origin"
 
 func newMetrics(reg prometheus.Registerer) *Metrics {

@@ -9,9 +9,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/group"
 )
 
-// notePrefix begins the keys of all notes. A note is a small record about the cluster itself, for example the
-// progress of scheduled backups. Notes are in the system store of group 0, so no application can access them.
-// Backups do not contain them, and a restore does not change them.
+// notePrefix is the prefix of the keys of all notes. A note is a small record about the cluster itself, for example the
+// progress of scheduled backups. Notes are in the system store of group 0, so no application can access them. Backups
+// do not contain notes, and a restore does not change them.
 const notePrefix = "note/"
 
 // noteGroup is the group that holds all notes.
@@ -23,8 +23,8 @@ type Note struct {
 	Revision uint64 // 0 = there is none
 }
 
-// Note reads the note with the given name with a linearizable read. It returns the zero Note if there is no such
-// note. The errors are those of a strong read.
+// Note returns the note with the given name, or the zero Note if there is no such note. It performs a strong read, and
+// returns the errors of such a read.
 func (h *Host) Note(ctx context.Context, name string) (Note, error) {
 	if _, err := h.replica.waitPartitions(ctx); err != nil {
 		return Note{}, err
@@ -61,8 +61,8 @@ func (h *Host) NoteNames(ctx context.Context, prefix string) (names []string, er
 	}
 }
 
-// SetNote writes a note if the existing note has the given revision. Revision 0 means that no note with this name
-// may exist. SetNote returns the new revision, or fault.Conflict if the existing revision is a different one. It
+// SetNote writes a note. The existing note must have the given revision. Revision 0 means that no note with this name
+// may exist. SetNote returns the new revision. If the existing note has another revision, it returns fault.Conflict. It
 // also returns the errors of a strong write.
 func (h *Host) SetNote(ctx context.Context, name string, value []byte, revision uint64) (uint64, error) {
 	if _, err := h.replica.waitPartitions(ctx); err != nil {

@@ -10,9 +10,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/group"
 )
 
-// origin assigns ids to the requests that this node sends to one group. With these ids, the group applies a retried
-// request only once. An id consists of the number of the origin and a sequence number. The group chooses the number
-// of the origin when it applies a registration (command.KindRegister).
+// origin assigns ids to the requests that this node sends to one group. Because of these ids, the group applies a
+// retried request only once. An id consists of the number of the origin and a sequence number. To get its number, the
+// origin registers with the group (command.KindRegister).
 //
 // Invariant: a sequence number is used for one request only. The field done is below the sequence number of every
 // request that may be sent again.
@@ -86,7 +86,7 @@ func (o *origin) drop(number uint64) {
 	}
 }
 
-// prove records that the group has answered a request with this origin number, and so knows the origin. The group
+// prove records that the group knows the origin, because it has answered a request with this origin number. The group
 // removes an origin only after a long time without requests.
 func (o *origin) prove(number uint64) {
 	o.mu.Lock()
@@ -103,9 +103,9 @@ func (o *origin) isProven() bool {
 	return o.proven
 }
 
-// ensure registers the origin with the group if it has no number yet. Concurrent callers share one registration.
-// Every attempt uses a different name. So if the answer to an attempt is lost, that registration stays unused and
-// expires. ensure returns fault.Timeout if ctx ends.
+// ensure registers the origin with the group if it has no number yet. Concurrent callers share one registration. Every
+// attempt uses a new name, so a registration whose answer is lost stays unused and expires. ensure returns
+// fault.Timeout if ctx ends while another caller registers, and fault.Unavailable if the group does not answer in time.
 func (o *origin) ensure(ctx context.Context) error {
 	select {
 	case o.registering <- struct{}{}:
@@ -141,15 +141,15 @@ func (o *origin) attempt() *command.Request {
 	return &command.Request{Kind: command.KindRegister, Name: o.name + "/" + strconv.FormatUint(o.attempts, 10)}
 }
 
-// registrar returns a function that registers an origin with the given group. newOrigin needs this function.
+// registrar returns the function that newOrigin needs to register an origin with the given group.
 func (r *router) registrar(gid uint32) func(context.Context, func() *command.Request) (group.Answer, error) {
 	return func(ctx context.Context, attempt func() *command.Request) (group.Answer, error) {
 		return r.register(ctx, gid, attempt)
 	}
 }
 
-// register sends registrations until one is answered, ctx ends, or a retry cannot help. It calls attempt for each of
-// them.
+// register sends a registration and retries until one is answered, ctx ends, or a retry cannot help. The function
+// attempt creates the request for each try.
 func (r *router) register(ctx context.Context, gid uint32, attempt func() *command.Request) (group.Answer, error) {
 	for {
 		data, err := command.AppendRequest(nil, attempt())
@@ -166,8 +166,9 @@ func (r *router) register(ctx context.Context, gid uint32, attempt func() *comma
 	}
 }
 
-// notStarted converts an error of the registration into the error of the request that needed it. The request was
-// certainly not applied. So notStarted replaces fault.Indeterminate and fault.NotLeader by fault.Unavailable.
+// notStarted converts err, the error of a failed registration, into the error of the request that needed the
+// registration. This request was not sent, so notStarted replaces fault.Indeterminate and fault.NotLeader by
+// fault.Unavailable.
 func notStarted(err error) error {
 	code := fault.CodeOf(err)
 	if code == fault.Indeterminate || code == fault.NotLeader {

@@ -17,18 +17,23 @@ const maxOwn = 1024
 // application identifies an application by its store and the prefix of its keys.
 type application struct{ store, prefix string }
 
-// maxLeaders is the maximum number of positions in awaited. Each position is of a different leader.
+// maxLeaders is the maximum number of positions in an awaited list. Each position is from the term of a different
+// leader.
 const maxLeaders = 16
 
-// awaited is a list of positions that a read must wait for. No position in the list covers another one. Usually the
-// list has one position. It has several if the leader has changed since the last read. A position of the later leader
-// does not replace one of an uncommitted write of the earlier leader, even if it has the greater index, because that
-// write may be lost. The positions themselves are never changed.
+// awaited is a list of log positions that a read must wait for. Usually the list has one position.
+//
+// If the leader has changed, the list may have one position for each leader. A position of a later leader does not
+// replace the position of an earlier leader's uncommitted write, even if its index is greater, because the earlier
+// write may be lost. No position in the list covers another one (see session.Seen.Covers). The positions themselves are
+// never changed.
 type awaited []*session.Seen
 
-// with adds the position at to the list and removes the positions that at replaces. It returns the new list, and may
-// change w. It adds nothing if the list already covers at. If there are more than maxLeaders positions, it drops the
-// one of the earliest leader. If the write at that position was lost, no read reports the loss.
+// with returns the list with the position at added, and without the positions that at replaces. It may change w. It
+// adds nothing if the list already covers at.
+//
+// If the list then has more than maxLeaders positions, with drops the position of the earliest leader. If the write at
+// the dropped position was lost, no read reports this loss.
 func (w awaited) with(at *session.Seen) awaited {
 	if slices.ContainsFunc(w, func(s *session.Seen) bool { return s.Covers(*at) && !at.Replaces(*s) }) {
 		return w
@@ -46,9 +51,9 @@ func (w awaited) without(done []*session.Seen) awaited {
 	return slices.DeleteFunc(w, func(s *session.Seen) bool { return slices.Contains(done, s) })
 }
 
-// newest returns the position of the newest write that may be uncommitted, or the zero position. A read that waits for
-// this position needs no other one of the list: every read index covers the committed positions, and a later leader has
-// all writes of an earlier one that were not lost.
+// newest returns the position of the newest write that may be uncommitted, or the zero position if there is none. A
+// strong read that waits for this position need not wait for the others in the list. Its read index covers all
+// committed positions, and a later leader has all writes of earlier leaders that were not lost.
 func (w awaited) newest() (at session.Seen) {
 	for _, s := range w {
 		if !s.Committed && cmp.Or(cmp.Compare(at.Pos.Term, s.Pos.Term), cmp.Compare(at.Pos.Index, s.Pos.Index)) < 0 {
@@ -59,13 +64,13 @@ func (w awaited) newest() (at session.Seen) {
 }
 
 // ownWrites records, for one group, the log positions of the newest writes of each application on this node. The next
-// eventual read of the application waits until the replica has applied these writes. If a write was lost, that read
+// eventual read of an application waits until the replica has applied these writes. If a write was lost, this read
 // reports the loss.
 //
 // At most maxOwn applications have positions of their own. All others share the positions in the field rest.
 //
-// Invariant: until a read has seen a write or reported its loss, the write is covered by a position of its application
-// or by a shared one.
+// Invariant: a write is covered by a position of its application or by a shared position, until a read has seen the
+// write or reported its loss.
 type ownWrites struct {
 	mu sync.Mutex
 	by map[application]awaited // guarded by mu
@@ -98,8 +103,8 @@ func (o *ownWrites) shareOne() {
 	}
 }
 
-// shareAll adds s to rest, for a change that affects all applications. It removes the positions that s covers from the
-// lists of the applications.
+// shareAll records the position s for all applications, because the change at s affects all of them. It adds s to rest
+// and removes the positions that s covers from the lists of the applications.
 func (o *ownWrites) shareAll(s *session.Seen) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -149,8 +154,8 @@ func (o *ownWrites) newest() (at session.Seen) {
 	return all.newest()
 }
 
-// settle removes the positions in applied. The read q has waited until the replica had applied these positions (see
-// positions), so later reads need not wait for them. If an application has written again since, its position stays.
+// settle removes the positions in applied from o, because the read q has waited until the replica had applied them.
+// Later reads need not wait for these positions again. A position that was added after the read began stays.
 func (o *ownWrites) settle(q *query, applied []*session.Seen) {
 	if len(applied) == 0 {
 		return
@@ -168,10 +173,12 @@ func (o *ownWrites) settle(q *query, applied []*session.Seen) {
 	}
 }
 
-// settleElsewhere updates own after another server has answered the read q. done are the positions of own for which the
-// read had to wait, and got describes the answer. If the answer contains all writes up to these positions, or reports
-// that writes were lost, settleElsewhere removes these positions from own. In this case, and for every answer that is
-// not stale, it adds the position of the answer to own. So a later read from another replica returns no older data.
+// settleElsewhere updates own after another server has answered the read q. The parameter done has the positions of own
+// for which the read had to wait, and got describes the answer.
+//
+// If got.ownDone is true, the answer reflects the writes at the positions in done, or reports which of them were lost.
+// settleElsewhere then removes these positions from own. It also adds the position of the answer to own, unless the
+// answer is stale and got.ownDone is false. So a later read from another replica returns no older data.
 func settleElsewhere(own *ownWrites, q *query, done []*session.Seen, got given) {
 	shared := own.shares(done)
 	if got.ownDone {
@@ -182,9 +189,9 @@ func settleElsewhere(own *ownWrites, q *query, done []*session.Seen, got given) 
 	}
 }
 
-// moveTo records at, the position of another server's answer to the read q. Later reads from other servers then return
-// no older data. If shared is true, the position is recorded for all applications. Otherwise it is recorded only for
-// those whose keys q reads.
+// moveTo records at, the position of another server's answer to the read q. So later reads from other servers return no
+// older data. If shared is true, moveTo records the position for all applications, and otherwise only for the
+// applications whose keys q reads.
 func (o *ownWrites) moveTo(q *query, at session.Seen, shared bool) {
 	if shared || q.all() {
 		o.shareAll(&at)
@@ -194,7 +201,7 @@ func (o *ownWrites) moveTo(q *query, at session.Seen, shared bool) {
 	}
 }
 
-// shares reports whether own, a result of positions, contains a position that all applications share.
+// shares reports whether own contains a position that all applications share. own is a result of the method positions.
 func (o *ownWrites) shares(own []*session.Seen) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

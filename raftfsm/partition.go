@@ -12,11 +12,13 @@ import (
 	"github.com/quorate/quorate/raftfsm/workflows"
 )
 
-// partitionOf returns the group of a stored key. The group depends only on the store and on the prefix of the key.
-// The exceptions are the internal stores of due work, topics and workflows, which have their own rules. The prefix
-// is the part before the first "||", or empty if the key has no "||". It is usually the application id; the setting
-// keyPrefix of the store can change it. So all keys of one application, and every transaction on them, are in one
-// group. The function is part of the data format and must never change.
+// partitionOf returns the group of a stored key. All keys with the same store and prefix are in the same group. The
+// prefix is the part before the first "||", for example "app1" for the key "app1||x". The prefix is empty if the key
+// has no "||". Usually the prefix is the id of an application (see the setting keyPrefix). So all keys of one
+// application, and every transaction on them, are in one group.
+//
+// The internal stores of due work, topics and workflows have their own rules. The function is part of the data format
+// and must never change.
 func partitionOf(store, key string, partitions uint32) uint32 {
 	if partitions == 1 {
 		return 0

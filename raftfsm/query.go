@@ -18,8 +18,8 @@ const (
 	queryList                      // a page of keys
 )
 
-// query describes a read of one group, and holds its result. It is executed on the local replica, or sent to a
-// server with a replica.
+// query describes a read of one group and holds the result. The read is performed on the local replica or by another
+// server that has a replica.
 type query struct {
 	kind          queryKind
 	store         string
@@ -47,9 +47,9 @@ func queryOne(store, key string) *query {
 	return q
 }
 
-// look executes the query on m at the cluster time now, and stores the result in q. pending is true if the result
-// omits an item that has expired at the time now, but not yet at the cluster time of m. Another reader may still see
-// this item. A strong listing stores no result in this case.
+// look executes the query on m and stores the result in q. It omits items that have expired at the cluster time now.
+// pending is true if one of these items has not expired yet at the cluster time of m, because another reader may still
+// see such an item. A strong listing stores no result if pending is true.
 func (q *query) look(m *kv.Machine, now uint64) (pending bool, err error) {
 	switch q.kind {
 	case queryGet:

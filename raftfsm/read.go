@@ -18,11 +18,12 @@ import (
 
 const (
 	// sessionPatience limits how long an eventual read waits until the replica reaches the position in the session
-	// token. If this takes longer, there is probably no quorum to commit that position, and the answer is marked as
-	// stale.
+	// token. After this time, there is probably no quorum that could commit the position. The read then marks its
+	// answer as stale.
 	sessionPatience = time.Second
 
-	// replicaPatience is how long a read waits for the local replica before it sends a query to the leader.
+	// replicaPatience is how long a read on a follower waits for the local replica before it sends a request to the
+	// leader.
 	replicaPatience = 50 * time.Millisecond
 
 	// Reasons why an answer is stale, as values of the label "reason".
@@ -125,8 +126,8 @@ func (s *server) read(ctx context.Context, gid uint32, ask asking, q *query) (gi
 	}
 }
 
-// readHere reads from the replica of this node. The result trusted is false if that replica is not trusted; err is
-// then the reason.
+// readHere reads from the replica of this node. If the replica is not trusted, the result trusted is false, and err is
+// the reason.
 func (s *server) readHere(ctx context.Context, gid uint32, ask asking, q *query) (got given, trusted bool, err error) {
 	r := reading{server: s, group: s.groups[gid], id: gid, asking: ask, q: q}
 	err = unreplaced(r.group.Machine, func() error {
@@ -144,9 +145,9 @@ func (s *server) readHere(ctx context.Context, gid uint32, ask asking, q *query)
 	return r.out, !r.untrusted, err
 }
 
-// unreplaced calls read. If a received snapshot has replaced the state machine in the meantime, it calls read again.
-// This is necessary because read has waited until the earlier machine had applied an index, and the new machine may
-// have applied less. unreplaced returns the first error.
+// unreplaced calls read, and calls it again whenever a received snapshot has replaced the state machine during the
+// call. In this case the result may be too old: read has waited until the earlier machine had applied an index, but the
+// new machine may have applied less. unreplaced returns the first error of read.
 func unreplaced(machine func() *kv.Machine, read func() error) error {
 	for {
 		m := machine()
@@ -188,11 +189,11 @@ type reading struct {
 	untrusted bool
 }
 
-// strong performs a linearizable read. It gets a read index, waits until the local replica has applied that index,
-// and reads.
+// strong performs a linearizable read. It gets a read index, waits until the local replica has applied this index, and
+// then reads.
 //
-// An item may have expired at the leader's time but not yet at the cluster time in the log. A later leader with a
-// slow clock could then return the item again. To prevent this, strong first advances the time in the log.
+// If an item has expired at the leader's time, but not yet at the cluster time in the log, strong first advances the
+// time in the log. Otherwise a later leader with a slow clock could return the item again.
 func (r *reading) strong(ctx context.Context) error {
 	// An eventual write of the session, or of this node, may be on the leader's disk and not committed yet.
 	after := awaited(r.own).newest()
@@ -226,8 +227,9 @@ func (r *reading) strong(ctx context.Context) error {
 	}
 }
 
-// readIndex requests a read index until a leader returns one or ctx ends. The second result tells whether the
-// leader's log contains the entry at pos. If the log contains it, the read index is at or above pos.
+// readIndex requests a read index from the leader of the group. It retries until a leader answers or ctx ends. The
+// second result shows whether the leader's log contains the entry at pos. If it does, the read index is at or above
+// pos.
 func (r *reading) readIndex(ctx context.Context, pos raftlog.Position) (group.ReadIndex, group.Holding, error) {
 	for {
 		ri, held, err := r.server.readIndex(ctx, r.id, pos)
@@ -240,9 +242,9 @@ func (r *reading) readIndex(ctx context.Context, pos raftlog.Position) (group.Re
 	}
 }
 
-// isInvented reports whether the client has invented the position s. ri is a read index that a leader returned for this
-// read. Everything that was committed when the read began is at or below ri. So no answer can have contained a
-// committed position above ri.
+// isInvented reports whether a client has invented the position s. The parameter ri is a read index that a leader
+// returned for this read. Everything that was committed when the read began is at or below ri. So a committed position
+// above ri cannot come from an earlier answer.
 func isInvented(s session.Seen, ri group.ReadIndex) bool {
 	return s.Committed && s.Pos.Index > ri.Index
 }
@@ -261,8 +263,8 @@ func (r *reading) tick(ctx context.Context) error {
 	return err
 }
 
-// eventual reads the local replica. It first waits until the replica has applied the position of the session and the
-// application's newest writes on the requesting node. If the replica may exceed the maximum age of the read,
+// eventual reads the local replica. It first waits until the replica has applied the positions of the session and of
+// the application's newest writes on the requesting node. If the replica may be older than the maximum age of the read,
 // eventual performs a strong read instead.
 func (r *reading) eventual(ctx context.Context) error {
 	reason, err := r.catchUp(ctx)
@@ -294,9 +296,9 @@ func (r *reading) eventual(ctx context.Context) error {
 	return nil
 }
 
-// catchUp waits until the local replica has applied the positions of the session, and those of the application's newest
-// writes on the requesting node. It returns "" on success. Otherwise it returns the reason, and the caller must mark
-// the answer as stale.
+// catchUp waits until the local replica has applied the positions of the session and of the application's newest writes
+// on the requesting node. It returns "" on success. Otherwise it returns the reason why the answer is stale, and the
+// caller must mark the answer with it.
 func (r *reading) catchUp(ctx context.Context) (reason string, err error) {
 	if r.foreign {
 		r.out.forgive = true
@@ -340,8 +342,8 @@ func (r *reading) reach(ctx context.Context, s session.Seen) (reason string, err
 	return reason, err
 }
 
-// restored reports whether a restore has replaced the data at position s. If so, it sets given.forgive in the answer.
-// The router then removes the position from the session token, so the loss is reported only once.
+// restored reports whether a restore has replaced the data at position s. If so, it sets r.out.forgive. The router then
+// removes the position from the session token, so the loss is reported only once.
 func (r *reading) restored(s session.Seen) bool {
 	if s.Pos.Index >= r.group.Machine().Restored() {
 		return false
@@ -350,16 +352,16 @@ func (r *reading) restored(s session.Seen) bool {
 	return true
 }
 
-// await waits until the local replica has applied the position s. If the local log does not show whether the entry at
-// s exists, await asks the leader whether its log has the entry. A follower waits up to replicaPatience before it
-// asks. The result is one of these:
+// await waits until the local replica has applied the position s. The local log may not show whether the entry at s
+// exists. In this case, await sends a request to the leader, to learn whether the leader's log has the entry. A
+// follower first waits up to replicaPatience for its own log. The result is one of these:
 //
 //   - reason is "" and err is nil: the replica has applied s.
 //   - reason is staleLost: entries of another leader have replaced s. The replica has applied every entry that s covers
 //     and that was not lost (see session.Seen.Covers). So the session can drop s.
 //   - reason is staleForeign: s is committed according to the session, but this cluster has committed less.
 //   - reason is staleNoQuorum: sessionPatience has passed.
-//   - err is set: ctx has ended, or another failure.
+//   - err is not nil: ctx has ended, or a call has failed.
 func (r *reading) await(ctx context.Context, s session.Seen) (reason string, err error) {
 	if r.done(s) {
 		return "", nil
@@ -400,9 +402,11 @@ func (r *reading) await(ctx context.Context, s session.Seen) (reason string, err
 	return "", err
 }
 
-// hasApplied reports whether the local replica, which has applied everything up to s, has applied the uncommitted
-// position s itself. What is applied is final. So if this server cannot tell that it has applied s, it has applied
-// another entry. The exception is an entry that the leader has: held is the answer of the leader.
+// hasApplied reports whether the local replica has applied the entry at the uncommitted position s. The replica must
+// already have applied everything up to s. If hasApplied returns false, another entry has replaced the entry at s.
+//
+// The parameter held is the leader's answer whether its log has the entry. It decides if the local log no longer shows
+// which entry was applied.
 func (r *reading) hasApplied(s session.Seen, held group.Holding) bool {
 	here := r.group.Holds(s.Pos)
 	return here == group.Held || here == group.Unknown && held == group.Held
@@ -425,8 +429,8 @@ func (r *reading) done(s session.Seen) bool {
 	return r.group.Machine().Applied() >= s.Pos.Index && (s.Committed || r.group.Holds(s.Pos) == group.Held)
 }
 
-// see reads the local replica and records the position of the answer. The position is at or above every write that
-// the answer reflects. pending means the same as in query.look.
+// see reads the local replica and records the position of the answer. Every write that the answer reflects is at or
+// below this position. pending means the same as in query.look.
 func (r *reading) see(now uint64) (pending bool, err error) {
 	for {
 		m := r.group.Machine()

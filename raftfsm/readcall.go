@@ -11,8 +11,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/peercalls"
 )
 
-// firstTry is how long a read waits for each server in its first round (see readClient.round). It is short, so that
-// a paused server delays a read only a little. The time doubles after each round.
+// firstTry is how long a read waits for each server in the first round (see readClient.round). It is short, so that a
+// paused server delays a read only a little. The time doubles with each round.
 const firstTry = 1500 * time.Millisecond
 
 // readClient reads at other servers. It is safe for concurrent use.
@@ -23,10 +23,13 @@ type readClient struct {
 	failed  func(server string, err error) // called for each server that did not answer
 }
 
-// round sends q to the servers in targets, one after the other, until one answers. It uses the answer of a lagging
-// replica only if no other server answers. A strong read tries only the first server, because the caller must
-// determine the leader again after a failure. If final is false, no server has answered, but a later round may
-// succeed. err is then the last error, or nil if targets is empty.
+// round sends q to the servers in targets, one after the other, until one answers. It returns the answer of a lagging
+// replica only if no other server answers.
+//
+// A strong read tries only the first server. If this server fails, the caller must determine the leader again.
+//
+// If final is false, no server has answered, and the caller may try another round. err is then the last error, or nil
+// if targets is empty.
 func (c *readClient) round(ctx context.Context, gid uint32, ask asking, q *query, targets []string,
 	patience time.Duration) (got given, final bool, err error) {
 	var stale *given

@@ -200,7 +200,7 @@ func (h *Host) ReleaseLock(ctx context.Context, l *locks.Held) (released bool, e
 	return locks.End(ctx, access{h.router}, l)
 }
 
-// Actors returns the actor directory of the application app, for the actors whose state is in the given store.
+// Actors returns the actor directory of the application app. It is for actors whose state is in the given store.
 func (h *Host) Actors(namespace, store, app string) *actors.Directory {
 	return actors.NewDirectory(access{h.router}, namespace+"/"+store, app)
 }
@@ -214,7 +214,8 @@ func (h *Host) DueWork() due.Client {
 	return due.NewClient(access{h.router}, keepers)
 }
 
-// Broker returns the broker of a publish/subscribe component, which keeps its topics in the groups of the cluster.
+// Broker returns the broker of a publish/subscribe component. The broker stores its topics in the groups of the
+// cluster.
 func (h *Host) Broker(namespace, name string, o topics.BrokerOptions) *topics.Broker {
 	return topics.NewBroker(access{h.router}, namespace+"/"+name, o)
 }
@@ -224,13 +225,13 @@ func (h *Host) Topics(namespace, name string) *topics.Admin {
 	return topics.NewAdmin(access{h.router}, namespace+"/"+name)
 }
 
-// Workflows returns the engine of workflows, which keeps their instances in the groups of the cluster.
+// Workflows returns the engine of workflows. The engine stores workflow instances in the groups of the cluster.
 func (h *Host) Workflows(o workflows.BrokerOptions) *workflows.Broker {
 	return workflows.NewBroker(access{h.router}, o)
 }
 
-// errActorMoved returns the error of a write for an actor that has another owner by now, or whose host's session has
-// ended.
+// errActorMoved returns the error for a refused write of an actor. The actor has another owner now, or the session of
+// its host has ended.
 func errActorMoved() error {
 	return &fault.Error{Code: fault.ActorMoved, Op: "raftfsm.write",
 		Msg:  "the actor has another owner by now, or the session of its host has ended; nothing was written",

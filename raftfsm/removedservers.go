@@ -13,11 +13,10 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// Tombstones record which servers an operator has removed. No later leader adds such a server again. They are in the
-// replicated data of every group. They are never deleted, because a server id is never reused.
+// Tombstones record which servers an operator has removed. No later leader adds such a server again. Every group has
+// tombstones in its replicated data. They are never deleted, because a server id is never reused.
 //
-// No application can access systemStore, because its name has no slash. The name of every application's store has
-// one.
+// No application can access systemStore, because its name has no slash. The name of every application's store has one.
 const (
 	systemStore   = kv.SystemStore // a restore does not change it
 	removedPrefix = "removed/"
@@ -29,10 +28,12 @@ func tombstone(server string) command.Op {
 	return command.Op{Kind: command.OpSet, Store: systemStore, Key: removedPrefix + server, Value: []byte("{}")}
 }
 
-// MarkRemoved permanently records in the group gid that an operator has removed a server. The parameter seen is what
-// Removals returned before the caller decided. If a server has been marked since, MarkRemoved changes nothing and
-// returns fault.Conflict. So if two removals each rely on the server that the other one removes, one of them fails,
-// even if the leader changes in between. MarkRemoved also returns the errors of a strong write.
+// MarkRemoved permanently records in the group gid that an operator has removed a server. The parameter seen is the
+// result of Removals before the decision to remove the server. If another server was marked since then, MarkRemoved
+// returns fault.Conflict and changes nothing.
+//
+// For example, two operators may each remove one of two servers, because the group can lose one of the two. Then one
+// removal fails, even if the leader changes in between. MarkRemoved also returns the errors of a strong write.
 func (h *Host) MarkRemoved(ctx context.Context, gid uint32, server string, seen uint64) error {
 	next := command.Op{Kind: command.OpSet, Cond: command.CondAbsent, Store: systemStore, Key: removalsKey,
 		Value: []byte("{}")}
@@ -47,9 +48,9 @@ func (h *Host) MarkRemoved(ctx context.Context, gid uint32, server string, seen 
 	return outcome(&a.Result, nil)
 }
 
-// Removals returns a revision that changes with every MarkRemoved, as far as the replica of this node knows. The
-// revision is 0 before the first MarkRemoved. A later call of RemovedServers returns all servers that were marked up
-// to this revision. Removals returns fault.Invalid if this node has no replica of the group.
+// Removals returns a revision that changes with every MarkRemoved. It is 0 before the first one. Removals reads the
+// replica of this node, which may lag behind the leader. A later call of RemovedServers returns at least the servers
+// that were marked up to this revision. Removals returns fault.Invalid if this node has no replica of the group.
 func (h *Host) Removals(gid uint32) (uint64, error) {
 	if int(gid) >= len(h.groups) {
 		return 0, errNoData("raftfsm.Removals")
@@ -108,8 +109,8 @@ func (h *Host) Standing(gid uint32, server string) Standing {
 	return s
 }
 
-// HasLeft reports whether another server has left every group permanently. It reads the replicas of this node. It
-// returns false if this node does not know of the removal from one of the groups yet, or has no groups.
+// HasLeft reports whether another server has permanently left every group. It reads the replicas of this node. It
+// returns false if one of them has not seen the removal yet, or if this node has no groups.
 func (h *Host) HasLeft(server string) bool {
 	for i := range h.groups {
 		if s := h.Standing(uint32(i), server); !s.Removed || !s.Settled || s.Member { //nolint:gosec // few groups

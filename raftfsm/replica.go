@@ -11,9 +11,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/session"
 )
 
-// replica is the interface through which a node reaches the groups of its cluster. server implements it for a node with
-// data. sidecar implements it for a node without data, and sends all calls to servers. A replica is safe for concurrent
-// use.
+// replica is the interface through which a node reaches the groups of its cluster. The type server implements it for a
+// node with data. The type sidecar implements it for a node without data and sends all calls to servers. A replica is
+// safe for concurrent use.
 type replica interface {
 	// partitions returns the number of groups of the cluster; 0 = not known yet.
 	partitions() uint32

@@ -28,8 +28,8 @@ type Survey struct {
 	Groups   []group.Survey // ordered by id
 }
 
-// Alone reports whether this server is the only voter of every group and no rescue of it was interrupted. Such a
-// server needs no rescue.
+// Alone reports whether this server needs no rescue: it is the only voter of every group, and no earlier rescue of it
+// was interrupted.
 func (s *Survey) Alone() bool {
 	for _, g := range s.Groups {
 		if voters := g.Voters(); len(voters) != 1 || string(voters[0]) != s.Identity.Server {
@@ -116,9 +116,10 @@ func rescuable(dir string) (*datadir.Identity, error) {
 	return id, nil
 }
 
-// epochCount is the number of random low bits in an epoch. The upper bits count the rescues. If two servers of one
-// cluster are rescued separately by mistake, the random bits make their epochs differ. The two servers then refuse
-// each other.
+// epochCount is the number of low bits of an epoch that are random. The bits above them count the rescues.
+//
+// Two servers of one cluster may be rescued separately by mistake. Their epochs then differ in the random bits, so the
+// two servers refuse each other.
 const epochCount = 20
 
 func nextEpoch(epoch uint64) uint64 {

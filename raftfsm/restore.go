@@ -22,8 +22,8 @@ const (
 )
 
 const (
-	// maxProposal is the maximum size in bytes of a request for the log. A chunk of a restore can be larger than
-	// MaxRequest, because it may have an operation of that size and always has further fields.
+	// maxProposal is the maximum size in bytes of a request in the log. It is above MaxRequest, because a chunk of a
+	// restore may contain one operation of that size in addition to its other fields.
 	maxProposal = MaxRequest + 1<<10
 
 	// itemOverhead is the maximum number of bytes that the encoding of a record or of a remembered result adds to
@@ -39,14 +39,13 @@ type Restored struct {
 	Totals backup.Totals
 }
 
-// Restore replaces all data of all groups with the backup in r. It first writes the backup to a second set of tables
-// in each group (staging), while the live data stays in use. After it has verified all of r, one final log entry per
-// group replaces the live data with the staged data. The final entry also replaces writes that were made during the
-// restore.
+// Restore replaces all data of all groups with the backup in r. It first writes the backup to a second set of tables in
+// each group (staging), while the live data stays in use. After Restore has verified all of r, one final log entry per
+// group replaces the live data with the staged data. This also discards writes that were made during the restore.
 //
-// After an error or a crash before the first final entry, the live data is unchanged and the staged data is dropped.
-// If Restore fails later, the error says how many groups are restored. Restore can then be run again. An interrupted
-// restore blocks a new one for ten seconds. Errors:
+// If Restore fails or this node crashes before the first final entry, the live data is unchanged and the staged data is
+// dropped. If Restore fails later, the error names the number of groups that are restored. Restore can then be run
+// again. An interrupted restore delays a new one by ten seconds. Errors:
 //
 //	invalid        the backup is from another program or version, or has a different number of partitions, or this
 //	               node has no data
@@ -193,8 +192,8 @@ func (s *restore) chunk(ctx context.Context, p *backup.Part) error {
 	return s.send(ctx, p.Group, r)
 }
 
-// checkRemembered returns fault.Corrupt for a remembered result that the state machine cannot decode. Such a result in
-// the log would break all replicas at the next retry of its request.
+// checkRemembered returns fault.Corrupt if the state machine cannot decode the remembered result m. If m reached the
+// log, all replicas would fail at the next retry of its request.
 func checkRemembered(m *command.Remembered) error {
 	if err := kv.CheckRemembered(m); err != nil {
 		return &fault.Error{Code: fault.Corrupt, Op: opRestore,
@@ -230,8 +229,8 @@ func (s *restore) commit(ctx context.Context) error {
 	return nil
 }
 
-// partly returns the error of a restore whose commit has failed with err at the group at. The groups before at are
-// restored. groups is the number of all groups.
+// partly returns the error of a restore that failed with err when it committed the group at. The groups with lower ids
+// are restored by then. groups is the total number of groups.
 func partly(err error, at, groups uint32) error {
 	msg := "the data was staged, but it is not known whether it was put in place"
 	if groups > 1 {
@@ -287,7 +286,7 @@ func (s *restore) step(ctx context.Context, gid uint32, r *command.Request) (gro
 	}
 }
 
-// outcome converts the outcome that the state machine has returned for a step into an error, or nil.
+// outcome returns the error for the result of a step, or nil if the state machine has applied the step.
 func (s *restore) outcome(a *group.Answer) error {
 	switch a.Result.Outcome {
 	case kv.Applied:

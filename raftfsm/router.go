@@ -45,8 +45,8 @@ func newRouter(node *membership, rep replica, m *Metrics, stop chan struct{}) *r
 		"/" + datadir.RandomID()}
 }
 
-// group returns what this node stores about its requests to a group. The number of groups must be known: the caller
-// must have called waitPartitions.
+// group returns the state of this node's own requests to a group. The caller must have called waitPartitions before, so
+// that the number of groups is known.
 func (r *router) group(gid uint32) *groupRequests {
 	if p := r.groups.Load(); p != nil {
 		return &(*p)[gid]
@@ -85,7 +85,8 @@ func (r *router) noteWrite(at session.Seen, ops []command.Op) {
 // for that position.
 func (r *router) noteRestore(at session.Seen) { r.group(at.Group).own.shareAll(&at) }
 
-// forgetPositions forgets the writes of this node, and all positions that it has seen, in every group.
+// forgetPositions forgets the positions of this node's writes and all positions that this node has seen, in every
+// group.
 func (r *router) forgetPositions() {
 	if p := r.groups.Load(); p != nil {
 		for i := range *p {
@@ -103,8 +104,9 @@ type retries struct {
 	stop    chan struct{} // closed when the node closes
 }
 
-// again reports whether the caller should retry a call to a group after the error err. If so, again has waited until
-// the leader may have changed. It returns false if a retry cannot help, if ctx has ended, or if the node is closing.
+// again reports whether the caller should retry a call to a group after the error err. Before it returns true, it waits
+// until the leader may have changed. It returns false if a retry cannot help, if ctx has ended, or if the node is
+// closing.
 func (r retries) again(ctx context.Context, rep replica, gid uint32, err error) bool {
 	code := fault.CodeOf(err)
 	switch code {

@@ -96,9 +96,9 @@ func (s *server) serveDue(ctx context.Context, gid uint32, r *peercalls.Frame) (
 	return s.due[gid].Serve(ctx, &c)
 }
 
-// openCall reads the form and the group id at the beginning of a call. groups is the number of groups of this node.
-// openCall returns fault.Unimplemented if the form is newer than this build knows, and fault.Invalid if the call is
-// malformed or this node does not have the group.
+// openCall reads the version of the message format (the form) and the group id at the beginning of a call. groups is
+// the number of groups of this node. openCall returns fault.Unimplemented if this build does not know the form yet. It
+// returns fault.Invalid if the call is malformed or this node does not have the group.
 func openCall(method string, payload []byte, groups int) (r *peercalls.Frame, gid uint32, err error) {
 	r = peercalls.NewFrame(payload)
 	form, id := r.Uvarint(), r.Uvarint()
@@ -115,8 +115,8 @@ func openCall(method string, payload []byte, groups int) (r *peercalls.Frame, gi
 	return r, uint32(id), nil //nolint:gosec // one of a few groups
 }
 
-// serveRoute answers another node's query about all groups of this server: for each group, which server leads it,
-// whether the replica of this server can be read, and whether the group refuses values.
+// serveRoute answers another node's query about the groups of this server. The answer contains for each group which
+// server leads it, whether this server's replica can be read, and whether the group refuses values.
 func (s *server) serveRoute(r *peercalls.Frame) ([]byte, error) {
 	if len(r.Rest) > 0 {
 		return nil, peercalls.ErrFrame(peercalls.MethodRoute)
@@ -134,9 +134,9 @@ func (s *server) serveRoute(r *peercalls.Frame) ([]byte, error) {
 	return peercalls.AppendRoutes(nil, routes), nil
 }
 
-// whole returns nil if data is exactly one request that every replica can apply. Otherwise it returns fault.Invalid
-// or fault.TooLarge. For a step of a restore whose remembered results cannot be decoded, it returns fault.Corrupt.
-// The caller must not propose data for which whole returns an error, because such data could stop all replicas.
+// whole checks that data is exactly one request that every replica can apply. The caller must not propose other data,
+// because it could stop all replicas. whole returns fault.TooLarge if data is too large for a log entry, fault.Corrupt
+// for a step of a restore whose remembered results cannot be decoded, and otherwise fault.Invalid.
 func whole(data []byte) error {
 	if len(data) > maxProposal {
 		return fault.New(fault.TooLarge, "raftfsm.Serve", "a forwarded request is larger than a log entry may be")
@@ -173,11 +173,12 @@ func serveReadIndex(ctx context.Context, g *group.Group, r *peercalls.Frame) ([]
 	return binary.AppendUvarint(b, uint64(held)), nil
 }
 
-// leaderIndex returns a read index, and whether the log of this leader contains the entry at the given position. If
-// it does, the read index is at or above that position, even if the entry is not yet committed.
+// leaderIndex returns a read index, and whether the log of this leader contains the entry at the position given by
+// after. If it does, the read index is at or above this position, even if the entry was not committed when leaderIndex
+// was called.
 //
-// Invariant: leaderIndex returns group.Lost only on a server that led the group at that moment, because the log of
-// any other server may just be behind. The caller removes a lost position from the session.
+// Invariant: if the result is group.Lost, this server led the group at that moment. On any other server the entry might
+// only be missing because its log is behind. The caller may therefore remove a lost position from the session.
 func leaderIndex(ctx context.Context, g *group.Group, after raftlog.Position) (group.ReadIndex, group.Holding, error) {
 	for {
 		held := holds(g, after)
@@ -197,8 +198,8 @@ func leaderIndex(ctx context.Context, g *group.Group, after raftlog.Position) (g
 	}
 }
 
-// holds reports whether the log of a leader contains the entry at p. It returns group.Held for index 0, and group.Lost
-// for an index above the last one.
+// holds reports whether the log of a leader contains the entry at p. The result is always group.Held for index 0, and
+// group.Lost for an index above the last one in the log.
 func holds(g *group.Group, p raftlog.Position) group.Holding {
 	if p.Index == 0 {
 		return group.Held
@@ -256,8 +257,8 @@ func (s *server) proposeFor(ctx context.Context, g *group.Group, data []byte, ac
 	return s.proposeHere(ctx, g, data, ack, hasValues)
 }
 
-// serveLost answers the call LeaderLost of another server with one byte: 1 if this server has lost the leader that the
-// call names, and otherwise 0.
+// serveLost answers another server's call LeaderLost, which names a leader. The answer is one byte: 1 if this server
+// has lost contact with the named leader (see group.Group.LeaderLost), and otherwise 0.
 func serveLost(g *group.Group, f *peercalls.Frame) ([]byte, error) {
 	leader := f.Text()
 	if f.Bad {

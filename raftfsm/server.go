@@ -27,8 +27,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/workflows"
 )
 
-// server implements the interface replica for a node with data. Such a node has a copy of the data of every group. If
-// another server leads a group, server forwards to it the calls that need the leader.
+// server implements the interface replica for a node with data. Such a node has a replica of every group. server
+// forwards calls that need the leader of a group if another server leads it.
 type server struct {
 	opts    Options
 	node    *membership
@@ -99,8 +99,9 @@ func (s *server) open(ctx context.Context) error {
 	return nil
 }
 
-// noteGroupsMade records durably that every group and its floor file exist. A later start fails if one of them is
-// missing. Otherwise an empty group would replace the lost one and could vote twice in a term.
+// noteGroupsMade durably records that every group and its floor file were created. If one of them is missing at a later
+// start, this start fails. Without the record, an empty group would replace the missing one, and the server could vote
+// twice in a term.
 func (s *server) noteGroupsMade() error {
 	if self := &s.node.self; self.Made && !self.Forming {
 		return nil
@@ -217,8 +218,8 @@ func checkFormats(dir string, id *datadir.Identity, logger *slog.Logger) error {
 	return nil
 }
 
-// memTable returns the size of one group's memtable in bytes. This is the configured size. If none is configured, it
-// is an equal share of defaultMemTable, but at least 1 MiB. Pebble takes this memory from the block cache.
+// memTable returns the size of one group's memtable in bytes. This is the configured size. If none is configured, each
+// group gets an equal share of defaultMemTable, but at least 1 MiB. Pebble takes this memory from the block cache.
 func memTable(asked uint64, partitions uint32) uint64 {
 	if asked != 0 {
 		return asked
@@ -240,8 +241,8 @@ func (s *server) Leader(gid uint32) raft.ServerID {
 	return s.groups[gid].Leader()
 }
 
-// otherLeader returns the id of the other server that leads a group. It is empty if this server leads or no leader
-// is known.
+// otherLeader returns the id of the leader of a group if this is another server. It returns "" if this server leads or
+// if no leader is known.
 func (s *server) otherLeader(gid uint32) raft.ServerID {
 	if s.opts.Peers == nil {
 		return ""
@@ -286,7 +287,7 @@ func (s *server) ready(gid uint32) error {
 const opReady = "raftfsm.Ready"
 
 // errLeaderless returns the error for a group without a known leader. The message is msg, followed by the reason that
-// the cluster knows. The hint is also from the cluster, or the parameter hint if the cluster knows none.
+// c.NoLeader returns. If c.NoLeader returns no hint, errLeaderless uses the parameter hint.
 func errLeaderless(gid uint32, msg string, c Cluster, hint string) error {
 	why, what := c.NoLeader(gid)
 	if why != "" {
@@ -337,9 +338,10 @@ func (s *server) confirm(n session.Seen) (session.Seen, bool) {
 	return n, exists
 }
 
-// proposeHere proposes a request to a group of this node. hasValues is true if the request stores values. A read-only
-// group refuses such a request with the error of writesAllowed. A lock does not count as a value (see storesValues).
-// If the group has the maximum number of locks, proposeHere refuses a request for a new lock with fault.Overloaded.
+// proposeHere proposes a request to a group of this node. hasValues is true if the request stores values. If the group
+// is read-only, it refuses such a request with the error of writesAllowed. Locks do not count as values (see
+// storesValues). If the group has the maximum number of locks, proposeHere returns fault.Overloaded for a request for a
+// new lock.
 func (s *server) proposeHere(ctx context.Context, g *group.Group, data group.Encoded, ack group.Ack,
 	hasValues bool) (group.Answer, error) {
 	if hasValues {
@@ -354,9 +356,10 @@ func (s *server) proposeHere(ctx context.Context, g *group.Group, data group.Enc
 	return g.Propose(ctx, data, outcomeKnown(g, ack))
 }
 
-// outcomeKnown returns the acknowledgement with which to propose a request: ack, or Committed instead of Durable if an
-// origin of the group may expire now. In the second case an entry in flight could remove the origin of this request,
-// and the request would not be applied. Only the commit shows whether it was.
+// outcomeKnown returns the acknowledgement that a proposal must wait for, so that its outcome is known. This is ack,
+// with one exception: Durable becomes Committed if an origin of the group may expire now. In this case, an entry that
+// is already in the log could remove the origin of the request, so that the request is not applied. This is known only
+// after the commit.
 func outcomeKnown(g *group.Group, ack group.Ack) group.Ack {
 	if ack == group.Durable && g.Machine().OriginDue() <= g.Now() {
 		return group.Committed
@@ -364,8 +367,8 @@ func outcomeKnown(g *group.Group, ack group.Ack) group.Ack {
 	return ack
 }
 
-// settle implements replica. It records no position after an answer of the local replica, because later reads of this
-// replica return no older data.
+// settle implements replica. If the local replica has answered, settle records no new position, because later reads of
+// this replica return no older data anyway.
 func (s *server) settle(own *ownWrites, q *query, done []*session.Seen, got given) {
 	if got.served != servedLocal {
 		settleElsewhere(own, q, done, got)

@@ -15,27 +15,33 @@ func (h *Host) MergeSessions(a, b string) (string, bool) {
 	return h.router.tokens.Merge(a, b, h.router.cluster())
 }
 
-// AnswerSession adds to token the positions that a store of this node has returned in answerToken, and removes the
-// uncommitted positions that the answer has settled: it contains their writes, or reports that they were lost.
-// requestToken is the token in the request. A position that is in both of these tokens comes from the client, who may
-// have invented it. AnswerSession adds such a position only if this node knows that it exists. It returns false if
-// token or answerToken cannot be decoded or belongs to another cluster.
+// AnswerSession updates token with the answer to a request, and returns the result. It adds the positions in
+// answerToken, which a store of this node has returned. It removes the uncommitted positions that the answer has
+// settled: the answer reflects their writes or reports that they were lost.
+//
+// requestToken is the token in the request. Positions that are also in requestToken come from the client, who may have
+// invented them. AnswerSession adds such a position only if this node knows that it exists. AnswerSession returns false
+// if token or answerToken cannot be decoded or belongs to another cluster.
 func (h *Host) AnswerSession(token, requestToken, answerToken string) (string, bool) {
 	return h.router.tokens.Answer(token, requestToken, answerToken, h.router.cluster(), h.router.confirm)
 }
 
-// ShareSession returns the part of token to send to a client or to another application. sentToken is the token that the
-// receiver has sent, or empty. ShareSession leaves out positions that are certainly visible together with a later one,
-// unless their writes were lost. It keeps those that the receiver has sent, so that the receiver gets the report of the
-// loss.
+// ShareSession returns the part of token to send to a client or to another application. sentToken is the token that
+// this receiver has sent, or empty.
+//
+// ShareSession omits an uncommitted position if a later position makes it unnecessary: a read that waits for the later
+// position also sees the earlier write, unless the write was lost. ShareSession keeps the positions that the receiver
+// may know, so that the receiver learns of the loss.
 func (h *Host) ShareSession(token, sentToken string) string {
 	return h.router.tokens.Shared(token, sentToken, h.router.cluster())
 }
 
-// VerifySession adds to the token current those positions of the token claimed that exist in this cluster. claimed
-// comes from a client, who may have invented it. For a position that this node does not know, VerifySession asks the
-// leader of the group. VerifySession ignores a token that cannot be decoded or belongs to another cluster. It returns
-// fault.Unavailable if a leader did not answer in time, or if this server was removed.
+// VerifySession adds positions of the token claimed to the token current, and returns the resulting token. It adds only
+// positions that exist in this cluster, because claimed comes from a client, who may have invented them. If this node
+// does not know a position, VerifySession sends a request to the leader of the group. It ignores a token that cannot be
+// decoded or belongs to another cluster.
+//
+// VerifySession returns fault.Unavailable if a leader does not answer in time, or if this server was removed.
 func (h *Host) VerifySession(ctx context.Context, current, claimed string) (string, error) {
 	cluster := h.router.cluster()
 	claims, foreign, err := h.router.tokens.Parse(claimed, cluster)
@@ -95,9 +101,9 @@ func raise(v *atomic.Uint64, n uint64) {
 	}
 }
 
-// confirm reports whether this node knows that the position n exists. It returns n. If n is committed, confirm replaces
-// the term of n, which a client may have invented, by a term that no entry up to n exceeds. With a lower term, n could
-// hide the loss of an earlier uncommitted write.
+// confirm reports whether this node knows that the position n exists, and returns n. If n is committed, confirm
+// replaces its term, because a client may have invented it. No entry up to n has a higher term than the new one. With a
+// lower term, n could hide the loss of an earlier uncommitted write.
 func (r *router) confirm(n session.Seen) (session.Seen, bool) {
 	if n.Group >= r.replica.partitions() {
 		return n, false
@@ -109,9 +115,11 @@ func (r *router) confirm(n session.Seen) (session.Seen, bool) {
 	return r.replica.confirm(n)
 }
 
-// verify reports whether the position n exists. It also returns a position that covers n. This position is committed,
-// unless the local log contains n. If n is uncommitted and its write was lost, verify returns the committed position
-// that covers everything that n covers and that was not lost.
+// verify reports whether the position n exists. It also returns a position that covers n. This is n itself if n is
+// uncommitted and in the local log. Otherwise the returned position is committed.
+//
+// If n is uncommitted and its write was lost, exists is true as well. The returned position then covers everything that
+// n covers and that was not lost.
 func (r *router) verify(ctx context.Context, n session.Seen) (covers session.Seen, exists bool, err error) {
 	if covers, exists = r.confirm(n); exists {
 		return covers, true, nil

@@ -18,11 +18,11 @@ import (
 	"github.com/quorate/quorate/raftfsm/session"
 )
 
-// sidecarSuffix is the end of the id of a node without data. No server id ends with it, because the part of a server
+// sidecarSuffix is the suffix of the ids of nodes without data. No server id ends with it, because the part of a server
 // id after the last dot is hexadecimal.
 const sidecarSuffix = ".sidecar"
 
-// SidecarID returns the id by which other nodes know the node without replicas that has the given node id.
+// SidecarID returns the id of a node without replicas, by which other nodes know it. The parameter node is its node id.
 func SidecarID(node string) string { return node + sidecarSuffix }
 
 // sidecar implements replica for a node without data: it reads and writes through servers.
@@ -196,8 +196,8 @@ func (s *sidecar) close() error {
 }
 
 // read implements replica. It sends a strong read to the leader, and an eventual read to the nearest server. If the
-// leader fails, a strong read determines the leader again. If the nearest server fails or its replica has not caught
-// up, an eventual read tries the next server.
+// leader fails, read determines the leader again and retries. If the nearest server fails or its replica has not caught
+// up, read tries the next server.
 func (s *sidecar) read(ctx context.Context, gid uint32, ask asking, q *query) (given, error) {
 	var last error
 	for patience := firstTry; ; patience *= 2 {
@@ -216,8 +216,7 @@ func (s *sidecar) read(ctx context.Context, gid uint32, ask asking, q *query) (g
 	}
 }
 
-// targets returns the servers to call, best first. If strong is true and the leader is known, the leader is the
-// first.
+// targets returns the servers to call, best first. If strong is true and the leader is known, the leader is first.
 func (s *sidecar) targets(gid uint32, strong bool) []string {
 	readers := s.routes.Readers(gid)
 	leader := string(s.Leader(gid))

@@ -25,8 +25,8 @@ import (
 // raft-wal for an entry.
 const MaxRequest = 64<<20 - 64<<10
 
-// maxAnswer is the maximum total size of values in one read for another node, in bytes. It is at least the limit of
-// the API for one read, so that every read that the API permits also works at another node.
+// maxAnswer is the maximum total size in bytes of the values in one read for another node. The API permits no larger
+// read, so every read that it permits also works at another node.
 const maxAnswer = 32 << 20
 
 // maxPage is the maximum number of keys in one page of a listing.
@@ -268,8 +268,8 @@ func (s *Store) del(key, tag string) command.Op {
 	return op
 }
 
-// condition converts an ETag into a condition and a revision. For an ETag that this store never issues it returns
-// CondNever, and the write fails with a conflict.
+// condition converts an ETag into a condition and a revision. For an ETag that this store never issues, it returns
+// CondNever, so that the write fails with a conflict.
 func condition(tag string) (command.Cond, uint64) {
 	rev, err := strconv.ParseUint(tag, 10, 64)
 	if err != nil || etag(rev) != tag {
@@ -397,8 +397,8 @@ func (w *writing) checks(store string) []command.Op {
 	return ops
 }
 
-// epoch returns the operations that check that the actor still has the owner and the epoch that w names. It returns nil
-// if w is not a write for an actor.
+// epoch returns the operations that check the owner and the epoch of the actor for which w writes. It returns nil if w
+// is not a write for an actor.
 func (w *writing) epoch(store string) []command.Op {
 	e := w.actor
 	if e == nil {
@@ -408,8 +408,8 @@ func (w *writing) epoch(store string) []command.Op {
 	return actors.Check(a, e.Epoch, e.Host, e.Revision)
 }
 
-// outcome returns the error of the write whose result is r, or nil if it was applied. store is the id of the store,
-// and gid is the group.
+// outcome returns the error of the write w, whose result is r. It returns nil if the write was applied. store is the id
+// of the store, and gid is the group.
 func (w *writing) outcome(store string, gid uint32, r *kv.Result) error {
 	for _, e := range w.effects {
 		if r.Outcome != kv.Conflict {
@@ -442,8 +442,8 @@ func unconditional(ops []command.Op) bool {
 	return true
 }
 
-// outcome returns the error of a write with the result r, or nil if the write was applied. checks are the checks of
-// locks in the write.
+// outcome returns the error of a write with the result r, or nil if the write was applied. If one of the operations in
+// checks has failed, the error is fault.LockLost. These operations check the locks of the write.
 func outcome(r *kv.Result, checks []command.Op) error {
 	switch r.Outcome {
 	case kv.Applied:

@@ -15,7 +15,7 @@ import (
 
 var _ state.Watcher = (*Store)(nil)
 
-// KeepHistory sets the age and size of the history that the store keeps for its watchers, and returns s. Call it
+// KeepHistory limits the age and size of the history that the store keeps for its watchers, and returns s. Call it
 // before the first watch.
 func (s *Store) KeepHistory(b state.HistoryBounds) *Store {
 	s.history = b
@@ -47,8 +47,9 @@ func (s *Store) Watch(ctx context.Context, r state.WatchRequest) (state.Watch, e
 	return s.router.hub.Watch(ctx, s.id+"\x00"+prefix, src, r)
 }
 
-// watchedPrefix returns the key prefix of all keys of a request. The changes of these keys are in the history of that
-// prefix. It returns fault.Invalid if the keys can have different prefixes.
+// watchedPrefix returns the key prefix that all keys of a watch have in common, for example "app1" for the keys
+// "app1||x" and "app1||y". The history of this prefix has all changes of the keys. watchedPrefix returns fault.Invalid
+// if the keys may have different prefixes.
 func watchedPrefix(r *state.WatchRequest) (string, error) {
 	if len(r.Keys) == 0 {
 		if prefix := state.PrefixOf(r.Prefix); prefix != "" {
@@ -68,8 +69,8 @@ func watchedPrefix(r *state.WatchRequest) (string, error) {
 	return prefix, nil
 }
 
-// history identifies one history (the list of recent changes that a group keeps for watchers) by its store, its key
-// prefix and its group.
+// history identifies the list of recent changes that a group keeps for watchers. There is one such list for each store
+// and key prefix.
 type history struct {
 	store, prefix string
 	group         uint32

@@ -47,8 +47,8 @@ type remoteHistory struct {
 	at      history
 }
 
-// ask sends a call of MethodWatch to the nearest server. If that server fails, ask tries the next one. The result to is
-// the server that has answered.
+// ask sends a call of MethodWatch to the nearest server. If this server fails, ask tries the next one. The result to is
+// the id of the server that answered.
 func (r *remoteHistory) ask(ctx context.Context, body []byte) (f *peercalls.Frame, to string, err error) {
 	err = errNoLeader("raftfsm.Watch", r.at.group)
 	for _, to = range r.sidecar.targets(r.at.group, false) {
@@ -94,12 +94,14 @@ func (r *remoteHistory) read(ctx context.Context, after uint64, maxBytes int) (k
 	return c, nil
 }
 
-// wait implements historyReader. If maxWatchWaits calls of this node are waiting already, wait returns after watchPoll.
-// After a failed call, it returns within retryPause. It does not record the failure in the route table: the read that
-// follows does so, if the server still fails.
+// wait implements historyReader. It sends a server a call that waits for changes. If maxWatchWaits such calls of this
+// node are already waiting, wait returns after watchPoll without a call.
 //
-// The call also needs a place among the calls to the server that wait for locks, topics and workflows (see
-// peer.Client.Wait). If these calls have all places, the call fails after watchPatience + firstTry.
+// After a failed call, wait returns within retryPause. It does not record the failure in the route table. The next read
+// does this if the server still fails.
+//
+// Package peer limits how many calls to one server may wait at a time, including those for locks, topics and workflows
+// (see peer.Client.Wait). If this limit is reached, the call fails after watchPatience + firstTry.
 func (r *remoteHistory) wait(ctx context.Context, after uint64) {
 	poll := time.NewTimer(watchPoll)
 	defer poll.Stop()
@@ -116,7 +118,7 @@ func (r *remoteHistory) wait(ctx context.Context, after uint64) {
 	}
 }
 
-// waitAt sends the nearest server a call that waits for changes. It returns false if the call failed.
+// waitAt sends the nearest server a call that waits for changes. It reports whether the call has succeeded.
 func (r *remoteHistory) waitAt(ctx context.Context, after uint64) bool {
 	targets := r.sidecar.targets(r.at.group, false)
 	if len(targets) == 0 {
@@ -140,8 +142,8 @@ func (r *remoteHistory) scan(ctx context.Context, prefix string) (feed.Scan, err
 // scanBytes is about how many bytes of items the first call of a scan returns.
 const scanBytes = 256 << 10
 
-// remoteScan implements feed.Scan on a node without data. All pages come from one server, which keeps a snapshot
-// open. So all items are from the same state.
+// remoteScan implements feed.Scan on a node without data. One server keeps a snapshot open and returns all pages, so
+// all items are from the same state.
 type remoteScan struct {
 	history  *remoteHistory
 	prefix   string
@@ -252,7 +254,7 @@ func readWatch(ctx context.Context, l *localHistory, after, size uint64) ([]byte
 	return appendChanges(b, c.Items), nil
 }
 
-// scans are the open scans of this server's data that other nodes read. The zero value is ready to use.
+// scans holds the scans with which other nodes read the data of this server at present. The zero value is ready to use.
 type scans struct {
 	mu   sync.Mutex
 	open map[uint64]*openScan // by id. The ids are random, so that no id of an earlier process is used again.

@@ -42,8 +42,8 @@ func (w witnesses) Recall(ctx context.Context, server, self raft.ServerID, now r
 	return seen, nil
 }
 
-// serveRecall answers a Recall of another server. It returns what this server has recorded about that server so far,
-// and then records that server's present state.
+// serveRecall answers a Recall of another server. The answer is what this server has recorded about the other server so
+// far. serveRecall then records the state that the other server reports.
 func serveRecall(g *group.Group, f *peercalls.Frame) ([]byte, error) {
 	server, now := f.Text(), readRecalled(f)
 	if f.Bad || server == "" {
@@ -61,8 +61,9 @@ func readRecalled(f *peercalls.Frame) raftlog.Seen {
 	return raftlog.Seen{Term: f.Uvarint(), Vote: f.Uvarint(), Matched: f.Position(), Committed: f.Uvarint()}
 }
 
-// Meet asks another server, which must be reachable, what that server has recorded about this one in each group. Meet
-// does nothing for a group if the other server has already answered since the start.
+// Meet requests, for each group, what another server has recorded about this server. It repeats the requests in the
+// background until they are answered, so call Meet only for a reachable server. Meet skips a group if the other server
+// has already answered since the start.
 func (h *Host) Meet(server string) {
 	for _, g := range h.groups {
 		g.Meet(raft.ServerID(server))

@@ -9,17 +9,17 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// write puts one request into the log of a group exactly once, and retries until ctx ends. It returns the position
-// and the result of the request.
+// write proposes a request to a group and retries until ctx ends. The group applies the request at most once. write
+// returns the position and the result of the request.
 //
-// With Ack Durable, the result contains no outcome, because the request is not applied yet. write uses Durable only
-// if the group certainly knows the origin of the request (see origin.prove and outcomeKnown). Otherwise it uses
-// Committed.
+// With the acknowledgement Durable, the result contains no outcome, because the request is not applied yet. If the
+// group may not know the origin of the request, write uses Committed instead (see origin.prove and outcomeKnown).
 func (r *router) write(ctx context.Context, gid uint32, req *command.Request, ack group.Ack) (group.Answer, error) {
 	return r.writeAfter(ctx, gid, req, ack, 0)
 }
 
-// writeAfter works like write, for a request whose session has seen the given term of the group.
+// writeAfter works like write. The parameter term is the newest term of the group that the session of the request has
+// seen.
 func (r *router) writeAfter(ctx context.Context, gid uint32, req *command.Request, ack group.Ack,
 	term uint64) (group.Answer, error) {
 	if err := r.node.allowed(); err != nil {
@@ -56,13 +56,13 @@ func (r *router) writeAfter(ctx context.Context, gid uint32, req *command.Reques
 	}
 }
 
-// send sends a request until its outcome is known or ctx ends. Every attempt has the same request id. The result sure
-// is false if an attempt has failed with an unknown outcome. The request may then have been applied by that attempt.
+// send proposes a request until its outcome is known or ctx ends. Every attempt has the same request id. The result
+// sure is false if the outcome of an attempt is unknown, because that attempt may have succeeded.
 //
-// A deposed leader that does not know about its successor can still accept a request with Ack Durable. send detects
-// this if term, or the newest term that this node has seen, is above the term of that leader. It then repeats the
-// request with Committed, because the request may be lost, and no read would report the loss: the session may already
-// have a position of the later leader with a greater index.
+// With the acknowledgement Durable, a deposed leader that does not know its successor can still accept a request, which
+// may then be lost. A read might not report this loss, because the session may already have a position of the later
+// leader with a greater index. So send compares the term of the answer with term and with the newest term that this
+// node has seen. If the term of the answer is lower, send repeats the request with Committed.
 func (r *router) send(ctx context.Context, gid uint32, req *command.Request, ack group.Ack,
 	term uint64) (a group.Answer, sure bool, err error) {
 	data, err := command.EncodeRequest(req, MaxRequest)
@@ -99,8 +99,10 @@ func (r *router) send(ctx context.Context, gid uint32, req *command.Request, ack
 }
 
 // storesValues reports whether a request stores values. A read-only group, whose disks are nearly full, refuses such
-// requests. Locks and the tombstones of removed servers do not count as values, because they are small. An operator
-// must be able to remove a server even if the disk is full.
+// requests.
+//
+// Locks and the tombstones of removed servers do not count as values, because they are small. An operator must be able
+// to remove a server even if the disk is full.
 func storesValues(r *command.Request) bool {
 	for i := range r.Ops {
 		if r.Ops[i].Stores() && r.Ops[i].Store != systemStore &&
@@ -111,8 +113,8 @@ func storesValues(r *command.Request) bool {
 	return false
 }
 
-// noQuorum returns the error of a call that found no leader in time. Its cause is the reason why the group is not
-// ready. If the group has become ready in the meantime, its cause is err, the error of the last attempt.
+// noQuorum returns the error of a call that found no leader in time. The wrapped error is the reason why the group is
+// not ready. If the group is ready by now, it is err, the error of the last attempt.
 func noQuorum(op string, rep replica, gid uint32, err error) error {
 	if why := rep.ready(gid); why != nil {
 		return &fault.Error{Code: fault.Unavailable, Op: op, Msg: "no quorum", Err: why}

@@ -14,8 +14,8 @@ import (
 // maxQueued is how many calls may wait for one actor.
 const maxQueued = 1000
 
-// activation is an actor that this host owns, or is requesting from the directory. Host.mu guards it. A host may have
-// hundreds of thousands of activations. To save memory, the channels of an active activation are nil.
+// activation is an actor that this host owns, or is about to own. Host.mu guards it. A host may have hundreds of
+// thousands of activations. To save memory, the channels of an active activation are nil.
 type activation struct {
 	key      api.Actor
 	settings *TypeConfig
@@ -58,10 +58,10 @@ func errGaveUp(ctx context.Context) error {
 		Msg: "the call ended before the actor had time for it"}
 }
 
-// enter begins the turn of the call c when the actor is free for it. If the actor is not active, enter activates it.
-// chain identifies the call chain of the turn. For a reentrant call, it has no effect, because such a call runs in the
-// chain of the running turn. If the error is nil, the caller must call leave at the end of the turn. Until then, the
-// field chain of the activation does not change.
+// enter begins a turn for the call c. It waits until the actor is free, and activates the actor if it is not active.
+// chain is the call chain of the turn. A reentrant call ignores chain, because it runs in the chain of the running
+// turn. If the error is nil, the caller must call leave at the end of the turn. Until then, the field chain of the
+// activation does not change.
 func (h *Host) enter(ctx context.Context, c *Call, chain string) (*activation, error) {
 	for {
 		a, wait, err := h.tryEnter(c, chain)
@@ -107,7 +107,8 @@ func (h *Host) acceptedLocked(kind string) *TypeConfig {
 	return h.config.Types[kind]
 }
 
-// unknown is a value of the result wait of tryEnter. It means that the caller must activate the actor in the directory.
+// unknown is a possible value of wait, which is a result of tryEnter. It means that the actor has no activation here
+// yet. The caller must then activate the actor in the directory.
 type unknown struct{}
 
 // tryEnter tries to begin a turn for c, and returns the activation of the actor. It returns an error in these cases:
@@ -223,8 +224,8 @@ func (h *Host) beginLocked(a *activation, chain string) {
 	}
 }
 
-// endLocked records that no turn of the activation is running. With reentrant calls, leave calls it when all turns of
-// the call chain have ended. The caller holds h.mu.
+// endLocked records that no turn of the activation is running any more. Reentrant calls run several turns of one call
+// chain at the same time. leave calls endLocked when the last of them has ended. The caller holds h.mu.
 func (h *Host) endLocked(a *activation) {
 	if a.settings.Reentrancy {
 		if h.chains[a.chain]--; h.chains[a.chain] == 0 {
@@ -234,8 +235,9 @@ func (h *Host) endLocked(a *activation) {
 	a.running, a.chain, a.last = false, "", time.Since(h.begun)
 }
 
-// retireLocked ends an activation: it gets no further turns. Calls in its queue fail with fault.ActorMoved, so that
-// they are sent to the new owner. reason is a label value of the metric of deactivations. The caller holds h.mu.
+// retireLocked ends an activation. Only reentrant calls of the running turn can still begin. Calls in the queue fail
+// with fault.ActorMoved, so that their senders look for the new owner. reason is a label value for the metric of
+// deactivations. The caller holds h.mu.
 func (h *Host) retireLocked(a *activation, reason string) {
 	if !a.gone {
 		m := h.parts.Metrics
@@ -254,11 +256,11 @@ func (h *Host) retireLocked(a *activation, reason string) {
 	a.queue = nil
 }
 
-// settleLocked completes the end of a retired activation. While a turn is running, it does nothing. Otherwise it ends
-// the wait in awaitTurns. If the session of the activation has ended and its field leaving is not set, settleLocked
-// also removes the activation. In all other cases, Host.deactivate removes it, after the application has been notified.
-// Until then this host does not activate the actor again, so no turn runs during the deactivation. The caller holds
-// h.mu.
+// settleLocked completes the end of a retired activation. While a turn is running, it does nothing. Otherwise it wakes
+// awaitTurns. If the session of the activation has ended and leaving is not set, it also removes the activation.
+//
+// In all other cases, Host.deactivate removes the activation after it has notified the application. Until then, this
+// host does not activate the actor again, so no turn runs during the deactivation. The caller holds h.mu.
 func (h *Host) settleLocked(a *activation) {
 	if !a.running && !a.leaving && (a.session == "" || a.session != h.session) {
 		h.removeLocked(a)
@@ -330,8 +332,9 @@ func (h *Host) activate(ctx context.Context, a *activation) (err error) {
 	return err
 }
 
-// notDelivered converts an error of the directory into the error of the call. The result is fault.Unavailable if the
-// directory did not return an owner. The application has then not received the call, and the caller may retry.
+// notDelivered converts an error of the directory into the error of a call. If the directory did not return an owner,
+// the result is fault.Unavailable. The application has then not received the call, so the caller may retry. Other
+// errors stay unchanged.
 func notDelivered(err error) error {
 	switch fault.CodeOf(err) {
 	case fault.NotFound, fault.Indeterminate, fault.NotLeader, fault.Unavailable:

@@ -8,8 +8,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// declared is the answer of an application to GET /dapr/config. As in Dapr, the default replaces a duration that
-// cannot be parsed.
+// declared is the JSON with which an application answers GET /dapr/config. As in Dapr, a duration that cannot be parsed
+// is ignored, so the default applies.
 type declared struct {
 	Entities []string `json:"entities"`
 	settings

@@ -85,8 +85,8 @@ type Directories interface {
 	Find(ctx context.Context, namespace, kind string) (app api.App, d Directory, err error)
 }
 
-// Carrier sends a call to the Runtime of another node. Carry returns fault.Unavailable if that node has certainly not
-// received the call. All other errors are those of Runtime.Take.
+// Carrier sends a call to the Runtime of another node. Carry returns fault.Unavailable if it is certain that the node
+// has not received the call. All other errors are those of Runtime.Take.
 type Carrier interface {
 	Carry(ctx context.Context, to Owner, target api.App, c *Call) (Answer, error)
 }
@@ -144,8 +144,8 @@ type Call struct {
 	only      *activation // the only activation that may execute the call; nil = any
 }
 
-// Callbacks are the segments after "method" in the path of a request to an application. They mark the request as a
-// tick of a reminder or of a timer. All other requests are method calls.
+// Callbacks are path segments that mark a request to an application as a tick of a reminder or a timer. For example,
+// the path of a tick is /actors/{type}/{id}/method/remind/{name}. Requests without such a segment are method calls.
 const (
 	CallbackReminder = "remind"
 	CallbackTimer    = "timer"
@@ -170,11 +170,11 @@ type Reminder struct {
 	Policy   *api.JobPolicy // only for a reminder; nil = three retries, one second apart
 }
 
-// Reminders stores the reminders of actors in the replicated store, and delivers each tick when it is due. A tick is
-// one due time of a reminder. Implementations are safe for concurrent use.
+// Reminders stores the reminders of actors in the replicated store. It delivers a tick each time a reminder is due.
+// Implementations are safe for concurrent use.
 //
-// An application has reminders only for the actor types that it hosts. For other types, reads return none, and Put
-// returns fault.NotFound.
+// An application can use reminders only for the actor types that it hosts. For other types, Get and List find no
+// reminders, and Put returns fault.NotFound.
 type Reminders interface {
 	// Put stores a reminder. It returns fault.Conflict if the actor has one with that name and overwrite is false, and
 	// fault.Invalid if a time cannot be read.

@@ -22,8 +22,8 @@ const (
 	headerEpoch      = "Quorate-Actor-Epoch"
 )
 
-// headerChain is the header that carries the call chain of a call to another node. Runtime.verifyChain sets it at the
-// node of the caller, after it has verified that the call belongs to the chain.
+// headerChain is the header that names the call chain of a call, for the node that hosts the actor. Runtime.verifyChain
+// sets it on the node of the caller, after it has verified that the call belongs to the chain.
 const headerChain = "Quorate-Actor-Chain"
 
 // maxConfig is the largest answer to GET /dapr/config, in bytes.
@@ -114,9 +114,9 @@ func (a *httpApp) Take(ctx context.Context, c *Turn) (Answer, error) {
 // maxFields is the maximum number of headers of an answer.
 const maxFields = atmostonce.DefaultMaxFields
 
-// checked returns an answer without the headers that must not be forwarded. If err is not nil, it returns err. It
-// returns fault.Corrupt if the answer has an impossible status or too many headers. Every answer is checked,
-// because it may come from a stream or from another node.
+// checked validates an answer and removes the headers that must not be forwarded. The answer may come from a stream or
+// from another node. checked returns fault.Corrupt if the answer has an impossible status or too many headers. If err
+// is not nil, it returns err.
 func checked(a Answer, err error) (Answer, error) {
 	if err != nil {
 		return Answer{}, err
@@ -176,8 +176,8 @@ func (a *httpApp) Deactivate(ctx context.Context, key api.Actor) error {
 	return err
 }
 
-// Config implements App. The result known is false if the application answers GET /dapr/config with a 4xx status or
-// 501. An HTTP server without a handler for GET may answer 501, for example the server of Python's standard library.
+// Config implements App. known is false if the application answers GET /dapr/config with a 4xx status or with 501. Some
+// HTTP servers answer 501 if they have no handler for GET, for example the server of Python's standard library.
 func (a *httpApp) Config(ctx context.Context) (c Config, known bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, a.options.PlaceTime)
 	defer cancel()

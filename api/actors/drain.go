@@ -11,10 +11,10 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// drain ends the activations of this host and waits until their running turns have ended. It then releases the
-// actors, so that other hosts can activate them. awaitTurns bounds the wait for the turns. If the directory does
-// not answer, drain does not release the actors, and returns false. If the host has no session, drain only ends the
-// activations, and returns true. After drain has released the actors, further calls do nothing.
+// drain ends the activations of this host, waits for their running turns (see awaitTurns), and releases the actors.
+// Other hosts can then activate them. If the directory does not answer, drain does not release the actors and returns
+// false. If the host has no session, drain only ends the activations and returns true. After drain has released the
+// actors, further calls do nothing.
 func (h *Host) drain(ctx context.Context) (answered bool) {
 	h.mu.Lock()
 	if h.drained {
@@ -73,8 +73,7 @@ func drained(answered, late bool) string {
 }
 
 // drainLocked retires an activation and returns true. The caller must then pass the activation to awaitTurns. If the
-// activation is already retired or is still starting, drainLocked does nothing and returns false. The caller holds
-// h.mu.
+// activation is already retired or is still starting, drainLocked only returns false. The caller holds h.mu.
 func (h *Host) drainLocked(a *activation) bool {
 	if a.starting != nil || a.gone {
 		return false
@@ -86,15 +85,13 @@ func (h *Host) drainLocked(a *activation) bool {
 	return true
 }
 
-// awaitTurns waits until none of the given retired activations has a running turn. Each turn may take the drain timeout
-// of its type, counted from the call of awaitTurns. After this time, awaitTurns cancels the turn and waits at most
-// cancelTime for its end. The waits after cancellations add up, because awaitTurns handles the activations one after
-// the other. It returns false if a turn did not end in time. It also returns false if ctx ends first; it then
-// cancels no turn.
+// awaitTurns waits until the running turns of the given retired activations have ended. Each turn may take the drain
+// timeout of its actor type, counted from the call of awaitTurns. After this time, awaitTurns cancels the turn and
+// waits at most cancelTime for its end. It handles the activations one after the other, so these additional waits add
+// up. It returns false if a turn did not end in time or if ctx ended first.
 //
-// Only a draining host may call awaitTurns. The application may continue with a canceled turn, so the host must not
-// activate the actor again: two turns of the actor could then write at the same time. A draining host activates no
-// actors.
+// Only a draining host may call awaitTurns, because the application may continue with a canceled turn. If the host
+// activated the actor again, two turns of the actor could write at the same time. A draining host activates no actors.
 func (h *Host) awaitTurns(ctx context.Context, all []*activation) (ended bool) {
 	ended = true
 	begun := time.Now()

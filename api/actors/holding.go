@@ -5,10 +5,11 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// maxEarlier is the maximum number of actors in Host.earlier. Each takes about 100 bytes. If the previous process of
-// the node did not end cleanly, the host deactivates each actor in the application before it activates the actor for
-// the first time. Host.earlier has the actors that have been deactivated since the start, so this is not repeated for
-// them. If Host.earlier is full, the host clears it, and later deactivates these actors once more.
+// maxEarlier is the maximum number of actors in Host.earlier. Each of them takes about 100 bytes.
+//
+// If the previous process of the node did not end cleanly, the application may still have actors in memory. Therefore
+// the host deactivates each actor in the application before the first activation. Host.earlier has the actors for which
+// this is done. When it is full, the host clears it, and may deactivate these actors a second time.
 const maxEarlier = 100_000
 
 // beginHolding records durably that the application may have actors in memory from now on. It also finds out whether
@@ -36,8 +37,8 @@ func (h *Host) beginHolding() {
 	h.earlier = map[api.Actor]struct{}{}
 }
 
-// endHolding records durably that the application has no actors in memory. It does nothing if the application may
-// still have some, because a deactivation was not confirmed or actors of an earlier process were not deactivated.
+// endHolding records durably that the application has no actors in memory. It does nothing if this is not certain. For
+// example, the application may not have confirmed a deactivation.
 func (h *Host) endHolding() {
 	h.mu.Lock()
 	clean := h.holding && h.earlier == nil && len(h.kept) == 0 && len(h.actors) == 0

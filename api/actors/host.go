@@ -15,8 +15,8 @@ import (
 	"github.com/quorate/quorate/internal/lifecycle"
 )
 
-// Intervals, timeouts and limits of a host. A lease is valid for leaseTime after the host has sent the request to
-// renew it. Package raftfsm/actors has the rules for leases.
+// Intervals, timeouts and limits of a host. Each renewal makes the lease valid until leaseTime after the renewal was
+// sent. Package raftfsm/actors describes the rules for leases.
 const (
 	renewEvery  = 200 * time.Millisecond
 	leaseTime   = 800 * time.Millisecond
@@ -73,16 +73,16 @@ func newHost(app string, o *Options) *Host {
 	return h
 }
 
-// application returns the current connection to the application, over which turns are executed.
+// application returns the current connection to the application. The host executes turns over this connection.
 func (h *Host) application() App {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.current
 }
 
-// returned sets a as the current connection to the application, and starts to request the configuration of the
-// application. It is called when the application accepts calls again over the connection a. It ignores an HTTP
-// connection while the application has a healthy stream.
+// returned is called when the application accepts calls again, over the connection a. It makes a the current
+// connection, and starts to request the configuration of the application. While the application has a healthy stream,
+// returned ignores an HTTP connection.
 func (h *Host) returned(a App) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -356,10 +356,10 @@ func (h *Host) leaveSession() {
 	}
 }
 
-// leased waits until the lease of the host is valid. It returns fault.Unavailable if that takes longer than
-// Options.PlaceTime. It returns fault.ActorMoved if the activation a is retired or its session has ended, because
-// another host may then own the actor. A reentrant call may continue in a retired activation, because it belongs to
-// a turn that has begun.
+// leased waits until the host has a valid lease. If that takes longer than Options.PlaceTime, it returns
+// fault.Unavailable. If the activation a is retired or its session has ended, another host may own the actor, so leased
+// returns fault.ActorMoved. Reentrant calls may continue in a retired activation, because they belong to a turn that
+// has already begun.
 func (h *Host) leased(ctx context.Context, a *activation) error {
 	limit := time.NewTimer(h.parts.PlaceTime)
 	defer limit.Stop()
@@ -385,8 +385,8 @@ func (h *Host) leased(ctx context.Context, a *activation) error {
 	}
 }
 
-// holds reports whether the host may return an answer of the activation to the caller: its session has not ended, and
-// the lease is valid.
+// holds reports whether the host still owns the actor of the activation a, and may return its answer to the caller.
+// This is the case if the session of a has not ended and the lease is valid.
 func (h *Host) holds(a *activation) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -412,8 +412,8 @@ func (h *Host) deactivateIdle() {
 	}
 }
 
-// dropEnded notifies the application of actors whose activations ended with their session. The application can then
-// free their memory.
+// dropEnded notifies the application that actors were deactivated because the session of the host ended. The
+// application can then free their memory.
 func (h *Host) dropEnded() {
 	h.mu.Lock()
 	var ended []*activation
@@ -450,10 +450,10 @@ func (h *Host) dropAll(ctx context.Context, all []*activation) {
 	dropping.Wait()
 }
 
-// deactivate notifies the application that the given actors are deactivated. It then transfers them to the host in
-// target. If target is zero, it only releases them in the directory, so that any host can activate them. Finally it
-// removes them here. The activations must be retired and have no running turn. Their field leaving must be set, unless
-// the host drains.
+// deactivate notifies the application that the given actors are deactivated. It then transfers the actors to the host
+// in target, and removes their activations here. If target is zero, it releases the actors in the directory instead, so
+// that any host can activate them. All activations must be retired. Unless the host drains, their field leaving must be
+// set, and they must have no running turn.
 func (h *Host) deactivate(ctx context.Context, all []*activation, target Target) {
 	if len(all) == 0 {
 		return
@@ -471,12 +471,12 @@ func (h *Host) deactivate(ctx context.Context, all []*activation, target Target)
 	}
 }
 
-// release transfers activations in the directory to the host in target. If target is zero or its session has ended,
-// release only removes the activations from the directory.
+// release transfers activations in the directory to the host in target. If target is zero or accepts no actors, release
+// only removes the activations from the directory.
 //
-// It repeats the request until the directory has answered, the session of this host has ended, or ctx ends. The
-// repeats are needed, because a request without an answer may still be applied later. If this host had activated the
-// actor again by then, the late request would remove the new activation, which has the same epoch.
+// release repeats its request until the directory has answered, the session of this host has ended, or ctx ends. Until
+// then, this host does not activate the actors again. Otherwise a late request could remove a newer activation, because
+// that activation would have the same epoch.
 func (h *Host) release(ctx context.Context, released []Released, target Target) {
 	h.mu.Lock()
 	session, d := h.session, h.directory
@@ -528,8 +528,8 @@ func (h *Host) hostsType(kind string) bool {
 	return hosted
 }
 
-// setAsked records that no call needs to wait for the actor types of the application: they are registered or refused,
-// or the attempt to register them has ended.
+// setAsked records that no call needs to wait for the actor types of the application any more. The types are registered
+// or refused, or the attempt to register them has ended.
 func (h *Host) setAsked() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -557,8 +557,8 @@ func (h *Host) starting() bool {
 	return h.active && !h.asked
 }
 
-// epoch returns the epoch and the session token of an active actor. Writes of its state must have this epoch. ok is
-// false if the actor is not active here.
+// epoch returns the epoch and the session token of an active actor. Each write of the actor's state must carry the
+// epoch. ok is false if the actor is not active here.
 func (h *Host) epoch(key api.Actor) (e *state.ActorEpoch, token string, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -569,8 +569,8 @@ func (h *Host) epoch(key api.Actor) (e *state.ActorEpoch, token string, ok bool)
 	return a.epochOf(h.app), a.token, true
 }
 
-// wrote handles the result of a state write by the activation with this epoch. If moved is true, another host owns
-// the actor, and wrote ends the activation. Otherwise it stores the session token.
+// wrote handles the result of a state write by the activation with the given epoch. If moved is true, another host owns
+// the actor, so wrote ends the activation. Otherwise wrote stores the new session token.
 func (h *Host) wrote(key api.Actor, epoch uint64, token string, moved bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -587,9 +587,9 @@ func (h *Host) wrote(key api.Actor, epoch uint64, token string, moved bool) {
 	}
 }
 
-// counts returns how many actors of each type this host owns or is activating. Types without such actors have the
-// count 0. These types are left out if the application is unhealthy or its stream has ended, because this node then
-// does not host them.
+// counts returns the number of actors of each type that this host owns or is activating. A type that the application
+// hosts has the count 0 if there are no such actors. While the application is unhealthy or has no connection, types
+// without actors are left out, because this node does not host them.
 func (h *Host) counts() map[string]int {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// CleanMethod escapes a method that the caller has not escaped, and removes its dot segments. Slashes separate its
-// segments. Its errors are those of ParseMethod.
+// CleanMethod converts a method from a caller that does not escape it. It escapes each segment between slashes, and
+// then does the same as ParseMethod. For example, "a b/c" becomes "a%20b/c".
 func CleanMethod(method string) (string, error) {
 	parts := strings.Split(method, "/")
 	for i, part := range parts {
@@ -20,9 +20,9 @@ func CleanMethod(method string) (string, error) {
 	return ParseMethod(strings.Join(parts, "/"))
 }
 
-// ParseMethod parses the escaped method of a call, with its query after a question mark. The result has no dot
-// segments and is otherwise unchanged. It rejects what invoke.ParseMethod and invoke.CheckQuery reject, and the paths
-// of reminders and timers. All errors are *api.Error.
+// ParseMethod checks the escaped method of a call and removes its dot segments. The method may end with a query after a
+// question mark. ParseMethod rejects what invoke.ParseMethod and invoke.CheckQuery reject. It also rejects the paths of
+// reminders and timers, because a caller could use them to forge ticks. All errors are *api.Error.
 func ParseMethod(escaped string) (string, error) {
 	path, query, mark := strings.Cut(escaped, "?")
 	method, err := invoke.ParseMethod("/" + path)
@@ -53,8 +53,8 @@ func isCallback(path string) bool {
 	return strings.EqualFold(first, CallbackReminder) || strings.EqualFold(first, CallbackTimer)
 }
 
-// checkMethod returns the path for the access rules: the actor type, followed by the method. The method may come from
-// another node. checkMethod returns fault.Invalid unless ParseMethod could have returned it.
+// checkMethod checks a method that may come from another node. It returns the path to which the access rules apply: the
+// actor type, followed by the method. It returns fault.Invalid if ParseMethod could not have returned this method.
 func checkMethod(kind, method string) (invoke.MethodPath, error) {
 	parsed, err := ParseMethod(method)
 	if err != nil || parsed != method || decoded(method) == "" {

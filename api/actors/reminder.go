@@ -46,12 +46,14 @@ func (r *Reminder) callback(kind string) (*Call, error) {
 func canceled(a *Answer) bool { return a.Header.Get(headerCancel) == "true" }
 
 // Remind delivers one tick of the reminder rem to its actor, on whichever node the actor is. The application also gets
-// the id of the tick and the number of the delivery attempt.
+// tick, which is the id of the tick, and attempt, which is the number of the delivery attempt.
 //
 // If err is nil, the application has answered. status is the HTTP status of the answer, and cancel is true if the
 // application wants no more ticks. If err is fault.NotFound, no node hosts the actor type. Other errors have the same
-// meaning as those of Runtime.Take. The Resiliency policy of the actor type limits the time of the delivery, but not
-// the number of attempts. The failure policy of the reminder decides about further attempts.
+// meaning as those of Runtime.Take.
+//
+// The timeout in the Resiliency policy of the actor type limits the delivery, but Remind ignores the retries in this
+// policy. The failure policy of the reminder decides whether there are further attempts.
 func (r *Runtime) Remind(ctx context.Context, namespace string, rem *Reminder, tick string,
 	attempt uint64) (status int, cancel bool, err error) {
 	c, err := rem.callback(CallbackReminder)
@@ -70,7 +72,8 @@ func (r *Runtime) Remind(ctx context.Context, namespace string, rem *Reminder, t
 	return answer.Status, canceled(&answer), err
 }
 
-// Reminding returns how many ticks of reminders Remind is delivering to the hosts of an application, by node.
+// Reminding returns how many ticks of reminders this node is delivering to an application at the moment. The result has
+// one number for each node that receives ticks.
 func (r *Runtime) Reminding(app api.App) map[string]int {
 	out := map[string]int{}
 	r.mu.Lock()
@@ -83,7 +86,8 @@ func (r *Runtime) Reminding(app api.App) map[string]int {
 	return out
 }
 
-// delivering adds one to the ticks of reminders that this node is delivering to a host. end subtracts it again.
+// delivering counts a tick of a reminder that this node is delivering to a host. The caller must call end after the
+// delivery.
 func (r *Runtime) delivering(key hostKey) (end func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -135,9 +139,9 @@ func reminderFailed(code, sentence string, a api.Actor, err error) *api.Error {
 		Details: api.Details{Reason: reason, Metadata: api.Attributes("actorType", a.Type, "actorID", a.ID)}}
 }
 
-// checkHosts returns an error unless the application hosts an actor type. While the application starts, checkHosts
-// waits up to Options.HostWait for its types. All requests about reminders call it, because reminders belong to the
-// application that hosts the actor.
+// checkHosts returns an error if the application does not host the actor type. While the application starts, checkHosts
+// waits up to Options.HostWait for its actor types. All requests about reminders call checkHosts, because an
+// application can use only reminders of its own actors.
 func (s *Service) checkHosts(ctx context.Context, kind string) error {
 	if h := s.runtime.started(ctx, s.app.ID); h != nil && h.hostsType(kind) {
 		return nil
@@ -190,9 +194,9 @@ func (s *Service) Reminder(ctx context.Context, a api.Actor, name string) (Remin
 	return r, nil
 }
 
-// Reminders returns a page of the reminders of the actor a, or of all actors of its type if a.ID is empty. after is
-// empty for the first page, and the result next of the previous page otherwise. The last page has an empty next. All
-// errors are *api.Error.
+// Reminders returns one page of the reminders of the actor a. If a.ID is empty, these are the reminders of all actors
+// of the type. For the first page, after is empty. For each further page, after is the result next of the previous
+// page. On the last page, next is empty. All errors are *api.Error.
 func (s *Service) Reminders(ctx context.Context, a api.Actor, after string) (page []Reminder, next string, err error) {
 	if err := checkFamily(a); err != nil {
 		return nil, "", err
@@ -207,7 +211,7 @@ func (s *Service) Reminders(ctx context.Context, a api.Actor, after string) (pag
 	return page, next, nil
 }
 
-// checkFamily returns an error if the type of a is not valid, or if its ID is neither valid nor empty.
+// checkFamily checks the type and the ID of a. An empty ID is valid, because it stands for all actors of the type.
 func checkFamily(a api.Actor) error {
 	if a.ID == "" {
 		a.ID = "any"
@@ -218,8 +222,8 @@ func checkFamily(a api.Actor) error {
 	return nil
 }
 
-// RemoveReminder removes a reminder, if there is one with that name. When it returns nil, only a tick that is already
-// being delivered may still arrive. All errors are *api.Error.
+// RemoveReminder removes the reminder with the given name. It succeeds if there is no such reminder. After it has
+// returned nil, no further tick begins, but a tick that is being delivered may still arrive. All errors are *api.Error.
 func (s *Service) RemoveReminder(ctx context.Context, a api.Actor, name string) error {
 	if err := checkReminderName(a, name); err != nil {
 		return err

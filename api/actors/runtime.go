@@ -92,8 +92,8 @@ func NewRuntime(o Options) *Runtime {
 		pending: map[string]App{}}
 }
 
-// Open lets the Runtime request the actor types of applications. For applications that accepted calls before Open, it
-// requests them at once.
+// Open allows the Runtime to request the actor types of applications. If an application accepted calls before Open, the
+// Runtime now requests its actor types.
 func (r *Runtime) Open() {
 	r.mu.Lock()
 	r.opened = true
@@ -111,9 +111,9 @@ func (r *Runtime) Returned(app string, channel Channel) {
 	r.attach(app, &httpApp{channel, &r.options})
 }
 
-// attach sets the connection to an application to a. The host of the application then requests the actor types over a.
-// Before Open, attach only stores a for Open; an HTTP connection then replaces no earlier connection. After Drain or
-// Close, attach does nothing.
+// attach makes a the connection to an application. The host of the application then requests the actor types over a.
+// Before Open, attach only stores a for Open, and an HTTP connection does not replace a stored connection. After Drain
+// or Close, attach does nothing.
 func (r *Runtime) attach(app string, a App) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -231,9 +231,8 @@ func (r *Runtime) Do(ctx context.Context, c *Call) (Answer, error) {
 	return answer, nil
 }
 
-// repeat calls an actor as often as the policy of the actor type permits. Without a policy, it calls the actor
-// once. If an earlier attempt may have been executed, but the error of the last attempt says that the call was not
-// executed, repeat returns fault.Indeterminate.
+// repeat calls an actor, and retries as often as the policy of the actor type permits. Without a policy, it makes one
+// attempt. If the last attempt was not executed but an earlier one may have been, repeat returns fault.Indeterminate.
 func (r *Runtime) repeat(ctx context.Context, c *Call) (answer Answer, err error) {
 	policy, attempts, doubt := r.options.Policy(c.Actor.Type), 0, false
 	_ = policy.Repeat(ctx, func(ctx context.Context) error {
@@ -418,9 +417,10 @@ func verdict(err error) (kind api.Kind, reason string) {
 }
 
 // HandOver transfers the given actors of an application of this node to the host with the session id target. An actor
-// with a running turn moves when the turn has ended. HandOver returns how many actors have moved, and how many are
-// busy: their turn did not end within 5 s, so they stay. All other actors are not active here. If ctx ends earlier,
-// HandOver returns fault.Indeterminate, and the transfer continues.
+// with a running turn moves when the turn has ended. If the turn does not end within 5 s, the actor stays and counts as
+// busy. HandOver returns the number of actors that have moved, and the number of busy actors. It does not count actors
+// that are not active here. If ctx ends before the transfer, HandOver returns fault.Indeterminate, and the transfer
+// continues.
 func (r *Runtime) HandOver(ctx context.Context, app string, all []api.Actor,
 	target string) (moved, busy int, err error) {
 	h := r.host(app)
@@ -430,8 +430,8 @@ func (r *Runtime) HandOver(ctx context.Context, app string, all []api.Actor,
 	return h.handOver(ctx, all, target)
 }
 
-// Tried reports whether the first attempt to register the actor types of an application of this node has ended, with
-// or without success. Once Tried has returned true for an application, it always does.
+// Tried reports whether the first attempt to register the actor types of an application of this node has ended, with or
+// without success. Once the result is true, it stays true.
 func (r *Runtime) Tried(app string) bool {
 	h := r.host(app)
 	return h != nil && h.wasTried()

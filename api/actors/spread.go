@@ -33,13 +33,12 @@ func (p *parting) reason() string {
 	return reasonSpread
 }
 
-// givesLocked reports whether this host may transfer actors to hosts with fewer actors at the moment. The caller holds
-// h.mu.
+// givesLocked reports whether this host may now transfer actors to hosts with fewer actors. The caller holds h.mu.
 func (h *Host) givesLocked() bool { return !h.parts.KeepActors && !h.giving && !h.draining }
 
-// adopt activates actors that another host has transferred to this host. Without adopt, only the next call of such
-// an actor would activate it. Until then, the host would neither count the actor nor deactivate it when it is idle.
-// adopt does not inform the application, which learns of an actor with its first turn.
+// adopt activates actors that another host has transferred to this host. Without adopt, such an actor would become
+// active only at its next call. Until then, this host would not count the actor, and would not deactivate it when it is
+// idle. adopt does not notify the application, which learns about an actor in its first turn.
 func (h *Host) adopt(all []api.Actor) {
 	slots := make(chan struct{}, parallel)
 	var adopting sync.WaitGroup
@@ -83,10 +82,8 @@ func (h *Host) give(p *Advice) {
 	h.giving = false
 }
 
-// handOver transfers the given actors to the host with the session id target, at the request of an operator. It
-// returns how many of them have moved, and how many stay because they are busy: their running turn lasts longer
-// than partTime. All other actors were not active here. If ctx ends earlier, handOver returns fault.Indeterminate,
-// and the transfer continues.
+// handOver transfers the given actors to the host with the session id target, at the request of an operator. Its
+// results are those of Runtime.HandOver. If the node is stopping, it returns fault.ActorMoved.
 func (h *Host) handOver(ctx context.Context, keys []api.Actor, target string) (moved, busy int, err error) {
 	type result struct{ moved, busy int }
 	got := make(chan result, 1)
@@ -109,8 +106,8 @@ func (h *Host) handOver(ctx context.Context, keys []api.Actor, target string) (m
 	}
 }
 
-// activeLocked returns the given actors that are active here: the idle ones, and the busy ones, which have a
-// running turn. The caller holds h.mu.
+// activeLocked returns those of the given actors that are active here. busy has the actors with a running turn, and
+// idle has the others. The caller holds h.mu.
 func (h *Host) activeLocked(keys []api.Actor) (idle, busy []*activation) {
 	for _, key := range keys {
 		switch a := h.actors[key]; {
@@ -124,11 +121,11 @@ func (h *Host) activeLocked(keys []api.Actor) (idle, busy []*activation) {
 	return idle, busy
 }
 
-// partLocked begins to transfer actors to another host. The caller holds h.mu. It must then release h.mu and pass
-// the result to transfer.
+// partLocked begins to transfer actors to another host. The caller holds h.mu. After the call, the caller must release
+// h.mu and pass the result to transfer.
 //
-// Idle actors are transferred at once. An actor with a running turn is transferred when the turn has ended, and its
-// waiting calls continue at the new owner. A transfer never ends a turn. If a turn lasts longer than partTime, the
+// An actor without a running turn is transferred at once. Any other actor is transferred when its turn has ended, and
+// its waiting calls continue at the new owner. A transfer never ends a turn. If a turn lasts longer than partTime, the
 // actor stays.
 //
 // A transfer neither loses nor repeats a turn:
@@ -227,8 +224,9 @@ func received(c <-chan *activation) (all []*activation) {
 	}
 }
 
-// partedLocked retires the activation a and returns true if a transfer waits for the end of its turn. It is called
-// when a turn has ended. An actor with timers stays, unless an operator moves it. The caller holds h.mu.
+// partedLocked is called when a turn of the activation a has ended. If a transfer waits for the end of this turn,
+// partedLocked retires a and returns true. Otherwise it returns false. An actor with timers stays, unless an operator
+// moves it. The caller holds h.mu.
 func (h *Host) partedLocked(a *activation) bool {
 	p := a.parts
 	if p == nil || len(a.timers) > 0 && !p.to.Keep {

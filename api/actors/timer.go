@@ -21,8 +21,8 @@ type timer struct {
 	stop func() bool // cancels the next tick
 }
 
-// Names of calls between nodes that change the timers of an actor at its owner. The owner executes them itself and
-// does not forward them to the application.
+// Names of calls that set or remove a timer of an actor. Nodes send these calls to the owner of the actor. The owner
+// executes them itself and does not forward them to the application.
 const (
 	callbackSetTimer    = "settimer"
 	callbackRemoveTimer = "removetimer"
@@ -37,8 +37,8 @@ type timerFields struct {
 	Data     json.RawMessage `json:"data,omitempty"`
 }
 
-// SetTimer starts a timer of an actor on the node where the actor is active, and replaces a timer with the same name.
-// If the actor is not active, SetTimer activates it. While no node hosts the type, SetTimer waits up to
+// SetTimer starts a timer of an actor, on the node where the actor is active. It replaces a timer with the same name.
+// If the actor is not active, SetTimer activates it. While no node hosts the actor type, SetTimer waits up to
 // Options.HostWait. It returns an error if another application hosts the type. All errors are *api.Error.
 func (s *Service) SetTimer(ctx context.Context, t *Reminder) error {
 	if err := checkReminder(t); err != nil {
@@ -107,8 +107,8 @@ func (s *Service) onHost(key api.Actor, f func(h *Host, a *activation) error) er
 	return errInactive
 }
 
-// onActive calls f with the activation of an actor, and holds h.mu meanwhile. It returns errInactive if the actor is
-// not active here.
+// onActive calls f with the activation of an actor, while it holds h.mu. It returns errInactive if the actor is not
+// active here.
 func (h *Host) onActive(key api.Actor, f func(h *Host, a *activation) error) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -123,8 +123,8 @@ const opTimer = "actors.Timer"
 // errInactive means that the actor is not active on this node.
 var errInactive = fault.New(fault.ActorMoved, opTimer, "the actor is not active on this node")
 
-// changeTimer executes a call that changes the timers of an actor of this host. It returns fault.Denied if the call
-// is not from the application of the actor. If the call sets a timer and another host owns the actor, it returns
+// changeTimer executes a call that sets or removes a timer of an actor. It returns fault.Denied if the call is not from
+// the application that hosts the actor. If the call sets a timer and another host owns the actor, it returns
 // fault.ActorMoved.
 func (h *Host) changeTimer(ctx context.Context, target api.App, c *Call) (Answer, error) {
 	if c.Caller.App != target {

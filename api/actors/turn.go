@@ -63,12 +63,12 @@ func (h *Host) take(ctx context.Context, c *Call) (answer Answer, err error) {
 	}
 }
 
-// verifyChain sets the header that names the call chain of a call to the host of the actor. It sets the header only if
-// the application of the caller is executing a turn of that chain on this node. Without the header, the host begins a
-// new chain. If verifyChain did not check this, callers could choose the id of a chain, and two callers with the same
-// id could enter an actor at the same time.
+// verifyChain sets headerChain in header, so that the host of the actor knows the call chain of the call. It does so
+// only if the calling application is executing a turn of this chain on this node. Without headerChain, the host begins
+// a new chain.
 //
-// A reentrant call is a call of an actor that is already in the chain. It does not need the check, because only
+// Without this check, a caller could choose the id of a chain. Two callers with the same id could then enter an actor
+// at the same time. A reentrant call needs no check. It calls an actor that is already in the chain, and only
 // participants know the id of a running chain.
 func (r *Runtime) verifyChain(caller string, header http.Header) {
 	delete(header, headerChain)
@@ -91,8 +91,8 @@ func first(header http.Header, name string) string {
 	return ""
 }
 
-// beginTurn adds a turn to the activation a and returns the context for its call of the application. If a drain of the
-// activation takes too long, cancelTurns cancels this context. The caller must call end after the turn.
+// beginTurn adds a turn to the activation a, and returns the context for the request to the application. If a drain
+// takes too long, cancelTurns cancels this context. The caller must call end after the turn.
 func (h *Host) beginTurn(a *activation) (life context.Context, end func()) {
 	life, cancel := context.WithCancelCause(h.turnLife)
 	h.mu.Lock()
@@ -115,8 +115,8 @@ func (h *Host) beginTurn(a *activation) (life context.Context, end func()) {
 	}
 }
 
-// cancelTurns cancels the turns of a retired activation. It then waits until idle is closed, cancelTime has passed, or
-// ctx ends. idle is the field of a that is closed when its running turn has ended.
+// cancelTurns cancels the turns of a retired activation and waits for their end. It stops waiting when cancelTime has
+// passed or ctx ends. idle is the channel of a that is closed when the running turn has ended.
 func (h *Host) cancelTurns(ctx context.Context, a *activation, idle chan struct{}) {
 	h.mu.Lock()
 	a.canceled = true

@@ -28,8 +28,8 @@ func appendHeader(b []byte, h http.Header) []byte {
 	return b
 }
 
-// maxWireFields is the maximum number of headers that a node accepts in a call or an answer from another node. A
-// node never sends more, because it has a lower limit for the headers that it receives from applications.
+// maxWireFields is the maximum number of headers that a node accepts in a call or an answer from another node. Nodes
+// never send more, because they have a lower limit for the headers that they receive from applications.
 const maxWireFields = 10_000
 
 func readHeader(r *lenprefix.Reader) http.Header {
@@ -55,7 +55,7 @@ func EncodeCall(target api.App, c *Call) []byte {
 	return append(appendHeader(b, c.Header), c.Body...)
 }
 
-// DecodeCall decodes what EncodeCall encodes. It does not verify the identity of the caller, so Caller.Proven of c is
+// DecodeCall decodes a call from EncodeCall. It does not verify the identity of the caller, so c.Caller.Proven is
 // false.
 func DecodeCall(b []byte) (target api.App, c *Call, err error) {
 	r := lenprefix.Reader{Rest: b}

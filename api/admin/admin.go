@@ -35,9 +35,9 @@ func groupPath(pattern string, group uint64) string {
 	return strings.Replace(pattern, "{id}", strconv.FormatUint(group, 10), 1)
 }
 
-// Timeouts of requests. They do not apply to slow requests (see route). Another node answers within remoteTime, this
-// node within answerTime, and the client waits RequestTime. Each side waits longer than the side that it calls, so the
-// client gets the reason if a group has no quorum.
+// Timeouts of requests, except slow ones (see route). Each side waits longer than the side that it calls: another node
+// answers within remoteTime, this node answers within answerTime, and a client waits RequestTime. Therefore the client
+// receives the reason of a failure, for example that a group has no quorum.
 const (
 	RequestTime = 10 * time.Second // the timeout of clients
 	answerTime  = 8 * time.Second
@@ -148,9 +148,9 @@ func NewHandler(n Node, log *slog.Logger) http.Handler {
 	return newHandler(n, log, answerTime, func(route) bool { return true })
 }
 
-// NewRemoteHandler returns the handler for admin requests that other nodes send. It serves reads, except those of
-// backups, configuration items, workflows, messages and API requests. It serves only two changes: leadership transfer
-// and the number of voters. It does not forward requests.
+// NewRemoteHandler returns the handler for admin requests that other nodes send. It does not forward requests. It
+// serves only two changes: the transfer of leadership and the number of voters. It serves all reads except those of
+// backups, configuration items, workflows, messages and API requests.
 func NewRemoteHandler(n Node, log *slog.Logger) http.Handler {
 	return newHandler(n, log, remoteTime, func(r route) bool { return r.remote })
 }

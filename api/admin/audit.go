@@ -36,8 +36,8 @@ func audited(next http.Handler, log *slog.Logger) http.Handler {
 	})
 }
 
-// actionOf returns what a request does, in the words of the commands. For an unknown request, it returns the method
-// and the path.
+// actionOf returns the description of a request for the audit log, for example "save a backup". For an unknown request,
+// it returns the method and the path.
 func actionOf(method, path string) string {
 	if rest, to := strings.CutPrefix(path, nodesPrefix); to {
 		node, path, _ := strings.Cut(rest, "/")

@@ -53,9 +53,9 @@ func (h *handler) watchCalls(w http.ResponseWriter, r *http.Request) {
 		func(send func(schema.CallLine) error) error { return h.node.WatchCalls(r.Context(), f, send) })
 }
 
-// stream answers a request with JSON lines. run sends each line with the function that it receives. If run fails before
-// the first line, the answer is an ordinary error. If run fails later, stream passes the encoded error to broken, and
-// sends the result as the last line.
+// stream answers a request with JSON lines. It passes a function to run, with which run sends each line. If run fails
+// before the first line, the answer is an ordinary error. If run fails later, stream sends the result of broken as the
+// last line. The parameter of broken is the encoded error.
 func stream[T any](h *handler, w http.ResponseWriter, broken func(json.RawMessage) T, run func(func(T) error) error) {
 	begun := false
 	control, lines := http.NewResponseController(w), json.NewEncoder(w)

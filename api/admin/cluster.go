@@ -19,15 +19,15 @@ import (
 const ClusterPath = "/v1/cluster"
 
 const (
-	// nodesPath is the pattern of requests that are forwarded to another node. The variable path is the path on that
-	// node, without its prefix "/v1/".
+	// nodesPath is the pattern for requests that are forwarded to another node. The variable {path...} is the path on
+	// that node without the prefix "/v1/".
 	nodesPath   = nodesPrefix + "{node}/{path...}"
 	nodesPrefix = "/v1/nodes/"
 	version     = "/v1/"
 )
 
-// NodePath returns the path of a request that the admin API forwards to the given node. That node then serves the
-// request at path.
+// NodePath returns the path at which a request is forwarded to the node with the id in the parameter node. That node
+// then serves the request at path.
 func NodePath(node, path string) string {
 	return nodesPrefix + url.PathEscape(node) + "/" + strings.TrimPrefix(path, version)
 }
@@ -66,9 +66,8 @@ func Get[T any](ctx context.Context, c Cluster, node, path string) (T, error) {
 	return out, nil
 }
 
-// Serve passes the request r to h, and returns the body of the response. sender is the id of the node that has
-// forwarded r. h must come from NewRemoteHandler. If h refuses the request, Serve returns the error of h as a
-// *fault.Error.
+// Serve executes a request that another node has forwarded, and returns the body of the response. sender is the id of
+// that node. h must come from NewRemoteHandler. If h answers with an error, Serve returns it as a *fault.Error.
 func Serve(ctx context.Context, h http.Handler, sender string, r Request) ([]byte, error) {
 	req, err := http.NewRequestWithContext(context.WithValue(ctx, remoteKey{}, sender), r.Method, r.Path,
 		bytes.NewReader(r.Body))

@@ -24,9 +24,11 @@ const (
 )
 
 // Listen opens the admin socket of the node with the data directory dataDir. Only the operating-system user that runs
-// the node can connect (mode 0600). If the path of a socket in dataDir would be too long, Listen creates the socket in
-// runtimeDir. It then writes the path of the socket to a file in dataDir. The caller must hold the lock of dataDir,
-// because Listen replaces the socket of a crashed node.
+// the node can connect (mode 0600).
+//
+// If the path of a socket in dataDir would be too long, Listen creates the socket in runtimeDir. It then writes the
+// path of the socket to a file in dataDir. Listen replaces the socket that a crashed node has left. Therefore the
+// caller must hold the lock of dataDir.
 func Listen(dataDir, runtimeDir string) (net.Listener, error) {
 	path, err := chooseSocket(dataDir, runtimeDir)
 	if err != nil {
@@ -61,8 +63,8 @@ func FindSocket(dataDir string) (string, error) {
 	return strings.TrimSpace(string(text)), nil
 }
 
-// chooseSocket returns the path for the socket. If it is outside dataDir, chooseSocket also writes it to a file in
-// dataDir, for FindSocket.
+// chooseSocket returns the path for the socket. If the path is outside dataDir, chooseSocket also writes the path to a
+// file in dataDir, where FindSocket reads it.
 func chooseSocket(dataDir, runtimeDir string) (string, error) {
 	note, path := filepath.Join(dataDir, socketNote), filepath.Join(dataDir, socketFile)
 	if len(path) <= maxSocketPath {
@@ -87,8 +89,8 @@ func chooseSocket(dataDir, runtimeDir string) (string, error) {
 	return path, nil
 }
 
-// privateDir creates dir if it does not exist. It returns an error if another user can access dir. dir may be in a
-// parent directory that all users share, so another user may have created it.
+// privateDir makes sure that only the current user can access dir. It creates dir if necessary. It returns an error if
+// another user owns dir or can access it. This is possible if dir is in a directory that all users share, such as /tmp.
 func privateDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return socketFault(fault.Denied, err, "the directory for sockets cannot be made: "+dir, "set XDG_RUNTIME_DIR")

@@ -25,11 +25,11 @@ const (
 )
 
 // maxPublished is the maximum size in bytes of a request body that publishes a message. The body contains the data of
-// the message in base64, which needs a third more than the data.
+// the message in base64, which makes the data one third larger.
 const maxPublished = 64 << 20
 
-// TopicPath returns the path at which topics are listed. If topic is empty, these are all topics of the component
-// pubsub. If pubsub is also empty, they are the topics of all components.
+// TopicPath returns the path at which the admin API lists a topic. If topic is empty, the path lists all topics of the
+// component pubsub. If both parameters are empty, it lists the topics of all components.
 func TopicPath(pubsub, topic string) string {
 	q := url.Values{}
 	if pubsub != "" {

@@ -31,8 +31,8 @@ const (
 // maxInput bounds the body of a request with an input, in bytes.
 const maxInput = 16 << 20
 
-// Workflows is the part of Node that shows and changes workflows. Payloads are the inputs, outputs and other data of
-// applications. Results contain payloads only if the request asks for them.
+// Workflows is the part of Node that shows and changes workflows. Results contain payloads only if the parameter
+// payloads is true. Payloads are the inputs, outputs and other data of applications.
 type Workflows interface {
 	// ListWorkflows lists instances in the order of application and time of creation.
 	ListWorkflows(ctx context.Context, r schema.WorkflowSelection) (schema.WorkflowPage, error)
@@ -52,8 +52,8 @@ type Workflows interface {
 	RerunWorkflow(ctx context.Context, r schema.WorkflowRerun) (schema.WorkflowChanged, error)
 }
 
-// numberOf returns the number with the given name in a query. If the query does not have the name, it returns the
-// default, which is the argument otherwise. It returns fault.Invalid unless the number is from 0 to highest.
+// numberOf returns the number with the given name in the query q. If q does not have the name, it returns the value of
+// the parameter otherwise. It returns fault.Invalid if the value in q is not a number from 0 to highest.
 func numberOf(op string, q url.Values, name string, otherwise, highest int) (int, error) {
 	text := q.Get(name)
 	if text == "" {

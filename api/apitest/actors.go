@@ -10,7 +10,8 @@ import (
 	"github.com/quorate/quorate/api/actors"
 )
 
-// ActorsElsewhere returns actors that another node owns. The function answer answers all calls of their methods.
+// ActorsElsewhere returns the actor service of app for actors on another node. The function in the parameter answer
+// answers every call of an actor.
 func ActorsElsewhere(app api.App, answer func(ctx context.Context) (actors.Answer, error)) *actors.Service {
 	e := elsewhere{answer: answer}
 	return actors.NewService(app, actors.NewRuntime(actors.Options{Directories: e, Carrier: e,

@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// outside has one output binding, "events", which answers with the data and the metadata of the request. The operation
-// send has no answer, and the operation fail returns an error.
+// outside is a source of bindings with one output binding, "events". The binding answers with the data and the metadata
+// of the request. Its operation send has no answer, and its operation fail returns an error.
 type outside struct{}
 
 func (outside) Binding(name string) (*bindings.Instance, bool) {

@@ -75,8 +75,8 @@ func (m memorySecrets) Bulk(context.Context, map[string]string) (map[string]map[
 
 func (m memorySecrets) Close() error { return nil }
 
-// versions is a store with versions of secrets. A read of version 1 returns metadata of the request. Version 9 does
-// not exist.
+// versions is a secret store whose secrets have versions. For version 1, Get returns an older password. It also returns
+// the version stage and the namespace of the request, so that tests can check them. Version 9 does not exist.
 type versions struct{ memorySecrets }
 
 func (v versions) Get(ctx context.Context, name string, metadata map[string]string) (map[string]string, error) {
@@ -97,8 +97,9 @@ type folds struct{ memorySecrets }
 
 func (folds) Fold(name string) string { return strings.ToLower(name) }
 
-// faultySecrets is a store whose reads fail with the fault code that is the name of the secret. The names bare and
-// late fail in other ways.
+// faultySecrets is a secret store on which every read fails. The name of the secret is the fault code of the error. For
+// example, a read of the secret "timeout" returns fault.Timeout. There are two exceptions: "bare" returns an error
+// without a fault code, and "late" blocks until the context of the read ends.
 type faultySecrets struct{ memorySecrets }
 
 func (f faultySecrets) Get(ctx context.Context, name string, _ map[string]string) (map[string]string, error) {

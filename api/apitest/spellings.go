@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// Spellings returns variants of path that a server may treat as equal to path. They have percent-encoded bytes,
-// doubled or replaced slashes, dot segments, path parameters, or letters in the opposite case. path must begin with a
-// slash. The result contains neither path nor path with a slash at the end.
+// Spellings returns variants of path that some server might treat as the same path. For example, for "/a/b" it returns
+// "/%61/b", "//a/b", "/a/./b", "/a;x/b" and "/A/b". path must begin with a slash. The result does not contain path
+// itself, nor path with one more slash at the end.
 func Spellings(path string) []string {
 	var out []string
 	add := func(targets ...string) { out = append(out, targets...) }

@@ -1,7 +1,8 @@
-// Package apitest provides World, a fake node for tests of the HTTP and gRPC servers. Each store, secret store and
-// binding of a World has one behaviour under test. The tests of both servers use the same data.
+// Package apitest provides World, a fake node for tests of the HTTP and gRPC servers. The tests of both servers use the
+// same data.
 //
-// It owns the fake stores, secrets and bindings of a World. It is independent of HTTP and gRPC. It has no goroutines.
+// A World has several stores, secret stores and bindings, each for one behaviour under test. The package is independent
+// of HTTP and gRPC, and has no goroutines.
 package apitest
 
 import (
@@ -118,7 +119,8 @@ func (w *World) Services() Services {
 	}
 }
 
-// Adapt changes the World to the one in which the transcript with the given name was recorded.
+// Adapt changes the World to the state that it had when the given transcript was recorded. For example, for "no-stores"
+// it removes all state stores. For an unknown name, it changes nothing.
 func (w *World) Adapt(transcript string) {
 	switch transcript {
 	case "token":
@@ -156,8 +158,8 @@ func (w *World) Adapt(transcript string) {
 	}
 }
 
-// Health is an api.NodeHealth that a test sets. The zero value reports a complete start. It is safe for concurrent
-// use.
+// Health is an api.NodeHealth whose results a test chooses. The zero value reports that the start of the node is
+// complete. It is safe for concurrent use.
 type Health struct {
 	mu                 sync.Mutex
 	starting, outbound []api.Reason

@@ -35,9 +35,10 @@ const (
 	callbackTime   = time.Minute            // limit of one call
 )
 
-// SubscribeCallback starts a subscription that calls the application for each change, and returns its id. If there is a
-// subscription to the same keys with the same metadata, SubscribeCallback renews or replaces it, and its earlier id
-// becomes invalid. A subscription lasts until UnsubscribeCallback is called or the node stops.
+// SubscribeCallback starts a subscription and returns its id. The node then calls the application for each change of an
+// item. An application has only one HTTP subscription to the same keys with the same metadata. If there is one already,
+// it is renewed or replaced, and its old id becomes invalid. A subscription lasts until UnsubscribeCallback is called
+// or the node stops.
 func (c *Service) SubscribeCallback(ctx context.Context, r Request) (string, error) {
 	if _, failure := c.store(r.Store); failure != nil {
 		return "", failure
@@ -71,8 +72,8 @@ func (c *Service) SubscribeCallback(ctx context.Context, r Request) (string, err
 	return id, nil
 }
 
-// renew looks for an HTTP subscription with the same keys and metadata as r. It gives that subscription a new id and
-// returns the id. It returns "" if there is no such subscription, or if it has only begun and may still fail.
+// renew gives an existing HTTP subscription a new id and returns this id. The subscription must have the same store,
+// keys and metadata as r. If there is none, or if the store has not accepted it yet, renew returns "".
 func (s *subscriptions) renew(r *Request) string {
 	identity := identityOf(r)
 	s.mu.Lock()
@@ -95,8 +96,8 @@ func (s *subscriptions) idOf(one *Stream) string {
 	return one.ID
 }
 
-// UnsubscribeCallback ends a subscription that calls the application. It returns an error if the store has no
-// subscription over HTTP with that id.
+// UnsubscribeCallback ends a subscription that SubscribeCallback has started. It returns an error if the store has no
+// such subscription with the given id.
 func (c *Service) UnsubscribeCallback(store, id string) error {
 	ok, err := c.unsubscribe(store, id, subscribedHTTP)
 	if err != nil || ok {
@@ -107,11 +108,11 @@ func (c *Service) UnsubscribeCallback(store, id string) error {
 		Message: "failed to unsubscribe: configuration store " + store + " has no subscription " + api.ShortenName(id)}
 }
 
-// maxCallbacks is the maximum number of concurrent calls of the application by one subscription.
+// maxCallbacks is the maximum number of calls to the application that one subscription makes at the same time.
 const maxCallbacks = 16
 
 // callbacks delivers the changes of one subscription to the application. A slow or failing call for one key does not
-// delay those for other keys. Only the goroutine of run accesses the fields.
+// delay the calls for other keys. Only the goroutine that executes run changes the fields.
 type callbacks struct {
 	stream   *Stream
 	receiver Receiver
@@ -177,9 +178,9 @@ func (p *callbacks) run(ctx context.Context) {
 	}
 }
 
-// source returns the channel from which run receives changes. It returns nil while too many changes wait for the
-// application. New changes then wait in the queue of the subscription. If that queue overflows, the subscription drops
-// the changes in it, and later reports the current items and the deletions instead.
+// source returns the channel from which run receives changes. If too many changes wait for the application, it returns
+// nil, so that run receives no more. New changes then stay in the queue of the subscription. If this queue overflows,
+// the subscription drops the queued changes. It later reports the current items and the deleted keys instead.
 func (p *callbacks) source(changes <-chan []configuration.Item) <-chan []configuration.Item {
 	if len(p.waiting) >= configuration.MaxWaiting {
 		return nil
@@ -187,7 +188,8 @@ func (p *callbacks) source(changes <-chan []configuration.Item) <-chan []configu
 	return changes
 }
 
-// read sends the changes of the subscription to the channel to, until the subscription or ctx ends.
+// read forwards the changes of the subscription to the given channel. When the subscription or ctx ends, read closes
+// the channel and returns.
 func (p *callbacks) read(ctx context.Context, to chan<- []configuration.Item) {
 	defer close(to)
 	for {
@@ -240,8 +242,8 @@ func (p *callbacks) start(ctx context.Context) time.Duration {
 	return next
 }
 
-// finish handles the result of a call. After a failure, it schedules the next attempt with the same change. If a newer
-// change of the key waits, that change is sent at once instead.
+// finish handles the result of a call to the application. After a failed call, the same change is sent again after a
+// pause. But if a newer change of the same key waits, the newer change is sent at once.
 func (p *callbacks) finish(f *finished) {
 	p.calling--
 	now := p.waiting[f.key] // a newer change, if the item changed during the call
@@ -267,8 +269,9 @@ func (p *callbacks) count(outcome string) {
 	p.stream.service.options.Metrics.events.WithLabelValues(p.stream.store, outcome).Inc()
 }
 
-// notify calls the application, with the retries of the policy. The end of the context retrying ends the retries, but
-// not a call in progress, because the application must not get two values of a key at the same time.
+// notify sends a changed item to the application. If the call fails, notify repeats it as the resiliency policy allows.
+// When the context retrying ends, notify starts no further attempt. It does not cancel a call in progress, because the
+// application must not get two values of a key at the same time.
 func (p *callbacks) notify(ctx, retrying context.Context, i *configuration.Item) error {
 	body, err := json.Marshal(struct {
 		ID    string          `json:"id"`

@@ -117,8 +117,8 @@ type WriteRequest struct {
 	Trace   string
 }
 
-// Write changes items of a configuration store, if the store permits the application to write. session is a session
-// token, or empty if the store has none.
+// Write changes items of a configuration store, all or none. The store must permit the application to write. The result
+// session is a session token, or empty if the store does not use session tokens.
 func (c *Service) Write(ctx context.Context, w WriteRequest) (session string, err error) {
 	inst, failure := c.store(w.Store)
 	if failure != nil {
@@ -191,8 +191,8 @@ func (c *Service) store(name string) (*configuration.Instance, *api.Error) {
 	return inst, nil
 }
 
-// failed returns the public error for a failed operation on a store. As in Dapr, all failures of an operation have the
-// same code.
+// failed returns the public error for a failed operation on a store. code is the error code of the operation: as in
+// Dapr, it does not depend on the cause of the failure. The message begins with sentence.
 func failed(code, sentence, store string, err error) *api.Error {
 	kind, reason := api.StoreFailure(err)
 	if kind != api.Indeterminate && kind != api.Unavailable && kind != api.Timeout {

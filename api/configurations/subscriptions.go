@@ -68,7 +68,7 @@ func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.open, m.events}
 }
 
-// Protocols of subscriptions. A subscription of one protocol cannot be ended over the other.
+// Protocols of subscriptions. A client can end a subscription only over the protocol with which it was started.
 const (
 	subscribedHTTP = "http"
 	subscribedGRPC = "grpc"
@@ -144,7 +144,8 @@ func (c *Service) subscribe(ctx context.Context, r Request, protocol string) (*S
 	return s, nil
 }
 
-// identityOf returns a string that is equal for subscriptions to the same keys of a store with the same metadata.
+// identityOf returns a string that identifies the store, the keys and the metadata of a subscription. Two subscriptions
+// for which these are equal have the same identity. The order of the keys does not matter.
 func identityOf(r *Request) string {
 	keys := slices.Clone(r.Keys)
 	slices.Sort(keys)
@@ -180,8 +181,8 @@ func errStopping(store string) *api.Error {
 		fault.New(fault.Unavailable, "configurations.Subscribe", "the node stops"))
 }
 
-// identicalTo returns the HTTP subscriptions that have the same identity as the subscription one, without one itself.
-// If one uses gRPC, there are none. The caller holds s.mu.
+// identicalTo returns the other HTTP subscriptions that have the same identity as the given subscription. If the given
+// subscription uses gRPC, identicalTo returns none. The caller must hold s.mu.
 func (s *subscriptions) identicalTo(one *Stream) (found []*Stream) {
 	for _, other := range s.open {
 		if other != one && one.protocol == subscribedHTTP && other.protocol == one.protocol &&
@@ -192,8 +193,9 @@ func (s *subscriptions) identicalTo(one *Stream) (found []*Stream) {
 	return found
 }
 
-// replace records that the store has subscribed for added. It then ends the identical subscriptions for which a store
-// has subscribed earlier. So one subscription remains if several identical ones begin at the same time.
+// replace marks the subscription added as working, because the store has accepted it. It then ends the identical
+// subscriptions that were working already. Therefore only one subscription remains if several identical ones start at
+// the same time.
 func (s *subscriptions) replace(added *Stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -253,10 +255,13 @@ const (
 // call of Next.
 func (s *Stream) Overflow() context.Context { return s.current.Overflow() }
 
-// next waits for changes and returns them. If the component of the store was replaced, next subscribes to the new
-// component. It then returns the deletions in between, and the current items. If changes were dropped because too many
-// waited, next returns the error for a gRPC subscription. An HTTP subscription is started again, as for a new
-// component.
+// next waits for changes and returns them. It subscribes to the store again in two cases:
+//
+//   - The component of the store was replaced.
+//   - The subscription uses HTTP, and changes were dropped because too many waited.
+//
+// After a new subscription, next returns the current items, and deletions for the keys that no longer exist. If changes
+// of a gRPC subscription were dropped, next returns fault.Overloaded.
 func (s *Stream) next(ctx context.Context) ([]configuration.Item, error) {
 	for {
 		items, err := s.current.Next(ctx)
@@ -301,7 +306,8 @@ func (s *Stream) next(ctx context.Context) ([]configuration.Item, error) {
 	}
 }
 
-// expect records which keys exist. The subscription then reports their deletion, even after an overflow.
+// expect records the keys that exist at the start of an HTTP subscription. If changes are dropped later, the
+// subscription can still report which of these keys were deleted.
 func (s *Stream) expect() {
 	s.known = map[string]bool{}
 	for _, key := range s.current.Present() {
@@ -323,17 +329,18 @@ func (s *Stream) note(items []configuration.Item) {
 	}
 }
 
-// expected returns the keys whose deletion must be reported if they are no longer in the store.
+// expected returns the keys that the subscriber knows to exist. If one of them is no longer in the store, the
+// subscription must report its deletion.
 func (s *Stream) expected() []string {
 	keys := slices.AppendSeq(s.current.Present(), maps.Keys(s.known))
 	slices.Sort(keys)
 	return slices.Compact(keys)
 }
 
-// firstOf returns the first changes after a resubscription: the current items, which wait in the new subscription, and
-// the deletions of those expected keys that are no longer in the store. The new subscription does not report these
-// deletions. The current items are taken first, because a key that they contain can be deleted at any moment. The
-// subscription reports that deletion later.
+// firstOf returns the first changes after a resubscription. These are the current items, and a deletion for each
+// expected key that is no longer in the store. The new subscription reports the current items, but not these deletions.
+// firstOf takes the current items before it looks for deleted keys. So if an item is deleted in between, the new
+// subscription reports this deletion later.
 func firstOf(ctx context.Context, store configuration.Store, again configuration.Subscription,
 	expected []string) ([]configuration.Item, error) {
 	waiting, cancel := context.WithCancel(ctx)
@@ -351,7 +358,8 @@ func firstOf(ctx context.Context, store configuration.Store, again configuration
 	return append(gone, items...), err
 }
 
-// deletedOf returns an item that reports the deletion for each of the given keys that is no longer in the store.
+// deletedOf looks up the given keys in the store. For each key that does not exist, it returns an item that reports the
+// deletion of the key.
 func deletedOf(ctx context.Context, store configuration.Store, keys []string) ([]configuration.Item, error) {
 	if len(keys) == 0 {
 		return nil, nil

@@ -274,8 +274,9 @@ func marker(id html) html {
 		`markerUnits="userSpaceOnUse" orient="auto-start-reverse"><path d="M 0 0 L 10 5 L 0 10 z"/></marker>`, id)
 }
 
-// freePlace returns the first of the places for a label that overlaps none of the taken ones. If there is none, the
-// arrow has no label. Its rate is then shown in the table of calls, and when the pointer is on the arrow.
+// freePlace chooses where to draw the label of an arrow. It returns the first element of places that overlaps no
+// element of taken. If there is none, ok is false, and the arrow gets no label. The rate of the arrow then appears only
+// in the table of calls and in the tooltip of the arrow.
 func freePlace(places, taken []box) (free box, ok bool) {
 	for _, p := range places {
 		if !slices.ContainsFunc(taken, func(t box) bool {
@@ -287,13 +288,14 @@ func freePlace(places, taken []box) (free box, ok bool) {
 	return free, false
 }
 
-// alongCurve returns the positions on an arrow where its label may be, the best first. 0 is the caller and 1 is the
-// other end. The best positions are closer to the caller, so that the labels of the two directions do not overlap.
+// alongCurve returns the possible positions of a label on its arrow, the best first. Position 0 is the calling
+// application, and 1 is the called application. The best positions are nearer to the caller. So if two applications
+// call each other, the labels of the two arrows do not overlap.
 func alongCurve() []float64 { return []float64{0.35, 0.25, 0.45, 0.18, 0.55, 0.65, 0.75, 0.82} }
 
-// arrow draws one edge between two applications. The line is a curve, so that calls in both directions have
-// separate lines. The width of the line grows with the rate of calls. The result shown is the text of the label,
-// and places are the positions where the label may be.
+// arrow draws the calls from one application to another. It returns the line, the text of its label, and the possible
+// places of the label. The line is curved, so that calls in both directions have separate lines. The line is wider if
+// the rate of calls is higher.
 func arrow(c *call, from, to box) (line html, shown string, places []box) {
 	class, end := html("edge"), html("arrow")
 	shown = number(c.All) + "/s"
@@ -335,8 +337,8 @@ func (b box) label(shown string, fails bool) html {
 // moved returns the point that is dx and dy away from the middle of b, as text for the path of an SVG.
 func (b box) moved(dx, dy float64) html { return coordinate(b.x+dx) + " " + coordinate(b.y+dy) }
 
-// border returns the point at which an arrow between b and the box to touches b. The point is on the line between the
-// middles of the two boxes, 3 units outside the border of b.
+// border returns the point where an arrow from or to b begins or ends. The point is on the straight line from the
+// middle of b to the middle of the other box, 3 units outside the border of b. The parameter to is the other box.
 func (b box) border(to box) box {
 	dx, dy := to.x-b.x, to.y-b.y
 	part := min((b.wide/2+3)/max(math.Abs(dx), 0.1), (boxTall/2+3)/max(math.Abs(dy), 0.1), 1)

@@ -59,8 +59,8 @@ func leaseLeft(l *schema.LockStatus) string {
 	return age(time.Duration(*l.LeftMS) * time.Millisecond)
 }
 
-// releaseForm renders the form that releases a lock. A submitted form fails if the lock no longer has the token on
-// the page.
+// releaseForm renders the form with which a user releases a lock. The form contains the fencing token of the lock. If
+// the lock has another token when the form is submitted, the release fails.
 func (r *request) releaseForm(l *schema.LockStatus) html {
 	return h(`<form method="post" action="/locks/release">%%%%%<button class="danger" data-confirm="%">`+
 		`Release</button></form>`, r.csrf(), hidden("store", l.Store), hidden("prefix", l.Prefix),

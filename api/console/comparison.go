@@ -93,8 +93,9 @@ func (c *comparisons) close() {
 	c.running.Wait()
 }
 
-// compareReplicas handles the button of comparisonCard. It starts a comparison and returns. The page of the group
-// later shows the result. A comparison changes no data, so a read-only console permits it.
+// compareReplicas handles a click on the button that comparisonCard renders. It starts the comparison in the background
+// and redirects to the page of the group, which later shows the result. A comparison changes no data, so a read-only
+// console permits it.
 func (r *request) compareReplicas() {
 	c := r.console
 	id, err := strconv.ParseUint(r.PathValue("group"), 10, 32)

@@ -57,7 +57,8 @@ func componentTable(s *Snapshot) html {
 	return grid("Components", "Component|Type|Nodes|State|Declared in|Problem", rows)
 }
 
-// reloads shows for each node when it last read its component files, and whether its components are those in the files.
+// reloads renders for each node when it last read its component files. It also shows whether the node runs with the
+// components in these files.
 func reloads(s *Snapshot) html {
 	var rows []html
 	for _, m := range s.Members {

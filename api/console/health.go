@@ -109,7 +109,8 @@ func health(s *Snapshot) (level, text string) {
 		" with a leader, no problem."
 }
 
-// missing returns a text that begins with lead and names the nodes that do not answer, or "" if silent is empty.
+// missing returns a text about the nodes in silent, which do not answer. For example, the text is lead followed by
+// "node n2 does not answer". It is empty if silent is empty.
 func missing(silent []Member, lead string) string {
 	if len(silent) == 0 {
 		return ""
@@ -131,9 +132,9 @@ func plural(n int, word string) string {
 	return strconv.Itoa(n) + " " + word + "s"
 }
 
-// alert is a condition that an operator should know about. Name has the names of the corresponding alerts in
-// deploy/prometheus, separated by commas. For an issue that a node reports, Name is the subject of the issue
-// (schema.Issue.About) instead.
+// alert is a problem that an operator should know about. Name has the names of the corresponding alerts in
+// deploy/prometheus, separated by commas. If a node reports the problem as an issue, Name is the subject of the issue
+// instead (see schema.Issue.About).
 type alert struct{ Level, Name, Where, Text string }
 
 const (
@@ -157,8 +158,9 @@ func sorted(alerts []alert) []alert {
 	return alerts
 }
 
-// alerts returns the present problems, errors first. It returns the problems that nodes report, and the alerts of
-// deploy/prometheus whose conditions are true now. In Prometheus, such an alert may fire only after a delay.
+// alerts returns the present problems, errors first. These are the problems that nodes report, and the alerts of
+// deploy/prometheus whose conditions are true now. Prometheus may show such an alert later, because many of its rules
+// have a delay.
 func (s *Snapshot) alerts() (out []alert) {
 	for _, m := range s.silent() {
 		name := "QuorateNodeDown"
@@ -202,8 +204,8 @@ func (s *Snapshot) leaderChanges(group uint64) (n int) {
 	return n
 }
 
-// backupAlerts returns the problems with the backups of the cluster. If no backup was ever written and none has
-// failed, it returns none, because backups are optional.
+// backupAlerts returns the problems with the backups of the cluster. Backups are optional. So there is no problem if no
+// backup was ever written and none has failed.
 func (s *Snapshot) backupAlerts() (out []alert) {
 	var b schema.Backups
 	for _, m := range s.Members {

@@ -120,8 +120,8 @@ func label(title, name, value string, extra html) html {
 		extra)
 }
 
-// choose renders a list of options with a label. An option is its value, or value=text.
-//
+// choose renders a drop-down list with a label. Each option is a value, or has the form "value=text", where text is
+// what the user sees. The option with the value current is selected.
 //go:noinline
 func choose(title, name, current string, options []string) html {
 	var list []html

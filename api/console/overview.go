@@ -56,7 +56,8 @@ func (s *Snapshot) entryRate(node string, group uint64) float64 {
 	return s.Logs[logOf{node, group}]
 }
 
-// sumPast adds the samples of all nodes. For latencies and log entries, it takes the largest value instead.
+// sumPast adds the samples of all nodes. For latencies, it takes the largest value instead. It does the same for log
+// entries, because every replica appends the same entries.
 func (s *Snapshot) sumPast() []Sample {
 	longest := 0
 	for _, one := range s.Past {

@@ -19,8 +19,9 @@ type page struct {
 	body   func(*request) (html, error)
 }
 
-// A follower watches what a page shows. The channel news receives an element when the page may have changed. The
-// caller must call closed when the page is closed.
+// A follower is a function that starts to watch the data of an open page. It has nothing to do with followers in Raft.
+// The channel news receives an element when the page may have changed. The caller must call closed when the page is
+// closed.
 type follower func(*request) (news <-chan struct{}, closed func(), err error)
 
 // followSnapshots follows the state of the cluster.
@@ -244,8 +245,8 @@ func link(label string, segments ...string) html {
 	return h(`<a href="%">%</a>`, esc(path), esc(label))
 }
 
-// leastSamples is the minimum number of samples across the full width of a chart. A chart with fewer samples is only
-// partly filled.
+// leastSamples is the number of samples that a chart needs to fill its full width. A chart with fewer samples is empty
+// on the left.
 const leastSamples = 30
 
 // chart draws values as a line, the oldest value first. The vertical axis begins at zero. name describes the chart

@@ -69,8 +69,8 @@ type Console struct {
 	close    func()
 }
 
-// New returns a console. The caller serves Handler with an HTTP server. Before it closes this server, it must call
-// Close.
+// New returns a console. The caller serves Handler with an HTTP server. The caller must call Console.Close before it
+// closes the HTTP server.
 func New(c Config) (*Console, error) {
 	paths, err := parseOpenAPI(c.OpenAPI)
 	if err != nil {
@@ -150,8 +150,8 @@ func (c *Console) Handler() http.Handler {
 	})
 }
 
-// knownHost reports whether a Host header is an IP address, localhost or the name of this machine. This protects
-// against DNS rebinding.
+// knownHost reports whether a Host header is an IP address, localhost or the name of this machine. The console refuses
+// all other names, to protect against DNS rebinding.
 func (c *Console) knownHost(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -225,9 +225,8 @@ func (c *Console) asset(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, body) // an error here means that the browser has gone
 }
 
-// change handles a form that changes something. It answers 403 if the console is read-only. Otherwise it calls the
-// function handle, which must write the response if it succeeds. If handle returns an error, change writes the
-// response.
+// change handles a form that changes something. If the console is read-only, it answers 403. Otherwise it calls handle,
+// which must write the response. If handle returns an error, change writes the response instead.
 func (c *Console) change(r *request, handle func(*request) error) {
 	if !c.config.Write {
 		c.failed(r, http.StatusForbidden, readOnlyText)
@@ -240,8 +239,8 @@ func (c *Console) change(r *request, handle func(*request) error) {
 
 const readOnlyText = "The console is read-only. Start the node with --console-write to change something here."
 
-// page answers a request with the page p. If the request is for server-sent events, page instead keeps an open page up
-// to date.
+// page answers a request with the page p. If the browser requests server-sent events, the request instead stays open,
+// and page sends each new version of the content.
 func (c *Console) page(r *request, p page) {
 	if p.follow != nil && r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/event-stream") {
 		c.stream(r, p)
@@ -314,7 +313,8 @@ func (c *Console) stream(r *request, p page) {
 	}
 }
 
-// pause waits until an open page may be updated again. It returns false if the page or the console was closed.
+// pause waits for the duration updateEach, so that an open page is not updated too often. It returns false if the page
+// or the console was closed.
 func (c *Console) pause(ctx context.Context) bool {
 	t := time.NewTimer(updateEach)
 	defer t.Stop()

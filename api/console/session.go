@@ -75,7 +75,8 @@ func (s *sessions) enter(w http.ResponseWriter, token string) bool {
 	return true
 }
 
-// find returns the session of a request and extends it. It returns nil if the browser is not signed in.
+// find returns the session of the browser that sent the request, and prolongs the session. It returns nil if the
+// browser is not signed in.
 func (s *sessions) find(r *http.Request) *session {
 	one := s.look(r)
 	if one != nil {

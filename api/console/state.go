@@ -181,9 +181,9 @@ func contentType(i state.Item) string {
 	return i.ContentType
 }
 
-// pretty formats a value for people. It indents JSON, returns other text unchanged, and shows other bytes in
-// hexadecimal. If the value is long, the result shown has only its first part. If the value was too large to read,
-// shown is empty. In both cases the result note explains what is missing.
+// pretty formats a value for people. It indents JSON, keeps other text as it is, and shows binary data in hexadecimal.
+// It returns only the first part of a long value, and nothing of a value that was too large to read. In both cases,
+// note explains what is missing.
 func pretty(i state.Item) (shown, note string) {
 	if i.Size > int64(len(i.Value)) {
 		return "", "The value has " + size(float64(i.Size)) + ", too much to show. Read it with: quorate state get"
@@ -236,8 +236,9 @@ func indented(v []byte) (string, bool) {
 	return b.String(), true
 }
 
-// change renders a form that deletes the value of item. If the value is JSON and has no content type, it also
-// renders a form that replaces the value. A submitted form fails if the value no longer has the ETag on the page.
+// change renders a form that deletes the value of item. If the value is JSON and has no content type, it also renders a
+// form that replaces the value. The forms contain the ETag of the value. If the value has another ETag when a form is
+// submitted, the change fails.
 func (r *request) change(c choice, item state.Item, shown string) html {
 	deletion := h(`<form class="inline" method="post" action="/state/delete">%%<button class="danger" `+
 		`data-confirm="%">Delete</button></form>`, r.csrf(), formTarget(c, item), esc("Delete "+c.key+"?"))
@@ -247,7 +248,8 @@ func (r *request) change(c choice, item state.Item, shown string) html {
 	return h("<details><summary>Edit</summary>%</details>", r.editor(c, item, shown)) + deletion
 }
 
-// formTarget returns the hidden fields that name the key and the version that a form is about.
+// formTarget returns the hidden fields of a form that identify an item. They contain the application, the store, the
+// key and the ETag.
 func formTarget(c choice, item state.Item) html {
 	fields := hidden("app", c.app) + hidden("store", c.store) + hidden("prefix", c.prefix) + hidden("etag", item.ETag)
 	if c.key != "" {
@@ -256,8 +258,8 @@ func formTarget(c choice, item state.Item) html {
 	return fields
 }
 
-// editor renders the form that saves a value. Without a key in c, the form has a field for a new key, which must not
-// exist yet.
+// editor renders the form that saves a value. If c has no key, the form also has a field for the key of a new item.
+// Saving a new item fails if the key exists already.
 func (r *request) editor(c choice, item state.Item, shown string) html {
 	ttl := ""
 	if !item.Expires.IsZero() {

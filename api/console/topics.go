@@ -124,8 +124,8 @@ func oldest(g *schema.TopicGroupStatus) string {
 	return age(time.Duration(g.OldestAgeMS) * time.Millisecond)
 }
 
-// topic shows one of the topics in list with its groups and, on request, its messages. err is not nil if the list
-// could not be read.
+// topic renders one topic with its groups. If the request has the parameter messages, it also renders the messages of
+// the topic. list has all topics of the component, and err is the error of reading list.
 func (r *request) topic(ctx context.Context, pubsub, topic string, list []schema.TopicStatus, err error) html {
 	title := "Topic " + topic
 	n := slices.IndexFunc(list, func(t schema.TopicStatus) bool { return t.PubSub == pubsub && t.Topic == topic })
@@ -161,8 +161,8 @@ func (r *request) topic(ctx context.Context, pubsub, topic string, list []schema
 		"Lag|Retried|Delayed|Oldest waits for", rows), esc(cut(len(t.Groups))))+r.messages(ctx, t))
 }
 
-// messages renders the messages of a topic, if the request asks for them. Otherwise it renders the button that does
-// so. It writes an audit log line when it reads messages.
+// messages renders the messages of a topic if the request has the parameter messages. Otherwise it renders a button
+// that shows the messages. It writes an audit log line each time it reads messages.
 func (r *request) messages(ctx context.Context, t *schema.TopicStatus) html {
 	asked := r.URL.Query()
 	q := topicQuery(t.PubSub, t.Topic)
@@ -209,8 +209,8 @@ func (r *request) messages(ctx context.Context, t *schema.TopicStatus) html {
 	return body
 }
 
-// read returns messages of a topic. Each has only the part of its data that the page shows. The result hasMore is true
-// if there are further messages.
+// read returns messages of a topic, at most messagesOfPage. The data of each message is cut to the part that the page
+// shows. hasMore is true if there are further messages.
 func (r *request) read(ctx context.Context, q schema.TopicRead) (list []schema.TopicMessage, hasMore bool, err error) {
 	err = r.console.config.Topics.ReadMessages(ctx, q, func(l schema.TopicLine) error {
 		if l.Message == nil {
@@ -254,8 +254,8 @@ func shownData(m *schema.TopicMessage) string {
 	return cutData(string(v), whole, maxMessage)
 }
 
-// cutData returns first, the text of the beginning of some data. whole is the size of all the data in bytes. If it is
-// more than limit, cutData adds a note with the size.
+// cutData returns the text of some data, of which only the beginning is shown. first is the text of the beginning, and
+// whole is the size of all data in bytes. If whole is larger than limit, cutData appends a note with the size.
 func cutData(first string, whole, limit int) string {
 	if whole <= limit {
 		return first

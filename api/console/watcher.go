@@ -75,8 +75,8 @@ func newWatcher(c Cluster, now func() time.Time) *watcher {
 	return &watcher{cluster: c, now: now, pages: map[chan<- struct{}]struct{}{}, past: map[string][]Sample{}}
 }
 
-// open keeps the snapshot fresh until the returned function is called. When there is a newer snapshot, open sends an
-// element to changed, unless the channel is full. So changed must have a buffer of one element.
+// open keeps the snapshot up to date until closed is called. The channel changed receives an element when there is a
+// new snapshot, unless the channel is full. Therefore changed must have a buffer of one element.
 func (w *watcher) open(changed chan<- struct{}) (closed func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -123,9 +123,8 @@ func (w *watcher) latest() *Snapshot {
 	return w.last
 }
 
-// poll returns the newest snapshot if it is younger than maxAge. Otherwise it requests a new snapshot from all
-// nodes and returns the new one. If ctx is canceled or no node is known, it returns the earlier snapshot, if there
-// is one.
+// poll returns the newest snapshot if it is younger than maxAge. Otherwise it requests the views of all nodes and
+// returns a new snapshot. If ctx is canceled or no node is known, it returns the previous snapshot, if there is one.
 func (w *watcher) poll(ctx context.Context, maxAge time.Duration) *Snapshot {
 	w.polling.Lock()
 	defer w.polling.Unlock()
@@ -222,8 +221,8 @@ func (s *Snapshot) derive(earlier *Snapshot) {
 	}
 }
 
-// count adds to s the calls, the log entries and the alerts of a node. It counts them from the difference between the
-// view older and the view of m.
+// count adds the calls, log entries and alerts of the node m to s. It computes them from the difference between two
+// views of the node: older and m.View.
 func (s *Snapshot) count(m Member, older *schema.NodeView) {
 	seconds, calls, logs := m.View.At.Sub(older.At).Seconds(), map[edge]schema.AppCalls{}, map[string]float64{}
 	counters := map[string]float64{}
@@ -274,8 +273,8 @@ func (s *Snapshot) countRecent(part partOf, all, failed float64) {
 	s.Recent[part] = r
 }
 
-// storeOf returns the key in Snapshot.Recent for the calls to a store of a node. The space in the key keeps it
-// distinct from the keys for calls between applications.
+// storeOf returns the key under which Snapshot.Recent counts the calls of a node to a state store. The space in the key
+// distinguishes it from the keys for calls between applications.
 func storeOf(node, store string) partOf { return partOf{"node " + node, store} }
 
 // failing reports whether many of the recent calls have failed.

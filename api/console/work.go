@@ -58,7 +58,7 @@ func jobsBody(r *request) (html, error) {
 			"runs of the jobs whose group it leads, at most 8 of each job and 128 in all, since it started.")), nil
 }
 
-// runs returns the remembered runs of the jobs that pick selects, the newest first, at most maxRows.
+// runs returns the job runs that the nodes remember, the newest first, at most maxRows. pick selects the jobs.
 func (s *Snapshot) runs(pick schema.JobSelection) (out []schema.JobRun) {
 	for _, m := range s.Members {
 		if m.View == nil {

@@ -28,8 +28,8 @@ type reminderMessage interface {
 	GetData() []byte
 }
 
-// reminderOf converts a request to an actors.Reminder. It encodes the data bytes as a JSON string with base64 text,
-// which applications receive.
+// reminderOf converts a request to an actors.Reminder. A reminder stores its data as JSON. Therefore reminderOf encodes
+// the bytes of the request as a base64 string.
 func reminderOf(in reminderMessage) (actors.Reminder, error) {
 	out := actors.Reminder{Actor: api.Actor{Type: in.GetActorType(), ID: in.GetActorId()}, Name: in.GetName(),
 		DueTime: in.GetDueTime(), Period: in.GetPeriod(), TTL: in.GetTtl()}
@@ -163,8 +163,8 @@ func remindersTooLarge(a api.Actor) error {
 		Message: "the reminders need more than " + strconv.Itoa(largeList) + " bytes (" + remedy + ")"}
 }
 
-// UnregisterActorRemindersByType removes all reminders of one actor. If the request has no actor id, it removes the
-// reminders of all actors of the type.
+// UnregisterActorRemindersByType removes the reminders of all actors of a type. If the request also has an actor id, it
+// removes only the reminders of this actor.
 func (s *actorMethods) UnregisterActorRemindersByType(ctx context.Context,
 	in *runtimev1.UnregisterActorRemindersByTypeRequest) (*runtimev1.UnregisterActorRemindersByTypeResponse, error) {
 	err := s.actors.RemoveReminders(ctx, api.Actor{Type: in.GetActorType(), ID: in.GetActorId()})

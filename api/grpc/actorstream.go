@@ -40,9 +40,9 @@ type actorStream struct {
 	waiting map[string]chan *fromApp // capacity 1; by the id of the request
 }
 
-// SubscribeActorEventsAlpha1 lets an application host actors over a stream that it opens. A new stream of the
-// application replaces the previous one. When the stream ends, the node no longer hosts these actors. An application
-// that is called over HTTP hosts its actors with GET /dapr/config, so its stream is refused.
+// SubscribeActorEventsAlpha1 lets an application host actors over a stream. A new stream replaces the previous stream
+// of the application. When the stream ends, the node no longer hosts these actors. An application that is called over
+// HTTP lists its actors in its answer to GET /dapr/config. Therefore its stream is refused.
 func (s *actorMethods) SubscribeActorEventsAlpha1(out runtimev1.Dapr_SubscribeActorEventsAlpha1Server) error {
 	if err := s.state.CheckActors(); err != nil {
 		return err
@@ -118,8 +118,8 @@ func streamType(t actors.TypeConfig, idle, drain *durationpb.Duration,
 	return t
 }
 
-// receive passes the answers of the application to the calls of ask that wait for them. It runs until the stream ends,
-// and returns the error of the stream.
+// receive reads the answers of the application, and passes each answer to the call of ask that waits for it. It runs
+// until the stream ends, and returns the error of the stream.
 func (a *actorStream) receive() error {
 	for {
 		m, err := a.out.Recv()
@@ -138,7 +138,8 @@ func (a *actorStream) receive() error {
 	}
 }
 
-// ask sends a request and waits for the answer. request returns the message of the request for the id that it receives.
+// ask sends a request to the application and waits for the answer. It chooses an id for the request. The function
+// request returns the message with this id.
 func (a *actorStream) ask(ctx context.Context, request func(id string) *toApp) (*fromApp, error) {
 	answer := make(chan *fromApp, 1)
 	a.mu.Lock()
@@ -280,8 +281,8 @@ func turnRequest(t *actors.Turn) (func(id string) *toApp, error) {
 	}, nil
 }
 
-// validText replaces the bytes of text that are not UTF-8. A caller over HTTP can send such bytes, and a message that
-// has them cannot be sent. gRPC would end the stream, and all actors of the application would be lost.
+// validText replaces invalid UTF-8 in text. A caller over HTTP can send such text, but gRPC cannot transport it. gRPC
+// would end the stream, and the application would lose all its actors.
 func validText(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
 
 // turnMetadata returns the headers of a turn as metadata, including the headers that the runtime adds.

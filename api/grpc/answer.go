@@ -24,8 +24,8 @@ const (
 	answerCopies = 2
 )
 
-// answer is a large message to a client. Memory for it is reserved until it is sent, because grpc-go queues messages
-// that the client does not read.
+// answer is a large message to a client. Its memory stays reserved until the message is sent, because grpc-go queues
+// messages that the client does not read.
 type answer struct {
 	message  any // proto.Message or *frame
 	conn     *conn
@@ -57,10 +57,10 @@ func (c *core) answering(ctx context.Context, message any, size int) (any, error
 	return a, nil
 }
 
-// held calls the function read, returns its result, and reserves memory for the value. While held waits for a
-// reservation, no value is in memory. Therefore the first call of read has a small options.MaxValue, with which the
-// store returns only the size of a larger value. read must pass the options to the store. If the value is larger, or
-// the reservation has to wait, held drops the value, and calls read again after the reservation.
+// held reads a value and reserves memory for the answer. It first calls read with a small options.MaxValue, so that the
+// store returns only the size of a large value. If the value is large or no memory is free, held drops the result and
+// waits for memory. Then it calls read again, without the limit. Therefore a waiting call holds no value. read must
+// pass the options to the store.
 func (c *core) held(
 	ctx context.Context, options *api.ReadOptions, read func() (state.Item, error),
 ) (state.Item, error) {
@@ -140,8 +140,7 @@ func (c *core) hold(ctx context.Context, size int64) error {
 	return nil
 }
 
-// extend reserves memory for the next part of an answer, which has size bytes. The call also keeps the memory that
-// it has reserved earlier.
+// extend reserves memory for the next size bytes of an answer. The call keeps the memory that it has reserved before.
 func (c *core) extend(ctx context.Context, size int64) error {
 	a := arrivalOf(ctx)
 	if c.answers == nil || a == nil {

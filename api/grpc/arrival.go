@@ -12,9 +12,8 @@ import (
 	"github.com/quorate/quorate/internal/admission"
 )
 
-// arrival is the context of a call while its message is being received. The message of a unary call must arrive within
-// the request timeout. Without this limit, a client that sends no message would occupy a goroutine as long as it is
-// connected.
+// arrival is the context of a call. If the message of a unary call does not arrive within the request timeout, the
+// context ends. Without this limit, a client that sends no message would occupy a goroutine until it disconnects.
 type arrival struct {
 	context.Context
 	refused error              // the error to answer the call with; nil = the call is not refused
@@ -36,8 +35,8 @@ func (a *arrival) Err() error {
 
 type arrivalKey struct{}
 
-// Value implements context.Context. The value of the key arrivalKey is the arrival itself, which arrivalOf returns. All
-// other values are those of the parent context.
+// Value implements context.Context. For arrivalKey, it returns the arrival itself, so that arrivalOf finds the arrival
+// in derived contexts. For other keys, it returns the value of the parent context.
 func (a *arrival) Value(key any) any {
 	if key == (arrivalKey{}) {
 		return a
@@ -63,9 +62,9 @@ func arrived(ctx context.Context) error {
 	return a.refused
 }
 
-// arrive refuses calls without a valid token before their first message is read. For other calls, it returns a context
-// that is an arrival. For unary calls, it also starts the timer for the arrival of the message. grpc-go calls arrive
-// in the goroutine that reads the connection, so arrive must not block.
+// arrive checks a call before its first message is read. It refuses calls without a valid token. For other calls, it
+// returns an arrival as the context. For unary calls, it also starts the timer for the arrival of the message. grpc-go
+// calls arrive in the goroutine that reads the connection, so arrive must not block.
 func (s *Server) arrive(ctx context.Context, info *tap.Info) (context.Context, error) {
 	if err := s.check(info.Header, info.FullMethodName); err != nil {
 		s.away.Note(s.log, remote(ctx), s.metrics.label(info.FullMethodName), err)
@@ -79,10 +78,10 @@ func (s *Server) arrive(ctx context.Context, info *tap.Info) (context.Context, e
 	return a, nil
 }
 
-// refuse refuses a call with err before its message is read. Usually it returns err to grpc-go, which then keeps a
-// timer in memory until the deadline of the call. If this deadline is later than the request timeout, such timers could
-// use too much memory, so refuse returns no error. Instead, it pauses the connection, and returns a context that makes
-// guard or enter answer the call with err.
+// refuse refuses a call with err before its message is read. Usually it returns err to grpc-go. Then grpc-go keeps a
+// timer in memory until the deadline of the call. If this deadline is later than the request timeout, many such timers
+// could use too much memory. In this case, refuse returns no error. It pauses the connection, and returns a context
+// with which guard or enter answers the call with err.
 func (s *Server) refuse(ctx context.Context, method string, err error) (context.Context, error) {
 	c := connOf(ctx)
 	if end, ok := ctx.Deadline(); !ok || time.Until(end) <= s.timeout || c == nil {

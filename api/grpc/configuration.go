@@ -15,8 +15,8 @@ import (
 	"github.com/quorate/quorate/component/configuration"
 )
 
-// configurationMethods serves the configuration methods of Dapr, which cannot write items. configurationServer writes
-// them.
+// configurationMethods serves Dapr's configuration methods. None of them writes items. For writes, Quorate has a
+// service of its own (see configurationServer).
 type configurationMethods struct {
 	*core
 	configurations *configurations.Service

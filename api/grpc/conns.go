@@ -14,9 +14,9 @@ import (
 	"github.com/quorate/quorate/internal/connlimit"
 )
 
-// bounded is a listener with a connection limit. At the limit, it closes the connection that has been idle longest. A
-// connection without open calls is idle. Health watches do not count as open calls. They need no token, so any client
-// could use them to keep its connections.
+// bounded is a listener with a connection limit. If there are too many connections, it closes the one that has been
+// idle longest. A connection without open calls is idle. Health watches do not count as open calls, because they need
+// no token. If they counted, any client could use them to keep its connections.
 type bounded struct {
 	net.Listener
 	crowd *connlimit.Limiter
@@ -60,8 +60,8 @@ func (o *openConns) list() []*conn {
 	return slices.Collect(maps.Keys(o.conns))
 }
 
-// helloSize is the least number of bytes that a client sends to open a connection: the HTTP/2 preface and an empty
-// settings frame.
+// helloSize is the minimum number of bytes that a client sends when it opens a connection. They are the HTTP/2 preface
+// and an empty settings frame.
 const helloSize = len(http2.ClientPreface) + 9
 
 // opened reports whether the client has sent at least helloSize bytes, and thus has opened the connection.
@@ -140,8 +140,8 @@ func (c *conn) Close() error {
 	return err
 }
 
-// begin records an answer on the connection until finish is called. If the connection is closed, begin records nothing
-// and returns false.
+// begin records that an answer is being sent over the connection. finish removes the record. If the connection is
+// closed, begin records nothing and returns false.
 func (c *conn) begin(a *answer) bool {
 	c.gate.Lock()
 	defer c.gate.Unlock()
@@ -161,9 +161,9 @@ func (c *conn) finish(a *answer) {
 	delete(c.answers, a)
 }
 
-// pause stops reading from the connection because a call was refused. grpc-go could otherwise buffer one flow-control
-// window of data for each refused call. Reading continues when resume was called as often as pause and the answers to
-// the refused calls are written.
+// pause stops the reading of the connection because a call was refused. Otherwise grpc-go could buffer one flow-control
+// window of data for each refused call. When the refused call ends, resume must be called. Reading continues when all
+// refused calls have ended and their answers are written.
 func (c *conn) pause() {
 	c.gate.Lock()
 	defer c.gate.Unlock()

@@ -124,8 +124,8 @@ func prove(ctx context.Context, p *state.Proof) {
 	}
 }
 
-// itemMetadata returns the metadata of an item: its content type, if it is not JSON, and its expiry time, if it has
-// one.
+// itemMetadata returns the metadata of an item. It contains the content type if the value is not JSON, and the expiry
+// time if the item has one.
 func itemMetadata(item *state.Item) map[string]string {
 	if item.ContentType == "" && item.Expires.IsZero() {
 		return nil

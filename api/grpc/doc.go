@@ -1,10 +1,14 @@
-// Package grpc serves the API over gRPC. It serves the Dapr service dapr.proto.runtime.v1.Dapr, which the Dapr SDKs
-// for Go, Python, Java and .NET call, and the service TaskHubSidecarService of the workflow SDKs. It also serves the
-// services of quorate.runtime.v1, and the standard services for health checks and reflection.
+// Package grpc serves the API over gRPC. It serves these services:
 //
-// The package owns the translation between protobuf messages and the types of package api, and the gRPC codes of
-// public errors. methods.go lists the building blocks. A handler decodes the message, calls one service of package
-// api, and encodes the result. The package does not depend on a store or on Raft. Methods that Quorate does not offer
-// fail with Unimplemented. Each call runs in a goroutine of grpc-go. A Server also has one goroutine for each
-// listener, and each stream of actors or messages has one or two. Close waits for them.
+//   - dapr.proto.runtime.v1.Dapr, for the Dapr SDKs for Go, Python, Java and .NET
+//   - TaskHubSidecarService, for the workflow SDKs
+//   - the services of quorate.runtime.v1
+//   - the standard services for health checks and reflection
+//
+// The package translates protobuf messages to the types of package api, and public errors to gRPC codes. A handler
+// decodes the message, calls one service of package api, and encodes the result. methods.go lists the building blocks.
+// The package does not depend on a store or on Raft. Methods that Quorate does not offer fail with Unimplemented.
+//
+// Each call runs in a goroutine of grpc-go. A Server has one more goroutine for each listener, and one or two for each
+// stream of actors or messages. Close waits for them.
 package grpc

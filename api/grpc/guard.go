@@ -48,12 +48,12 @@ func (s *Server) check(md metadata.MD, method string) error {
 	return api.TokenInvalid()
 }
 
-// enter begins to serve a call: a streaming call at its start, a unary call after its message has arrived. It stops
-// the timer for the arrival of the message. If the call needs a token, enter marks the connection as busy, so that the
-// connection limit does not close it. The caller must call leave when the call ends. leave is never nil.
+// enter must be called when the server begins to serve a call. For a unary call, this is after the message has arrived.
+// enter stops the timer for the arrival of the message. If the call needs a token, enter marks the connection as busy,
+// so that the connection limit does not close it. The caller must call leave when the call ends. leave is never nil.
 //
-// enter returns an error if arrive has refused the call. This can only be a streaming call, because Server.guard
-// answers a refused unary call earlier.
+// enter returns an error if arrive has refused the call. Only streaming calls get this error, because Server.guard has
+// already answered refused unary calls.
 func enter(ctx context.Context, method string) (leave func(), err error) {
 	if err := arrived(ctx); err != nil {
 		return func() {}, err
@@ -110,7 +110,7 @@ func (s *Server) unary(ctx context.Context, in any, info *grpc.UnaryServerInfo, 
 	return handle(ctx, in)
 }
 
-// callsApp reports whether a method calls an application or an actor, which may take as long as it needs.
+// callsApp reports whether a method calls an application or an actor. Such calls have no time limit.
 func callsApp(method string) bool {
 	return method == runtimev1.Dapr_InvokeService_FullMethodName || method == runtimev1.Dapr_InvokeActor_FullMethodName
 }
@@ -170,8 +170,8 @@ func (s *Server) awaitStart(ctx context.Context, method string) {
 	}
 }
 
-// panicked logs a panic and returns the error to answer the call with. The log has the text of the panic only if it is
-// a runtime error.
+// panicked logs a panic and returns the error with which the call is answered. The log contains the text of the panic
+// only if it is a runtime error of Go. Other texts may contain a value of a client.
 func (s *Server) panicked(method string, cause any) error {
 	text := "withheld: it may contain a value"
 	if e, ok := cause.(interface{ RuntimeError() }); ok {

@@ -25,7 +25,8 @@ type lockMethods struct {
 	locks *api.Locks
 }
 
-// TryLockAlpha1 acquires a lock for the lock owner in the request, unless the lock has an owner.
+// TryLockAlpha1 acquires a lock for the lock owner in the request. If the lock already has an owner, Success in the
+// answer is false.
 func (s *lockMethods) TryLockAlpha1(ctx context.Context,
 	in *runtimev1.TryLockRequest) (*runtimev1.TryLockResponse, error) {
 	g, err := s.locks.TryLock(ctx, api.LockRequest{Store: in.GetStoreName(), Resource: in.GetResourceId(),

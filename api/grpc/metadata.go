@@ -107,8 +107,8 @@ type healthServer struct {
 	health *api.Health
 }
 
-// watchEvery is the interval at which a health watch checks the health of the node. The health changes only once, at
-// the end of the start.
+// watchEvery is the interval at which a health watch checks the health of the node. The health changes rarely, for
+// example when the start of the node is complete.
 const watchEvery = 250 * time.Millisecond
 
 func (h *healthServer) Check(_ context.Context, in *healthv1.HealthCheckRequest) (*healthv1.HealthCheckResponse,

@@ -28,10 +28,10 @@ import (
 // keyAppID is the metadata key with the id of the application whose gRPC service is called.
 const keyAppID = "dapr-app-id"
 
-// proxy forwards a call of an unknown gRPC service. The metadata key dapr-app-id of the call names the application
-// that receives it. The call is an invocation of the method /<service>/<method> with the stream of messages as its
-// body. Discovery, load balancing, policies, access control and sessions apply as for other invocations. Messages are
-// forwarded unchanged, one at a time in each direction.
+// proxy handles calls of gRPC services that this server does not have. It forwards them to an application. The metadata
+// key dapr-app-id of the call names the application. The call becomes an invocation of the method /<service>/<method>,
+// whose body is the stream of messages. As for other invocations, discovery, load balancing, policies, access control
+// and sessions apply. Messages are forwarded unchanged, one at a time in each direction.
 func (s *invokeMethods) proxy(_ any, stream grpc.ServerStream) error {
 	ctx := stream.Context()
 	method, _ := grpc.Method(ctx)

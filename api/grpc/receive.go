@@ -61,8 +61,8 @@ type receiver struct {
 	ended   bool  // the call has ended and may not reserve more memory
 }
 
-// receiver returns the receiver of a call, or nil if the call did not arrive over the HTTP/2 transport of grpc-go, or
-// has no arrival. The parameter single says whether the call has exactly one request message.
+// receiver returns the receiver of a call. It returns nil if the call did not arrive over the HTTP/2 transport of
+// grpc-go, or if its context is not an arrival. single must be true if the call has exactly one request message.
 func (s *Server) receiver(ctx context.Context, method string, single bool) *receiver {
 	w, ok := grpc.ServerTransportStreamFromContext(ctx).(wire)
 	a := arrivalOf(ctx)
@@ -183,9 +183,9 @@ func (r *receiver) body(size int64) (*[]byte, error) {
 	return data, nil
 }
 
-// wait counts bytes that the call will receive without a reservation of memory. If the total of all calls would exceed
-// maxWaiting, or if the call has ended, it counts nothing and returns false. The caller must then reserve memory. wait
-// does not block.
+// wait counts bytes that the call will receive before it reserves memory. If all calls together would have more than
+// maxWaiting such bytes, wait counts nothing and returns false. The same is true after the call has ended. The caller
+// must then reserve memory. Despite its name, wait does not block.
 func (r *receiver) wait(bytes int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -200,7 +200,8 @@ func (r *receiver) wait(bytes int64) bool {
 	return true
 }
 
-// work notifies the memory budget that the message has arrived and that the request begins (see admission.Share.Work).
+// work notifies the memory budget that the message has arrived, and that its execution begins (see
+// admission.Share.Work).
 func (r *receiver) work() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -397,7 +398,8 @@ var writes = map[string]bool{
 	runtimev1.Dapr_ExecuteActorStateTransaction_FullMethodName: true,
 }
 
-// acts is the set of methods that do more than read, and whose answers can be large. See dropped.
+// acts is the set of methods that have side effects and can have large answers. If such an answer is dropped, the error
+// must say that the request was executed (see dropped).
 var acts = map[string]bool{
 	runtimev1.Dapr_InvokeService_FullMethodName:          true,
 	runtimev1.Dapr_InvokeActor_FullMethodName:            true,
@@ -452,8 +454,8 @@ func (s *Server) guard(method string, handle grpc.MethodHandler) grpc.MethodHand
 	}
 }
 
-// dropped returns the public error for a call whose answer was dropped because of err. For a method in acts, the error
-// says that the request was executed.
+// dropped returns the public error for a call whose answer was dropped, because memory could not be reserved for it.
+// err is the error of the reservation. For a method in acts, the result says that the request was executed.
 func dropped(method string, err error) error {
 	if acts[method] {
 		return api.AnswerOverloaded(err)
@@ -511,9 +513,9 @@ func (s *guardedStream) SendMsg(m any) error {
 	return s.ServerStream.SendMsg(m)
 }
 
-// answers releases the memory of a call's only request. The handler calls it indirectly when it begins to answer, and
-// has then executed the request. The answer may last as long as the client is connected, so the memory must not stay
-// reserved until its end.
+// answers is called when the handler begins to answer. If the call has only one request, the handler has then executed
+// the request, so answers releases its memory. The answer may be a long stream, which must not keep this memory
+// reserved.
 func (s *guardedStream) answers() {
 	if s.from.single {
 		s.from.release()

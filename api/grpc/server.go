@@ -179,7 +179,8 @@ func (s *Server) Serve(l net.Listener) {
 	})
 }
 
-// drainIdle is how long Close waits for a client to confirm the end of a connection without calls.
+// drainIdle is the time after which Close closes connections that have no calls. Until then, it waits for the client to
+// confirm the end of the connection.
 const drainIdle = time.Second
 
 // Close stops accepting connections and waits for the calls in progress. Connections without a call are closed after

@@ -59,8 +59,8 @@ func (l *levelStream) SetHeader(md metadata.MD) error {
 	return l.ServerTransportStream.SetHeader(md)
 }
 
-// recordLevel returns a context that records the consistency of the answer of a unary call. If no watch of calls is
-// open, it returns ctx and nil.
+// recordLevel returns a context that records which consistency the answer of a unary call reports. If no client watches
+// the calls, it returns ctx and nil.
 func (s *Server) recordLevel(ctx context.Context) (context.Context, *levelStream) {
 	if !s.calls.Watched() {
 		return ctx, nil

@@ -34,8 +34,8 @@ type tally struct {
 	depth int
 }
 
-// counted checks the number n of elements of a list. It returns an error if the list must not have so many. store is
-// the name of the store of the request.
+// counted checks the number of elements of a list, and returns an error if the list is too long. n is the number, and
+// store is the name of the store in the request.
 type counted func(s *api.State, store string, n int) error
 
 // lists are the list fields that have a limit of their own. Limits that depend on the store apply only to fields of

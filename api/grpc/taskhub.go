@@ -82,8 +82,9 @@ func errClosing() error {
 	return status.Error(codes.Unavailable, "the node is stopping")
 }
 
-// ended converts the error of a call that waited. If the wait ended because the server closes, ended returns an
-// error that makes clients retry the call on another node, unless the call may have stored a change.
+// ended converts the error of a call that has waited for an instance. If the server closes during the wait, the result
+// makes clients retry the call on another node. A call that may have stored a change must not be retried, so its error
+// is passed to refusal.
 func (s *hubServer) ended(ctx context.Context, err error) error {
 	if err != nil && s.life.Err() != nil && ctx.Err() == nil && api.AsError(err).Kind != api.Indeterminate {
 		return errClosing()
@@ -91,10 +92,10 @@ func (s *hubServer) ended(ctx context.Context, err error) error {
 	return refusal(err, codes.Unknown, codes.Unknown)
 }
 
-// created converts err, the error of a call that creates an instance. If the server closes and the call has certainly
-// not created the instance, the result makes clients retry the call on another node. Clients must not retry other
-// calls, because they could create a second instance. err must not be nil. missing and invalid are the codes for
-// refusal.
+// created converts the error of a call that creates an instance. If the server closes and the call has certainly
+// created no instance, the result makes clients retry the call on another node. In all other cases, created returns the
+// result of refusal, because a retry could create a second instance. missing and invalid are the codes for refusal. err
+// must not be nil.
 func (s *hubServer) created(ctx context.Context, err error, missing, invalid codes.Code) error {
 	if s.life.Err() != nil && ctx.Err() == nil && api.AsError(err).Kind != api.Indeterminate {
 		return errClosing()
@@ -254,13 +255,13 @@ func (s *hubServer) CompleteOrchestratorTask(ctx context.Context,
 	return s.CompleteWorkflowTask(ctx, in)
 }
 
-// maxLost limits how much is read of an answer that is too large, as a multiple of the size limit. If the payload
-// is even larger, the fields after it, such as the completion token, stay unknown.
+// maxLost limits how many bytes of an oversized answer are read, as a multiple of the size limit. If the payload is
+// even larger, the fields after it stay unknown. One of these fields is the completion token.
 const maxLost = 8
 
-// lost returns a function that handles an answer of a worker that exceeds a limit. It returns nil if workers do not
-// send answers with method. If such an answer were only refused, the work item would stay with the worker, which does
-// not answer again.
+// lost returns a function that handles an oversized answer of a worker. The worker does not answer a second time. So if
+// the server only refused the answer, the work item would stay assigned to the worker. If workers send no answers with
+// the given method, lost returns nil.
 func (s *hubServer) lost(ctx context.Context, method string) func(message io.Reader, why error) {
 	activity, token := false, protowire.Number(4)
 	switch method {
@@ -298,8 +299,8 @@ type lostAnswer struct {
 	token string
 }
 
-// readLost reads an encoded answer without keeping its payload. token is the number of the field with the completion
-// token. It returns no error if the message ends early.
+// readLost reads which work item an encoded answer belongs to, and skips the payload. token is the field number of the
+// completion token. If the message ends early, readLost returns what it has read, and no error.
 func readLost(message io.Reader, token protowire.Number) (a lostAnswer, err error) {
 	from := bufio.NewReaderSize(message, firstPiece)
 	for err == nil {

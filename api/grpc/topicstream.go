@@ -19,7 +19,7 @@ import (
 // streamPath is the path of the messages that are delivered over a stream, as in Dapr.
 const streamPath = "/"
 
-// topicStream is the client of a stream that receives the messages of a topic. It implements pubsub.Target.
+// topicStream delivers the messages of a topic to a client over a stream. It implements pubsub.Target.
 type topicStream struct {
 	out     runtimev1.Dapr_SubscribeTopicEventsAlpha1Server
 	end     context.CancelCauseFunc // ends the stream
@@ -71,8 +71,8 @@ func (s *pubsubMethods) SubscribeTopicEventsAlpha1(out runtimev1.Dapr_SubscribeT
 	}
 }
 
-// receive passes the answers of the client to the deliveries that wait for them. It runs until the stream ends, and
-// returns the reason for the end.
+// receive reads the answers of the client, and passes each answer to the delivery that waits for it. It runs until the
+// stream ends, and returns the reason for the end.
 func (t *topicStream) receive() error {
 	for {
 		m, err := t.out.Recv()
@@ -106,8 +106,8 @@ func streamVerdict(s runtimev1.TopicEventResponse_TopicEventResponseStatus) pubs
 	return pubsub.Retry
 }
 
-// setLocked sets the channels of the deliveries that wait for an answer to the event with the given id. The caller must
-// hold t.mu.
+// setLocked replaces the list of deliveries that wait for an answer to the event with the given id. Each delivery is
+// represented by its channel. The caller must hold t.mu.
 func (t *topicStream) setLocked(id string, list []chan pubsub.Verdict) {
 	if len(list) == 0 {
 		delete(t.waiting, id)
@@ -117,7 +117,7 @@ func (t *topicStream) setLocked(id string, list []chan pubsub.Verdict) {
 }
 
 // send sends a message to the client. If the client does not accept the message before ctx ends, send ends the stream.
-// Otherwise no other message could be sent over the stream, and the node would wait for this message when it stops.
+// Otherwise the unsent message would block all further messages, and a stopping node would wait for it.
 func (t *topicStream) send(ctx context.Context, m *runtimev1.SubscribeTopicEventsResponseAlpha1) error {
 	sent := make(chan error, 1)
 	t.running.Go(func() { // ends with the stream
@@ -170,8 +170,8 @@ func (t *topicStream) Deliver(ctx context.Context, e *pubsub.Event) (pubsub.Verd
 	}
 }
 
-// extensionAck is the CloudEvent extension with the token of the delivery, in messages of streams. Such messages have
-// no metadata that could carry the token. The node removes this extension if the publisher has set it.
+// extensionAck is the CloudEvent extension that carries the token of the delivery. It is used only in streams, because
+// their messages have no metadata. If the publisher has set this extension, the node removes it.
 const extensionAck = "quorateack"
 
 func streamed(e *pubsub.Event) *runtimev1.TopicEventRequest {

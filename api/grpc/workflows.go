@@ -12,13 +12,13 @@ import (
 	"github.com/quorate/quorate/api/workflows"
 )
 
-// workflowMethods serves workflows with the methods of Dapr's service. Each method has two names, for two versions of
-// the API, with the same meaning.
+// workflowMethods serves workflows with the methods of Dapr's service. Each method exists under two names with the same
+// meaning, because the API has two versions.
 type workflowMethods struct {
 	workflows *workflows.Service
 }
 
-// optionStartTime is the name of the option with the time of the first turn of a new instance.
+// optionStartTime is the name of the option that sets when the first turn of a new instance runs.
 const optionStartTime = "dapr.workflow.start_time"
 
 // StartWorkflowBeta1 starts an instance.

@@ -117,8 +117,8 @@ func actorPath(u *url.URL) (actor api.Actor, key string, err error) {
 	return actor, key, err
 }
 
-// actorMethod returns the method and the query of a request for /v1.0/actors/{type}/{id}/method/{method}, without dot
-// segments and otherwise unchanged.
+// actorMethod returns the method of a request for /v1.0/actors/{type}/{id}/method/{method}, including the query. It
+// removes dot segments and changes nothing more. It returns an error if the method is invalid.
 func actorMethod(r *http.Request) (string, error) {
 	path, query, mark := received(r)
 	rest, _ := strings.CutPrefix(collapsed(r.Method, path), actorsPrefix)

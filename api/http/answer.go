@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// countedAnswer is the smallest answer in bytes for which memory is reserved. A smaller answer needs little more
-	// memory than the request itself.
+	// countedAnswer is the size in bytes of the smallest answer for which memory is reserved. A smaller answer needs
+	// little more memory than the request itself.
 	countedAnswer = 16 << 10
 	// answerPiece is the number of bytes per write of an answer. admission.Transfer measures the speed of the client
 	// after each write.
@@ -28,10 +28,10 @@ const (
 	bulkCopies = 2 // the values, and the encoded answer
 )
 
-// held calls the function read, returns its result, and reserves memory for the value. While held waits for a
-// reservation, no value is in memory. Therefore the first call of read has a small options.MaxValue, with which the
-// store returns only the size of a larger value. read must pass the options to the store. If the value is larger, or
-// the reservation has to wait, held drops the value, and calls read again after the reservation.
+// held reads a value and reserves memory for the answer. It first calls read with a small options.MaxValue, so that the
+// store returns only the size of a large value. If the value is large or no memory is free, held drops the result and
+// waits for memory. Then it calls read again, without the limit. Therefore a waiting request holds no value. read must
+// pass the options to the store.
 func (c *core) held(
 	p *reply, r *http.Request, options *api.ReadOptions, read func() (state.Item, error),
 ) (state.Item, error) {
@@ -77,8 +77,8 @@ func (c *core) bulk(
 	return out, err
 }
 
-// room reserves memory for an answer of size bytes, which has been read already. It does nothing if the answer is
-// small, or if memory is reserved for it. It returns the errors of admission.Share.AddUsed.
+// room reserves memory for an answer of size bytes that is already in memory. It does nothing if the answer is small,
+// or if memory was reserved before. It returns the errors of admission.Share.AddUsed.
 func (p *reply) room(size int) error {
 	if size < countedAnswer || p.answer.Held() {
 		return nil
@@ -107,9 +107,10 @@ func (p *reply) transmit(body []byte) {
 	}
 }
 
-// cutter returns a function that aborts the answer, for Share.Transfer. Over HTTP/2, it resets the stream. If the
-// client reads nothing from its connection, the reset cannot be sent, and the stream does not end. So if the answer has
-// not ended admission.SlowAfter after the first call, the next call closes the connection.
+// cutter returns a function that aborts the answer. Over HTTP/2, the function resets the stream. If the client reads
+// nothing from its connection, the reset cannot be sent, and the stream does not end. Therefore, if the function is
+// called again more than admission.SlowAfter after its first call, it closes the connection. The function is the
+// argument of Share.Transfer, which may call it several times.
 func (p *reply) cutter() (cut func()) {
 	control, conn := http.NewResponseController(p.ResponseWriter), watches.ConnOf(p.ctx)
 	var mu sync.Mutex // two budgets may call the function at the same time

@@ -38,8 +38,8 @@ const (
 
 func cost(n int64) int64 { return costFixed + costCopies*n }
 
-// firstPiece is the body size in bytes for which memory is reserved first if the length of the body is unknown. For a
-// longer body, grow reserves more.
+// firstPiece is the assumed size, in bytes, of a body of unknown length. If the body is longer, grow reserves more
+// memory.
 const firstPiece = 64 << 10
 
 // reserve reserves memory for the request in the budget of the node, or returns an error of kind api.Unavailable.
@@ -81,9 +81,10 @@ func (c *core) body(p *reply, r *http.Request) (*buffer, error) {
 	return b, nil
 }
 
-// afford reserves memory for the decoded values of a body. tooMany is the error if the caller has found too many
-// elements, and nil otherwise. If there are too many elements or too much metadata, afford reserves nothing. It then
-// returns the error about this limit, or the error of the JSON parser if the body is not valid JSON.
+// afford reserves memory for the decoded values of a body. If the body has too many elements, the caller passes the
+// error about this limit as tooMany. Otherwise tooMany is nil. If tooMany is not nil, or if the body has too much
+// metadata, afford reserves nothing and returns the error. If the body is also invalid JSON, it returns the error of
+// the JSON parser instead.
 func (c *core) afford(p *reply, r *http.Request, body []byte, t *jsonbody.Tally, tooMany error) error {
 	if tooMany == nil {
 		tooMany = api.CheckMetadata(t.Metadata)

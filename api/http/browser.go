@@ -12,9 +12,10 @@ const (
 	headerFetchSite = "Sec-Fetch-Site"
 )
 
-// checkOrigin refuses requests from web pages of other sites. There are two exceptions: the configuration allows the
-// site, or the request has a valid token, which such a page cannot send. Requests without the headers of browsers are
-// accepted. The result answered is true if the request is a CORS preflight and checkOrigin has answered it.
+// checkOrigin refuses requests from web pages of other sites. A page of another site is accepted if the configuration
+// allows the site. If the API requires a token, a request with a valid token is also accepted, because such a page
+// cannot know the token. Requests without the headers of browsers are accepted, too. If the request is a CORS
+// preflight, checkOrigin may answer it itself. The result answered is then true.
 func (g *guard) checkOrigin(p *reply, r *http.Request) (answered bool, err error) {
 	origin, site := header(r, headerOrigin), header(r, headerFetchSite)
 	if origin == "" {

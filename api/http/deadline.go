@@ -8,7 +8,7 @@ import (
 )
 
 // deadline is a context that ends at a fixed time, or earlier with its parent. Unlike context.WithDeadline, it starts
-// its timer at the first call of Done. So a read from memory, which does not call Done, needs no timer.
+// its timer at the first call of Done. A read from memory does not call Done, so it needs no timer.
 type deadline struct {
 	parent context.Context
 	at     time.Time
@@ -62,8 +62,9 @@ func (d *deadline) Err() error {
 	return nil
 }
 
-// Value returns the value of the timed context if Done has created one, and otherwise the value of the parent. For
-// this reason, package context finds the timed context in contexts derived from d, and needs no goroutine for them.
+// Value delegates to the parent until Done has created the timed context, and then to the timed context. Therefore
+// package context finds the timed context as the parent of contexts that are derived from d. It then needs no
+// goroutines for them.
 func (d *deadline) Value(key any) any {
 	if timed := d.made(); timed != nil {
 		return timed.Value(key)

@@ -47,9 +47,9 @@ func foreignHost(fix string) error {
 		")")
 }
 
-// LocalHost returns a handler that passes requests to handler. It answers 403 unless the Host header is an IP address,
-// localhost or empty. The API makes the same check if it listens on a loopback address and needs no token (see
-// localHost for the reason). The error text ends with fix, which describes how to allow host names.
+// LocalHost returns a handler that protects another handler against DNS rebinding (see localHost). It answers 403
+// unless the Host header is an IP address, localhost or empty. The API makes the same check if it listens on a loopback
+// address and needs no token. The error text ends with fix, which describes how to allow host names.
 func LocalHost(handler http.Handler, fix string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if localHost(r.Host) {
@@ -103,8 +103,8 @@ func localHost(host string) bool {
 
 const headerToken = "Dapr-Api-Token"
 
-// hasToken reports whether a request has a valid token, or none is required. It removes a required token from the
-// headers of the request.
+// hasToken reports whether a request has a valid token. If the API requires no token, it returns true. Otherwise it
+// also removes the token from the headers of the request.
 func (g *guard) hasToken(r *http.Request) bool {
 	if !g.tokens.Required() {
 		return true

@@ -39,7 +39,8 @@ func (h *healthRoutes) healthz(p *reply, r *http.Request) error {
 	return nil
 }
 
-// healthzOutbound serves GET /v1.0/healthz/outbound. It answers 204 if the node can serve calls of the application.
+// healthzOutbound serves GET /v1.0/healthz/outbound. It answers 204 if the node can serve the calls that the
+// application makes to the node.
 func (h *healthRoutes) healthzOutbound(p *reply, _ *http.Request) error {
 	if err := h.health.Outbound(); err != nil {
 		return err
@@ -60,8 +61,8 @@ func (h *healthRoutes) readyz(p *reply, r *http.Request) error {
 	return h.works(p, r, h.health.Ready)
 }
 
-// readyzPlaced serves GET /readyz/placed. It answers like /readyz, except that a server that waits to become a voter
-// is not ready.
+// readyzPlaced serves GET /readyz/placed. It answers like /readyz, but it also answers 503 while this node waits to
+// become a voter of a Raft group.
 func (h *healthRoutes) readyzPlaced(p *reply, r *http.Request) error {
 	return h.works(p, r, h.health.Placed)
 }

@@ -18,8 +18,8 @@ const (
 	basicAppID    = "dapr-app-id" // user name in a URL; the password is the application id
 )
 
-// invokeRoutes serves calls to methods of applications. Calls are streamed, so the core, which bounds bodies, is not
-// needed.
+// invokeRoutes serves calls to methods of applications. It does not need the type core, because calls are streamed and
+// their bodies have no size limit.
 type invokeRoutes struct {
 	service *invoke.Service // nil = calls are not served
 	surface *api.Surface
@@ -116,10 +116,10 @@ func decodeCall(r *http.Request) (*invoke.Call, error) {
 	return c, nil
 }
 
-// addressIn splits a path whose target is an address, such as /v1.0/invoke/https://host/method/name, into the address
-// and the method. It accepts a single slash after the scheme, because some clients merge duplicate slashes. It decodes
-// the host, which some clients escape. It does not decode the path of the address, because the path is sent on
-// unchanged.
+// addressIn splits a path whose target is an address. For example, /v1.0/invoke/https://host/base/method/name has the
+// target https://host/base and the method /name. Some clients merge duplicate slashes, so the scheme may be followed by
+// a single slash. Some clients escape the host, so addressIn decodes it. The rest of the address stays escaped, because
+// it is sent on unchanged.
 func addressIn(path string) (target, method string, ok bool) {
 	rest, ok := strings.CutPrefix(path, invokePrefix)
 	scheme, after, found := strings.Cut(rest, ":/")

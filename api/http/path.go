@@ -14,8 +14,8 @@ type rest struct {
 	escaped bool
 }
 
-// restOf returns the part of the path after prefix. The path must begin with prefix, or with another text of the same
-// length.
+// restOf returns the part of the path after prefix. It does not compare the prefix: it only skips as many bytes as
+// prefix has. The path must not be shorter than prefix.
 func restOf(u *url.URL, prefix string) rest {
 	if u.RawPath != "" {
 		return rest{text: u.RawPath[len(prefix):], escaped: true}

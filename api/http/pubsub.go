@@ -141,5 +141,6 @@ func bulkFailed(p *reply, err error, partial *pubsub.Partial) error {
 	return nil
 }
 
-// largestHeader is the size in bytes up to which the answer to a bulk request is also sent as a header.
+// largestHeader limits the size in bytes of the header with the answer to a bulk request. A larger answer is sent only
+// as a body.
 const largestHeader = 8 << 10

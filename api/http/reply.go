@@ -66,8 +66,8 @@ const (
 	headerIfMatch       = "If-Match"
 )
 
-// Constant values of headers. They are shared by all answers, because net/http does not modify them and an append
-// would copy them.
+// Header values that all answers share. Sharing is safe, because net/http does not modify them, and appending to such a
+// slice copies it.
 var (
 	valueJSON         = []string{"application/json"}
 	valueOctetStream  = []string{state.OctetStream}
@@ -78,13 +78,13 @@ var (
 	valueStale        = []string{string(state.Stale)}
 )
 
-// autoLength is the smallest body in bytes for which net/http does not set the Content-Length itself. A smaller body
-// fits into a buffer of net/http, so its handler never waits for the client.
+// autoLength is the size in bytes of the smallest body for which net/http does not set the Content-Length itself. A
+// smaller body fits into a buffer of net/http. Therefore a handler that writes it never waits for the client.
 const autoLength = 2048
 
-// send answers a read with a status, a content type and a body. For a large body, it first reserves memory. If there
-// is no memory, it sends nothing and returns an error of kind api.Unavailable, which tells the client to repeat the
-// read. So a handler that may have changed something must call room and respond instead.
+// send answers a read with a status, a content type and a body. For a large body, it first reserves memory. If no
+// memory is free, it sends nothing and returns an error of kind api.Unavailable, so that the client repeats the read. A
+// handler that may have changed something must not use send. It must call room and respond instead.
 func (p *reply) send(status int, contentType []string, body []byte) error {
 	if err := p.room(len(body)); err != nil {
 		return api.Overloaded(err)
@@ -93,8 +93,8 @@ func (p *reply) send(status int, contentType []string, body []byte) error {
 	return nil
 }
 
-// respond answers with a status, a content type and a body. It reserves no memory, and it never fails. The caller has
-// reserved memory with room, or the body needs none: clients cannot make it large, or it is a part of the program.
+// respond answers with a status, a content type and a body. It never fails, because it reserves no memory. For a body
+// that clients can make large, the caller must have reserved memory with room.
 func (p *reply) respond(status int, contentType []string, body []byte) {
 	h := p.Header()
 	h[headerContentType] = contentType
@@ -114,8 +114,8 @@ func (p *reply) respond(status int, contentType []string, body []byte) {
 // empty answers 204.
 func (p *reply) empty() { p.WriteHeader(http.StatusNoContent) }
 
-// item answers a read of one key, with the errors of send. If withETag is true and the item has an ETag, the answer
-// has an ETag header.
+// item answers a read of one key. If withETag is true and the item has an ETag, the answer has an ETag header. item
+// returns the errors of send.
 func (p *reply) item(item *state.Item, withETag bool) error {
 	h := p.Header()
 	values := make([]string, 0, 4) // one allocation for all
@@ -160,8 +160,8 @@ func (p *reply) written(w *state.Written, etag string) {
 	p.empty()
 }
 
-// proofHeaders sets the headers that report the freshness of an answer. It appends their values to the parameter
-// values, and returns the longer slice (see setHeader).
+// proofHeaders sets the headers that report the freshness of an answer. It appends the header values to the slice
+// values and returns the longer slice (see setHeader).
 func proofHeaders(h http.Header, values []string, proof *state.Proof) []string {
 	if proof.Session != "" {
 		values = setHeader(h, values, headerSession, proof.Session)

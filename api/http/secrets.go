@@ -74,8 +74,8 @@ func decodeSecret(r *http.Request) (s api.SecretRequest, err error) {
 	return s, err
 }
 
-// sendSecrets answers 200 with the JSON that fill appends to its argument, with the errors of reply.send. It clears the
-// buffer, so that no secret stays in the pool.
+// sendSecrets answers 200 with a JSON body that contains secrets. fill appends the body to its argument. sendSecrets
+// clears the buffer, so that no secret stays in the pool. It returns the errors of reply.send.
 func (s *secretRoutes) sendSecrets(p *reply, fill func([]byte) []byte) error {
 	b := s.buffer()
 	defer s.release(b)

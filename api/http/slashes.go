@@ -7,9 +7,10 @@ import (
 	"strings"
 )
 
-// collapse removes duplicate slashes from the fixed part of the path of r: //v1.0//metadata becomes /v1.0/metadata. It
-// does not change the keys of state, actor state, locks, secrets and metadata (see freeAfter), and removes only the
-// leading slashes of a method name. It does nothing if the result is a path that needs no token.
+// collapse removes duplicate slashes from the path of r. For example, //v1.0//metadata becomes /v1.0/metadata. It does
+// not change the keys of state, actor state, locks, secrets and metadata, because a key may contain any text (see
+// freeAfter). From the method name of an application, it removes only the leading slashes. If the result is a path that
+// needs no token, collapse changes nothing.
 func (f *Face) collapse(r *http.Request) {
 	path := r.URL.EscapedPath()
 	short := collapsed(r.Method, path)
@@ -54,9 +55,9 @@ func collapsed(verb, path string) string {
 	return out
 }
 
-// freeAfter reports whether the next part of a path is free text, given the parts before it. key is true if a key of
-// the request follows. method is true if a method name of an application follows. If both are false, another fixed
-// part follows.
+// freeAfter reports whether a key or a method name follows the given parts of a path. Both may contain any text,
+// including duplicate slashes. key is true if a key follows. method is true if the method name of an application
+// follows. If neither is true, another fixed part follows.
 func freeAfter(verb string, parts []string) (key, method bool) {
 	if len(parts) < 2 || parts[0] != "v1.0" {
 		return false, false

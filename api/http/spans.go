@@ -77,8 +77,8 @@ func spanOf(r *http.Request) (name string, attributes []string) {
 	return path, nil
 }
 
-// actorOperation returns the first word of Dapr's span names for reminders and timers, such as "Register". The
-// parameter is the HTTP method.
+// actorOperation returns the first word of the span name for an operation on reminders or timers, as in Dapr. verb is
+// the HTTP method. For example, the word is "Register" for POST.
 func actorOperation(verb string) string {
 	switch verb {
 	case http.MethodGet, http.MethodHead:

@@ -33,9 +33,9 @@ func (s *workflowRoutes) routes() []route {
 	return out
 }
 
-// named parses a path such as /v1.0/workflows/{component}/{name}/pause. The result name is the segment after the
-// component: the name of a workflow or the id of an instance. The result path begins after the segment that follows
-// name, which is the operation.
+// named parses a path such as /v1.0/workflows/{component}/{name}/pause. It returns the segment after the component,
+// which is the name of a workflow or the id of an instance. It also returns the rest of the path after the operation,
+// such as {event} in .../{name}/raiseEvent/{event}.
 func named(r *http.Request) (name string, path rest, err error) {
 	path = restOf(r.URL, "/")
 	for range 3 { // the version, "workflows" and the component
@@ -123,8 +123,8 @@ func (s *workflowRoutes) get(p *reply, r *http.Request) error {
 	return p.send(http.StatusOK, valueJSON, body)
 }
 
-// change serves an operation on a workflow instance, whose answer is 202 without a body. It calls do with the ids of
-// the instance and of its application.
+// change serves an operation that changes a workflow instance. It calls do with the ids of the instance and of its
+// application. The answer is 202 without a body.
 func (s *workflowRoutes) change(p *reply, r *http.Request, do func(ctx *deadline, id, app string) error) error {
 	id, _, err := named(r)
 	if err != nil {

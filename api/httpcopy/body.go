@@ -37,13 +37,14 @@ func (b *Body) done() bool {
 	return b.ended.Load() || b.length >= 0 && b.count.Load() >= b.length
 }
 
-// drainTime bounds how long the rest of a request body is read after an answer, or before an error answer. If the
-// server closed the connection at once, TCP could reset the connection before the client has read the answer.
+// drainTime limits how long the unread rest of a request body is read and discarded. This is done after an answer, or
+// before an error answer. If the server closed the connection at once instead, TCP could reset it before the client has
+// read the answer.
 const drainTime = 250 * time.Millisecond
 
-// duplex permits the answer on w to begin before the whole HTTP/1.1 request was read. By default, net/http discards
-// the unread rest of the request when the answer begins, although the rest is still being forwarded. If duplex returns
-// true and an answer has begun, the caller must call drain after the answer. net/http then closes the connection.
+// duplex lets the answer on w begin before the HTTP/1.1 request has been read completely. Without it, net/http discards
+// the unread rest of the request when the answer begins. But the rest is still being forwarded. If duplex returns true
+// and the answer has begun, the caller must call drain after the answer. net/http then closes the connection.
 func (b *Body) duplex(w http.ResponseWriter, r *http.Request) bool {
 	if r.ProtoMajor != 1 || b.done() {
 		return false
@@ -63,9 +64,9 @@ func (b *Body) drain(w http.ResponseWriter) {
 	_, _ = io.Copy(io.Discard, b.ReadCloser)
 }
 
-// LimitRest limits how long an error answer on w waits for the rest of an HTTP/1.1 request. Before net/http sends such
-// an answer, it reads up to 256 KiB of the rest. Without a limit, the answer to a client that pauses would never be
-// sent. net/http resets the deadline before the next request.
+// LimitRest limits how long an error answer on w waits for the rest of an HTTP/1.1 request. net/http reads up to 256
+// KiB of this rest before it sends the answer. If the client stopped sending, the answer would wait forever without the
+// limit. net/http removes the limit before the next request.
 func (b *Body) LimitRest(w http.ResponseWriter, r *http.Request) {
 	if r.ProtoMajor == 1 && !b.done() {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(drainTime)) // test writers may have none

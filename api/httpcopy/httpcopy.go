@@ -31,7 +31,8 @@ const bufferSize = 32 << 10
 type Copier struct{ buffers sync.Pool }
 
 // Relay writes answer to w and closes the body of answer. r is the request that was answered, and requestBody is its
-// body. If the length of the answer is unknown, Relay flushes each piece, so that streams are not delayed.
+// body. If the length of the answer is unknown, Relay flushes after each write, so that streams are not delayed. An
+// error wraps ErrStarted if a part of the answer was sent.
 func (c *Copier) Relay(w http.ResponseWriter, r *http.Request, requestBody *Body, answer *http.Response) error {
 	if answer.StatusCode == http.StatusSwitchingProtocols {
 		there, ok := answer.Body.(io.ReadWriteCloser)
@@ -89,10 +90,10 @@ func (c *Copier) Relay(w http.ResponseWriter, r *http.Request, requestBody *Body
 	return nil
 }
 
-// beginning reads the body of answer into p if all of it fits, and returns its size n. It reads nothing of a larger
-// body. If the connection ends before the announced Content-Length, beginning corrects that header and sets the
-// result ended. As in Dapr, the received part is still forwarded. beginning returns an error if the connection ended
-// before the first byte or failed.
+// beginning reads the body of answer into p and returns its size n. If the body does not fit in p or its length is
+// unknown, beginning reads nothing. If the connection ends too early, beginning reduces the header Content-Length to
+// the received part, which is forwarded as in Dapr. The result ended is then true. beginning returns an error if the
+// connection failed or ended before the first byte.
 func beginning(answer *http.Response, p []byte) (n int, ended bool, err error) {
 	if answer.ContentLength <= 0 || answer.ContentLength > int64(len(p)) {
 		return 0, false, nil
@@ -108,9 +109,9 @@ func beginning(answer *http.Response, p []byte) (n int, ended bool, err error) {
 	return n, ended, nil
 }
 
-// trailers copies the received trailers into the header h. announced is the number of trailers in the Trailer header of
-// the answer. If another number of trailers was received, all names get http.TrailerPrefix, which net/http requires for
-// trailers that were not announced.
+// trailers copies the received trailers to the header h. announced is the number of trailers that the answer has
+// announced. If it differs from the number of received trailers, all names get the prefix http.TrailerPrefix. net/http
+// requires this prefix for trailers that were not announced.
 func trailers(h, came http.Header, announced int) {
 	for name, values := range came {
 		if len(came) != announced {
@@ -144,10 +145,9 @@ func (c *Copier) copy(w http.ResponseWriter, body io.Reader, p *[bufferSize]byte
 	}
 }
 
-// Informational returns a context for forwarding the request r. The informational answers (1xx) to the forwarded
-// request, such as early hints, are forwarded to w as they arrive. The function clean removes headers from each of
-// these answers. 100 (Continue) is not forwarded, because each hop sends its own. HTTP/1.0 has no informational
-// answers.
+// Informational returns the context for forwarding the request r. With this context, informational answers (1xx) such
+// as early hints are forwarded to w as soon as they arrive. The function clean removes headers from each of them. 100
+// (Continue) is not forwarded, because each hop sends its own. HTTP/1.0 has no informational answers.
 func Informational(w http.ResponseWriter, r *http.Request, clean func(http.Header)) context.Context {
 	if !r.ProtoAtLeast(1, 1) {
 		return r.Context()

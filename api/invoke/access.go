@@ -33,8 +33,8 @@ type accessOperation struct {
 	allow   bool
 }
 
-// NewAccess returns the rules of an accessControl section, or nil if spec is nil. A rule for a caller applies only if
-// the connection proves the app id and namespace of the caller. If insecure is true, rules need no such proof.
+// NewAccess returns the rules of an accessControl section, or nil if spec is nil. The policy for a caller applies only
+// if the connection proves the app id and the namespace of the caller. If insecure is true, no proof is needed.
 func NewAccess(spec *component.AccessControl, insecure bool) *Access {
 	if spec == nil {
 		return nil
@@ -57,8 +57,9 @@ func NewAccess(spec *component.AccessControl, insecure bool) *Access {
 	return a
 }
 
-// standardVerbs returns the standard HTTP verbs. Access.Allow refuses any other verb that no rule names, for example
-// "delete" in lower case. Some servers ignore the case of verbs, so with such a verb a caller could evade a rule.
+// standardVerbs returns the standard HTTP verbs. Access.Allow refuses every other verb, such as "delete" in lower case,
+// unless a rule names it. Some servers ignore the case of verbs. Therefore, a caller could otherwise evade a rule about
+// DELETE by sending "delete".
 func standardVerbs() map[string]bool {
 	out := map[string]bool{}
 	for _, v := range []string{
@@ -88,9 +89,9 @@ func patternParts(name string) []string {
 }
 
 // Allow returns fault.Denied unless the rules allow the call. An application may call itself. This permission and the
-// rules for a caller apply only if the identity of the caller is proven, or the rules are insecure (see NewAccess).
-// The default action applies to all other callers. Servers decode paths in different ways, so the rules must allow
-// every possible decoding of the path.
+// policies for single callers require a proven identity, unless the rules are insecure (see NewAccess). For all other
+// callers, the default action decides. Servers decode paths in different ways, so a policy must allow every possible
+// decoding of the path.
 func (a *Access) Allow(in *Inbound) error {
 	if a == nil || in.Caller.App == in.Target && (in.Caller.Proven || a.insecure) {
 		return nil
@@ -138,8 +139,8 @@ func (p *accessPolicy) decide(verb string, path []string) bool {
 	return p.allow
 }
 
-// covers reports whether an operation applies to a verb. An operation that denies GET also denies HEAD, because
-// servers use the same handler for both.
+// covers reports whether an operation (one rule of a policy) applies to a verb. A rule that denies GET also denies
+// HEAD, because servers use the same handler for both verbs.
 func (o *accessOperation) covers(verb string) bool {
 	return o.verbs[verb] || o.verbs["*"] || verb == http.MethodHead && !o.allow && o.verbs[http.MethodGet]
 }

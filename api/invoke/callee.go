@@ -11,12 +11,12 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Channel is the connection to one application of this node. The fault code of an error says what the application has
-// received:
+// Channel is the connection to one application of this node. The fault code of an error shows what the application may
+// have received:
 //
 //	unavailable, timeout  nothing
 //	too_large             nothing, because the application cannot accept the body
-//	indeterminate         perhaps the call
+//	indeterminate         unknown: the call may have been received
 type Channel interface {
 	RoundTrip(r *http.Request) (*http.Response, error)
 }

@@ -43,8 +43,8 @@ func NewTransport(secured *tls.Config) *http.Transport {
 	})
 }
 
-// Externals are the servers outside of the cluster that applications of a node may call. The zero value and a nil
-// *Externals are empty. Externals are safe for concurrent use.
+// Externals is the set of servers outside the cluster that applications of a node may call. The zero value and a nil
+// *Externals are empty. Externals is safe for concurrent use.
 type Externals struct {
 	Memory atmostonce.Memory // for the headers of answers; nil = no bound
 
@@ -57,9 +57,8 @@ type externalTable struct {
 	open     bool            // every caller may call these addresses; otherwise only callers with a token
 }
 
-// Set replaces the declared servers. The transport undeclared sends calls to all other addresses. If open is false,
-// only callers with a valid API token may make such calls. Set closes the idle connections of servers that are no
-// longer declared.
+// Set replaces the declared servers. Calls to all other addresses use the transport undeclared. If open is false, such
+// calls require a valid API token. Set closes the idle connections to servers that are no longer declared.
 func (e *Externals) Set(declared []*External, undeclared *http.Transport, open bool) {
 	for _, one := range declared {
 		one.target, one.limits = api.App{ID: one.Name}, atmostonce.Limits{Memory: e.Memory}
@@ -95,9 +94,9 @@ func (e *Externals) Names(app string) (out []string) {
 
 func (x *External) allows(app string) bool { return x.VisibleTo == nil || x.VisibleTo(app) }
 
-// find returns the external server that target names, or nil if target is an application. It returns an api.Malformed
-// error for an address that cannot be called. It returns an api.Denied error for an undeclared address if this caller
-// may call only declared ones. The parameter proven is Call.Proven.
+// find returns the external server for the target of a call, or nil if target is the name of an application. If target
+// is an address that cannot be called, the error is of kind api.Malformed. If the caller may not call this undeclared
+// address, the error is of kind api.Denied. The parameter proven is Call.Proven.
 func (e *Externals) find(caller api.App, target string, proven bool) (*External, error) {
 	for _, one := range e.Declared() {
 		if one.Name == target && one.allows(caller.ID) {
@@ -133,8 +132,8 @@ func (e *Externals) find(caller api.App, target string, proven bool) (*External,
 		address: u.Scheme + "://" + strings.ToLower(u.Host), limits: atmostonce.Limits{Memory: e.Memory}}, nil
 }
 
-// isBasePath reports whether the path of an address can precede the path of a method. Apart from one slash at its end,
-// such a path has no empty segments, and ParseMethod returns it unchanged.
+// isBasePath reports whether the path of u can be put before the path of a method. This is so if the path is empty, or
+// if ParseMethod returns it unchanged and it has no empty segments. One slash at its end is ignored.
 func isBasePath(u *url.URL) bool {
 	text := strings.TrimSuffix(writtenPath(u), "/")
 	if text == "" {
@@ -144,8 +143,8 @@ func isBasePath(u *url.URL) bool {
 	return err == nil && text != "/" && checked.Path == text && path.Clean(checked.Decoded) == checked.Decoded
 }
 
-// writtenPath returns the path of a parsed URL exactly as it was written. EscapedPath alone would encode some paths
-// again.
+// writtenPath returns the path of a parsed URL as it was written. It prefers RawPath to EscapedPath, because
+// EscapedPath would encode some paths a second time.
 func writtenPath(u *url.URL) string { return cmp.Or(u.RawPath, u.EscapedPath()) }
 
 // contains reports whether an address is the server's base address or lies below it.
@@ -166,8 +165,8 @@ func (x *External) lease() *discovery.Lease {
 	return discovery.NewLease(discovery.Instance{}, func(discovery.Outcome) {})
 }
 
-// url returns the URL of a call. Its path is the path of the server's address, followed by the path of the method.
-// Both are unchanged, byte for byte.
+// url returns the URL of a call: the base path of the server, followed by the path of the method. Both paths are copied
+// byte for byte.
 func (x *External) url(in *Inbound) *url.URL {
 	u := MethodURL(MethodPath{
 		Path:    strings.TrimSuffix(writtenPath(x.Base), "/") + in.Method.Path,
@@ -180,8 +179,8 @@ func (x *External) url(in *Inbound) *url.URL {
 	return u
 }
 
-// proxied reports whether requests to u go to an HTTP proxy that reads their request line. Requests over TLS and SOCKS
-// pass through a tunnel.
+// proxied reports whether requests to u go to an HTTP proxy that reads the request line. With TLS or a SOCKS proxy, the
+// request passes through a tunnel, so the proxy does not read it.
 func (x *External) proxied(u *url.URL) bool {
 	if u.Scheme != "http" || x.Transport.Proxy == nil {
 		return false
@@ -190,9 +189,12 @@ func (x *External) proxied(u *url.URL) bool {
 	return err == nil && proxy != nil && strings.HasPrefix(proxy.Scheme, "http")
 }
 
-// call sends a request to the server. It returns fault.Unavailable if the server cannot be reached, and
-// fault.Timeout if the call ended before the server was reached. It returns fault.Corrupt for an invalid answer,
-// and fault.Indeterminate if the answer is missing.
+// call sends a request to the server and returns the answer. The errors are:
+//
+//	unavailable    the server cannot be reached
+//	timeout        the call ended before the server was reached
+//	corrupt        the answer is invalid
+//	indeterminate  the request was sent, but no answer came
 func (x *External) call(in *Inbound) (Answer, error) {
 	r := in.Request
 	r.URL = x.url(in)
@@ -223,7 +225,8 @@ func (x *External) call(in *Inbound) (Answer, error) {
 		Err: bare(err)}
 }
 
-// bare returns the error inside a *url.Error, whose text repeats the address. It returns any other error unchanged.
+// bare removes the outermost *url.Error from err, because its text repeats the address. It returns any other error
+// unchanged.
 func bare(err error) error {
 	if e, ok := err.(*url.Error); ok { //nolint:errorlint // only the outermost layer
 		return e.Err

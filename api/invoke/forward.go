@@ -17,8 +17,9 @@ func passes(name string, binary bool) bool {
 	return !headers.PerHop(name) && (binary || !strings.HasSuffix(name, "-Bin")) && !headers.FoldsToOurs(name)
 }
 
-// trailerPasses reports whether a trailer is forwarded to the next hop. It excludes the same fields as passes, and
-// all fields that affect the framing, the target or the sender of a message.
+// trailerPasses reports whether a trailer is forwarded to the next hop. Hop-by-hop fields and fields that only the
+// runtime sets are not forwarded (see passes). Neither are fields that affect the framing, the target or the sender of
+// a message.
 func trailerPasses(name string) bool {
 	switch name {
 	case "Content-Length", "Content-Type", "Content-Encoding", "Content-Range", "Host", "Authorization", "Cookie",
@@ -28,8 +29,8 @@ func trailerPasses(name string) bool {
 	return passes(name, true)
 }
 
-// ForwardHeader returns the headers of a message that are forwarded to the next hop. The result shares its values
-// with the parameter, so the caller must not change them.
+// ForwardHeader returns the headers of in that are forwarded to the next hop. The result is a new map, but it shares
+// the slices of values with in. Therefore, the caller must not change these slices.
 func ForwardHeader(in http.Header) http.Header {
 	out := make(http.Header, len(in)+8)
 	binary := isGRPC(in)
@@ -107,9 +108,9 @@ func cleanTrailer(trailer http.Header, hop []string) {
 	}
 }
 
-// ForwardTrailer returns the body and the trailers of a request for the next hop. The parameters header and received
-// are the headers and trailers of the received request. The returned trailers are only those that may be forwarded.
-// They are complete when the returned body was read to its end, because net/http receives trailers after the body.
+// ForwardTrailer prepares the trailers of a request for the next hop. header and received are the headers and the
+// trailers of the request. It returns the body to send, and the trailers that may be forwarded. Their values are
+// complete only when the returned body has been read to its end, because net/http receives trailers after the body.
 func ForwardTrailer(header http.Header, body io.ReadCloser, received http.Header) (io.ReadCloser, http.Header) {
 	if len(received) == 0 {
 		return body, nil
@@ -146,8 +147,9 @@ func isGRPC(h http.Header) bool {
 	return len(kind) > 0 && strings.HasPrefix(kind[0], "application/grpc")
 }
 
-// upgradeTo returns the protocol in the upgrade request of a message, or "" if there is none. It ignores upgrades to
-// other versions of HTTP. After such an upgrade, a caller could send requests that no access rule has checked.
+// upgradeTo returns the protocol to which a message requests an upgrade, or "" if there is no such request. It ignores
+// upgrades to other versions of HTTP. After such an upgrade, a caller could send requests that no access rule has
+// checked.
 func upgradeTo(h http.Header) string {
 	to := h["Upgrade"]
 	if len(to) == 0 || !hasToken(h["Connection"], "upgrade") {
@@ -173,6 +175,6 @@ func hasToken(lists []string, token string) bool {
 	return false
 }
 
-// Chunked returns the transfer encoding for requests with trailers. Without it, net/http reads the first byte of a
-// GET body in another goroutine. That would be a data race with the code that fills the trailers.
+// Chunked returns the transfer encoding for requests with trailers. Without this encoding, net/http reads the first
+// byte of a GET body in another goroutine. This read would race with the code that fills the trailers.
 func Chunked() []string { return []string{"chunked"} }

@@ -1,9 +1,9 @@
-// Package invoke calls methods of applications, and accepts calls to the applications of this node. It picks an
-// instance, applies the resiliency policy and checks access control.
+// Package invoke calls methods of applications, and accepts calls to the applications of this node. For each call, it
+// picks an instance, applies the resiliency policy and checks access control.
 //
-// It owns the rules for paths, headers and trailers of calls. It represents a call as an HTTP message, whatever
-// protocol the application uses. So it uses the types Request and Response of net/http. It does not listen or dial,
-// and has no goroutines.
+// It owns the rules for paths, headers and trailers of calls. A call is represented as an HTTP message even if the
+// application uses gRPC, so the package uses the types Request and Response of net/http. The package does not listen or
+// dial, and has no goroutines.
 package invoke
 
 import (
@@ -35,7 +35,7 @@ type Service struct {
 	externals *Externals
 }
 
-// Parts are the dependencies that the invocation services of all applications of a node share. All fields except
+// Parts are the dependencies of an invocation service. All applications of a node share them. All fields except
 // Externals are required.
 type Parts struct {
 	Externals *Externals // servers outside of the cluster; nil = none
@@ -82,8 +82,8 @@ type Answer struct {
 	Session string // session token of the callee; empty = none
 }
 
-// Do calls the target of c and returns the answer, even if the status of the answer is an error. If ctx ends, the call
-// ends, even while the body of the answer is being read. All errors are *api.Error.
+// Do calls the target of c and returns the answer. An answer with an error status is not an error of Do. If ctx ends,
+// the call ends, even while the caller is still reading the body of the answer. All errors are *api.Error.
 func (i *Service) Do(ctx context.Context, c *Call) (Answer, error) {
 	target, external, err := i.parseTarget(c.Target, c.Proven)
 	if err != nil {
@@ -121,8 +121,9 @@ func (c *Call) method() (MethodPath, error) {
 	return ParseMethod(c.Path)
 }
 
-// parseTarget parses the target of a call: "app", "app.namespace", or the name or address of a server outside of the
-// cluster. The result *External is nil if the target is an application. The parameter proven is Call.Proven.
+// parseTarget parses the target of a call. The target has the form "app" or "app.namespace", or it is the name or the
+// address of a server outside the cluster. The result *External is nil if the target is an application. The parameter
+// proven is Call.Proven.
 func (i *Service) parseTarget(text string, proven bool) (api.App, *External, error) {
 	if x, err := i.externals.find(i.app, text, proven); err != nil || x != nil {
 		if err != nil {
@@ -175,8 +176,8 @@ type attempts struct {
 	late   bool             // the timeout of an attempt expired
 }
 
-// run makes attempts until one has an answer that needs no retry, no further attempt is allowed (see again), or ctx
-// ends.
+// run makes attempts until the answer of one of them needs no retry. It also stops when no further attempt is allowed
+// (see again) or ctx ends.
 func (a *attempts) run(ctx context.Context) (Answer, error) {
 	if a.external == nil {
 		session, err := a.invoke.sessions.Verify(ctx, a.invoke.app, a.trace.TraceID(), a.call.Header)
@@ -213,8 +214,8 @@ func (a *attempts) run(ctx context.Context) (Answer, error) {
 	}
 }
 
-// doubtful returns the error of a call whose last attempt has failed with err. If err means that this attempt was not
-// executed, but the target may have executed an earlier one, the result is of kind api.Indeterminate.
+// doubtful returns the final error of a call whose last attempt failed with err. Even if the target certainly did not
+// execute this attempt, it may have executed an earlier one. In that case, the result has the kind api.Indeterminate.
 func (a *attempts) doubtful(err error) error {
 	e, ok := err.(*api.Error) //nolint:errorlint // all errors of attempts are
 	if !ok || !a.doubt || e.Kind != api.Unavailable && e.Kind != api.Timeout {
@@ -226,7 +227,7 @@ func (a *attempts) doubtful(err error) error {
 	return &all
 }
 
-// notDone reports whether e, the error of an attempt, proves that the target has not executed the attempt.
+// notDone reports whether the target certainly did not execute an attempt that failed with e.
 func notDone(e *api.Error) bool {
 	switch e.Kind {
 	case api.Unavailable, api.Timeout, api.Denied, api.Malformed, api.Missing:
@@ -275,9 +276,8 @@ func (a *attempts) circuit() resiliency.Circuit {
 // measure starts the metrics of the call and returns true. If they have already started, it does nothing and returns
 // false.
 //
-// The metrics start after the first instance was chosen. On a node that has just started, this choice may have to wait
-// until the node learns which applications exist. Metrics that started earlier would count the call for an unknown
-// application.
+// It is called after the first instance has been chosen. A node that has just started may first have to learn which
+// applications exist. Before that, the call would be counted for an unknown application.
 func (a *attempts) measure() bool {
 	if a.meter.metrics != nil {
 		return false
@@ -286,9 +286,8 @@ func (a *attempts) measure() bool {
 	return true
 }
 
-// choose returns the instance for the next attempt. If attempts.again has already chosen an instance, choose
-// returns this instance. Otherwise it picks an instance that this call has not tried yet, or any instance if all
-// were tried.
+// choose returns the instance for the next attempt. If attempts.again has already chosen one, choose returns it.
+// Otherwise, choose picks an instance that this call has not tried yet. If all have been tried, it picks any of them.
 func (a *attempts) choose(ctx context.Context) (*discovery.Lease, error) {
 	if a.external != nil {
 		return a.external.lease(), nil
@@ -364,8 +363,8 @@ func (a *attempts) hop(p *discovery.Instance) string {
 	return "node " + p.Node
 }
 
-// again reports whether to make another attempt, and returns the pause before it. If the last instance was unavailable
-// and another one can be called, again also chooses the instance for the next attempt.
+// again reports whether to make another attempt, and returns the pause before it. If the last instance was unavailable,
+// it tries to choose another instance for the next attempt. If it finds one, there is no pause.
 func (a *attempts) again(answer Answer, err error) (time.Duration, bool) {
 	if a.pauses == nil {
 		a.pauses = a.policy.Pauses()
@@ -411,7 +410,8 @@ func outcomeOf(err error) discovery.Outcome {
 	return discovery.Failed
 }
 
-// The limits for reading the body of a discarded answer. If the body exceeds a limit, the connection is closed.
+// The limits for reading the body of an answer that is discarded. If the body exceeds a limit, its connection is closed
+// and not reused.
 const (
 	drainSize = 64 << 10
 	drainTime = time.Second

@@ -11,7 +11,7 @@ import (
 	"github.com/quorate/quorate/api/resiliency"
 )
 
-// Metrics are the metrics of calls to applications. The application labels are ids of known applications. All other
+// Metrics are the metrics of calls to applications. Their labels have the ids of known applications. All other
 // applications share the label "unknown".
 type Metrics struct {
 	requests *prometheus.CounterVec
@@ -25,8 +25,8 @@ type Metrics struct {
 	kept     sync.Map // *invokeSeries by invokeLabels
 }
 
-// NewMetrics creates and registers the metrics. The applications for which known returns true have their own series.
-// All others share the label "unknown". If known is nil, every application has its own series.
+// NewMetrics creates and registers the metrics. An application has its own time series if the function known returns
+// true for it. All other applications share the label "unknown". If known is nil, every application has its own series.
 func NewMetrics(reg prometheus.Registerer, known func(api.App) bool) (*Metrics, error) {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
@@ -78,8 +78,8 @@ const (
 // invokeLabels are the labels of the calls of one application to another.
 type invokeLabels struct{ hop, source, target string }
 
-// invokeSeries are the time series of the calls with the same labels. They are cached, because finding a time
-// series takes longer than counting a call.
+// invokeSeries are the time series that belong to one combination of hop, caller and target. They are cached, because
+// looking up a time series takes longer than counting a call.
 type invokeSeries struct {
 	inFlight prometheus.Gauge
 	duration prometheus.Observer
@@ -147,8 +147,8 @@ func (m *Metrics) refused(in *Inbound) {
 	m.denied.WithLabelValues(m.label(in.Caller.App), m.label(in.Target)).Inc()
 }
 
-// CircuitChanged counts a change of a circuit breaker that a Resiliency document declares, and reports it to the
-// observer. state is the new state.
+// CircuitChanged counts a state change of a circuit breaker and reports it to the observer. document is the name of the
+// Resiliency document that declares the circuit breaker. state is the new state.
 func (m *Metrics) CircuitChanged(document string, target api.App, state string) {
 	if m.observer != nil {
 		m.observer.PolicyActivated("", document, resiliency.KindBreaker, m.id(target), state)

@@ -10,8 +10,9 @@ import (
 	"github.com/quorate/quorate/api/resiliency"
 )
 
-// Observer is notified of calls, access control decisions and applied policies. Its methods get application ids, or
-// "unknown" for an application that no known node serves. Implementations are safe for concurrent use.
+// Observer is notified of calls, access control decisions and applied policies. Its methods get the app ids of
+// applications, or "unknown" for an application that is not known in the cluster. Implementations are safe for
+// concurrent use.
 type Observer interface {
 	// Sent is called when an application calls another one.
 	Sent(source, target string, streaming bool)
@@ -49,8 +50,8 @@ func streaming(h http.Header) bool {
 	return err == nil && on
 }
 
-// statusOf returns the gRPC code of an answer, or the HTTP status if it is not a gRPC answer. A gRPC answer whose code
-// follows its messages counts as code 0.
+// statusOf returns the status of an answer: the gRPC code for a gRPC answer, and otherwise the HTTP status. If the code
+// is not in the headers but in the trailers, statusOf returns 0, because the trailers have not arrived yet.
 func statusOf(r *http.Response) string {
 	if code := r.Header.Get("Grpc-Status"); code != "" {
 		return code

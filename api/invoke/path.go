@@ -32,16 +32,16 @@ func CanonicalNamespace(ns string) string {
 	return ns
 }
 
-// MethodPath is the path of a method, in the form that access rules check and that applications receive.
+// MethodPath is the path of a method. Access rules check it, and applications receive it.
 type MethodPath struct {
 	Path    string // escaped; begins with a slash and has no dot segments
 	Decoded string
 	Text    string // method for a gRPC application, if the caller used gRPC; "" = it gets Decoded
 }
 
-// ParseText parses the method of a gRPC call, which is not escaped and does not begin with a slash. Access rules and
-// HTTP applications interpret escape sequences in text like those of a path. A gRPC application gets text unchanged,
-// except for dot segments.
+// ParseText parses the method of a gRPC call. Unlike the path of an HTTP request, text is not escaped and does not
+// begin with a slash. If text contains escape sequences such as %2F, access rules and HTTP applications interpret them
+// as in a path. A gRPC application gets text unchanged, except that dot segments are removed.
 func ParseText(text string) (MethodPath, error) {
 	escaped := Escape(text)
 	if _, err := url.PathUnescape(escaped); err != nil {
@@ -68,11 +68,15 @@ func Escape(text string) string {
 	return b.String()
 }
 
-// ParseMethod parses the escaped path of a method and removes dot segments (RFC 3986, 5.2.4). It rejects paths that
-// an application may interpret differently from the access rules. Such paths contain a raw '?', '#' or space, a
-// control character (escaped or not), or an unusual dot segment. A dot segment is unusual if it is escaped, has
-// parameters or is next to a backslash. ParseMethod also rejects a path that does not begin with a slash or has an
-// invalid escape sequence. Finally, it rejects a path that becomes "/" when its dot segments are removed.
+// ParseMethod parses the escaped path of a method and removes dot segments (RFC 3986, 5.2.4). It rejects a path that
+// has one of these properties, because an application might interpret it differently from the access rules:
+//
+//   - It contains a raw '?', '#' or space.
+//   - It contains a control character, escaped or not.
+//   - It contains a dot segment that is escaped, has parameters or is next to a backslash.
+//
+// It also rejects a path that does not begin with a slash or has an invalid escape sequence. Finally, it rejects a path
+// that becomes "/" when its dot segments are removed.
 func ParseMethod(escaped string) (MethodPath, error) {
 	switch {
 	case !strings.HasPrefix(escaped, "/"):
@@ -102,8 +106,8 @@ func ParseMethod(escaped string) (MethodPath, error) {
 	return MethodPath{Path: path, Decoded: decoded}, nil
 }
 
-// CheckQuery returns an error if query contains an unescaped '#' or space. An application may read such a query
-// differently.
+// CheckQuery returns an error if query contains an unescaped '#' or space, because applications may interpret such a
+// query in different ways.
 func CheckQuery(query string) error {
 	if strings.ContainsAny(query, "# ") {
 		return malformed("the query contains an unescaped '#' or space (write %23 or %20)")
@@ -111,8 +115,8 @@ func CheckQuery(query string) error {
 	return nil
 }
 
-// removeDotSegments resolves the segments "." and ".." of a path that begins with a slash. All other segments stay
-// unchanged, even empty ones.
+// removeDotSegments resolves the segments "." and ".." of a path that begins with a slash. For example, "/a/./b/../c"
+// becomes "/a/c". All other segments stay unchanged, even empty ones.
 func removeDotSegments(path string) string {
 	if !strings.Contains(path, "/.") {
 		return path
@@ -134,10 +138,10 @@ func removeDotSegments(path string) string {
 	return "/" + strings.Join(out, "/")
 }
 
-// MethodURL returns a URL for the path m. net/http sends m.Path unchanged, with one exception. If a path begins
-// with two slashes, net/http would interpret its first segment as a host. MethodURL puts such a path into
-// URL.RawPath, where it must escape the bytes that net/url does not accept. If mark is true, the URL has a question
-// mark even if query is empty.
+// MethodURL returns a URL for the path m. net/http sends m.Path unchanged, unless m.Path begins with two slashes. For
+// such a path, MethodURL uses URL.RawPath, because net/http would take the first segment of URL.Opaque for a host. In
+// RawPath, bytes that net/url does not accept are escaped. If mark is true, the URL has a question mark even if query
+// is empty.
 func MethodURL(m MethodPath, query string, mark bool) *url.URL {
 	u := &url.URL{Path: m.Decoded, RawQuery: query, ForceQuery: mark}
 	if strings.HasPrefix(m.Path, "//") {

@@ -7,22 +7,22 @@ import (
 	"strings"
 )
 
-// Limits for a path that servers may interpret in several ways. A path that exceeds one of the limits is refused,
-// because checking it takes long and no client needs it.
+// Limits for a path that servers may interpret in several ways. A path that exceeds a limit is refused, because
+// checking all its interpretations would take too long and no client needs such a path.
 const (
 	maxReadings       = 256 // readings, including intermediate steps
 	maxAmbiguousParts = 64  // parts, plus characters that may separate more parts
 )
 
 // everyReading reports whether the function allowed returns true for every common interpretation of a request path. It
-// returns false for a path with too many interpretations. The path is escaped, begins with a slash, and was accepted
-// by ParseMethod. allowed gets the segments of one interpretation, decoded and in lower case, without an empty segment
-// at the end.
+// returns false for a path with too many interpretations. The path is escaped, begins with a slash, and was accepted by
+// ParseMethod. The function allowed gets the decoded segments of one interpretation in lower case. An empty last
+// segment is omitted.
 //
 // Servers differ in these points:
 //
-//   - %2F separates segments (WSGI) or is part of one (net/http, Express).
-//   - A backslash, also an escaped one, may separate segments (WHATWG URL, .NET).
+//   - %2F separates segments (WSGI) or is part of a segment (net/http, Express).
+//   - A backslash, escaped or not, may separate segments (WHATWG URL, .NET).
 //   - Parameters after ';' are part of the path (net/http, Node), are removed everywhere (Java servlets) or only from
 //     the last segment (Python's urlparse). %3B may also begin a parameter.
 //   - Empty segments stay (Node), are removed (Flask), or are removed at the start (http.server).
@@ -62,8 +62,8 @@ func everyReading(path string, allowed func(parts []string) bool) bool {
 	return true
 }
 
-// ambiguities counts the elements of a decoded path that servers interpret differently: separators, parameters and
-// empty segments.
+// ambiguities returns how many elements of a decoded path servers interpret in different ways. These elements are
+// slashes and backslashes within a segment, semicolons, and empty segments except the last one.
 func ambiguities(parts []string) (n int) {
 	for i, part := range parts {
 		if part == "" && i < len(parts)-1 {
@@ -74,8 +74,8 @@ func ambiguities(parts []string) (n int) {
 	return n
 }
 
-// reading is an intermediate form of a path, after some of the steps that a server may apply to it. parts has the
-// segments.
+// reading is one possible interpretation of a path, or an intermediate form of one. The function steps returns the
+// transformations that lead to it. parts are the segments.
 type reading struct {
 	parts   []string
 	decoded bool
@@ -157,8 +157,8 @@ func trimEmpty(parts []string) []string {
 	return parts
 }
 
-// dropHost removes the first two segments of a path that begins with two slashes. Some servers read the second one,
-// which may be empty, as a host.
+// dropHost removes the first two segments of a path that begins with two slashes. The first segment is empty. Some
+// servers take the second one for a host, even if it is empty.
 func dropHost(parts []string) []string {
 	if len(parts) > 1 && parts[0] == "" {
 		return parts[2:]

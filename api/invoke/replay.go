@@ -11,8 +11,9 @@ import (
 // be sent only once.
 const replayLimit = 64 << 10
 
-// replay is the body of a call that may be sent several times. Each attempt reads the body from the start. This is
-// possible until more than replayLimit bytes were read. When a new attempt begins, reads of earlier attempts fail.
+// replay is the body of a call that may be sent several times. Each attempt reads the body from the start. After more
+// than replayLimit bytes have been read, no further attempt is possible. When an attempt begins, reads of earlier
+// attempts fail.
 type replay struct {
 	source io.ReadCloser // nil = there is no body
 	stream bool          // the length of the body is unknown
@@ -38,11 +39,11 @@ type oneMessage interface {
 	Single() bool
 }
 
-// spent reports whether the call must not be repeated because the application may have processed a part of a streamed
-// body. This is so in two cases:
+// spent reports whether the application may have processed a part of a streamed body. If so, the call must not be
+// repeated. spent returns true in two cases:
 //
-//   - An earlier attempt is still reading the stream.
-//   - A part of the stream was read. If the stream is a oneMessage, its first message does not count.
+//   - The last attempt is still reading the stream.
+//   - A part of the stream was read. The first message of a oneMessage does not count.
 func (p *replay) spent() bool {
 	if p.source == nil || !p.stream {
 		return false
@@ -75,8 +76,8 @@ func (p *replay) open() io.ReadCloser {
 // readWait is how long replay.again waits for a read of the last attempt.
 const readWait = 100 * time.Millisecond
 
-// again ends the last attempt. It reports whether another attempt can read the whole body. If the last attempt still
-// waits for the caller to send a part of the body, again returns false.
+// again ends the last attempt, and reports whether another attempt can read the whole body. It returns false if the
+// last attempt is still waiting for a part of the body from the caller.
 func (p *replay) again() bool {
 	if p.source == nil {
 		return true
@@ -124,7 +125,8 @@ func (r *replayReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// remember keeps the bytes that were read. If they exceed replayLimit, it drops all of them.
+// remember appends the bytes b, which were read from the source, to the buffer. If the buffer would exceed replayLimit,
+// remember drops it.
 func (p *replay) remember(b []byte) {
 	switch {
 	case p.lost:

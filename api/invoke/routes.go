@@ -21,15 +21,18 @@ type Places interface {
 	Settling(app api.App) bool
 }
 
-// Carrier sends a call to the Callee of another node. Carry returns fault.Unavailable if that node cannot be
-// reached, and fault.Timeout if the call ended before that node was reached. If the answer is missing or invalid,
-// it returns fault.Indeterminate or fault.Corrupt. All other errors are those of Callee.Take.
+// Carrier sends a call to the Callee of another node. Carry returns the errors of Callee.Take and these errors:
+//
+//	unavailable    the other node cannot be reached
+//	timeout        the call ended before the other node was reached
+//	corrupt        the answer is invalid
+//	indeterminate  the call was sent, but no answer came
 type Carrier interface {
 	Carry(at *discovery.Instance, in *Inbound) (Answer, error)
 }
 
-// Routes finds instances of applications and sends calls to them. All applications of a node share one Routes. The
-// API is served before the node has joined the cluster, so calls fail with fault.Unavailable until Open is called.
+// Routes finds instances of applications and sends calls to them. All applications of a node share one Routes. A node
+// serves the API before it has joined the cluster. Therefore, calls fail with fault.Unavailable until Open is called.
 // The zero value is ready to use. Routes is safe for concurrent use.
 type Routes struct{ ways atomic.Pointer[ways] }
 
@@ -55,8 +58,8 @@ func (r *Routes) pick(app api.App, tried []discovery.Instance) (*discovery.Lease
 // settleTick is the interval at which a waiting call looks for an instance of its target.
 const settleTick = 20 * time.Millisecond
 
-// pickFirst picks the instance for the first attempt of a call. While Places.Settling returns true, it retries until
-// an instance is found or ctx ends.
+// pickFirst picks the instance for the first attempt of a call. If it finds none, it tries again while Places.Settling
+// returns true and ctx has not ended.
 func (r *Routes) pickFirst(ctx context.Context, app api.App) (*discovery.Lease, error) {
 	lease, err := r.pick(app, nil)
 	for err != nil {

@@ -1,5 +1,5 @@
-// Package jobproto converts jobs between Dapr's protobuf messages and the types of package api. It owns the stored
-// form of a job, which is the message Job of the caller. It has no state and no goroutines.
+// Package jobproto converts jobs between Dapr's protobuf messages and the types of package api. It owns the format in
+// which jobs are stored: the encoded message Job that the caller has sent. It has no state and no goroutines.
 package jobproto
 
 import (
@@ -24,8 +24,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// defaultInterval is the pause of a constant failure policy without an interval. Without a pause, a job that always
-// fails would use all of a processor.
+// defaultInterval is the pause between attempts if a constant failure policy has no interval. Without a pause, a job
+// that always fails would keep a processor busy.
 const defaultInterval = time.Second
 
 // lenient ignores unknown fields, as Dapr does.
@@ -59,8 +59,9 @@ func PolicyOf(in *commonv1.JobFailurePolicy) *api.JobPolicy {
 	return nil
 }
 
-// ParsePolicy parses a failure policy in the JSON form of protobuf. The interval may be any Go duration, because the
-// Python SDK sends 0h0m5s0ms. For an empty text or null, ParsePolicy returns nil.
+// ParsePolicy parses a failure policy in the JSON form of protobuf. In addition, it accepts any Go duration as the
+// interval, because the Python SDK sends durations such as 0h0m5s0ms. If text is empty or null, ParsePolicy returns
+// nil.
 func ParsePolicy(text json.RawMessage) (*api.JobPolicy, error) {
 	if len(text) == 0 || string(text) == "null" {
 		return nil, nil
@@ -73,8 +74,8 @@ func ParsePolicy(text json.RawMessage) (*api.JobPolicy, error) {
 	return PolicyOf(&p), nil
 }
 
-// inSeconds returns the JSON of a failure policy with its interval in seconds, the only unit in the JSON form of
-// protobuf. It returns invalid text unchanged.
+// inSeconds converts the interval of a failure policy to seconds, and returns the JSON of the policy. Seconds are the
+// only unit that the JSON form of protobuf permits. inSeconds returns invalid text unchanged.
 func inSeconds(text json.RawMessage) json.RawMessage {
 	var policy, constant map[string]json.RawMessage
 	var interval string
@@ -109,10 +110,10 @@ func Decode(record []byte) (*runtimev1.Job, error) {
 	return out, nil
 }
 
-// Parse parses the body of an HTTP request that schedules a job. The body has the fields of the message Job, and the
-// field overwrite. The field data may be any JSON of at most api.MaxJobData bytes, also null, as in Dapr. Other null
-// fields count as absent. Unknown fields are ignored. The interval of a failure policy may be any Go duration. All
-// errors are *api.Error.
+// Parse parses the body of an HTTP request that schedules a job. The body has the fields of the message Job and the
+// field overwrite. Unknown fields are ignored. As in Dapr, the field data may be any JSON value, even null. It has at
+// most api.MaxJobData bytes. All other fields count as absent if they are null. The interval of a failure policy may be
+// any Go duration. All errors are *api.Error.
 func Parse(name string, body []byte) (job *runtimev1.Job, overwrite bool, err error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(body, &fields); err != nil {
@@ -167,8 +168,8 @@ func Parse(name string, body []byte) (job *runtimev1.Job, overwrite bool, err er
 	return job, overwrite, nil
 }
 
-// problem returns the reason why fields are not the JSON of the message m, with the path of the field that is wrong.
-// at is the path of m, with a dot at its end. It is empty for a job.
+// problem explains why the JSON object fields cannot be decoded into the message m. The text names the wrong field by
+// its path. at is the path of m and ends with a dot, or is empty if m is the job itself.
 func problem(at string, fields map[string]json.RawMessage, m protoreflect.Message) string {
 	known := m.Descriptor().Fields()
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
@@ -214,8 +215,8 @@ func malformed(text string) error {
 		Details: api.Details{Reason: api.CodeJobSchedule}}
 }
 
-// JSON returns a job in the form of HTTP answers. If this program does not know the type of the data, the field data
-// has the bytes in base64.
+// JSON returns a job as JSON for an HTTP answer. If this program does not know the protobuf type of the job's data,
+// JSON encodes the bytes of the data in base64.
 func JSON(job *runtimev1.Job) (json.RawMessage, error) {
 	text, err := protojson.Marshal(job)
 	if err == nil {

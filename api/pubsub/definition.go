@@ -69,8 +69,8 @@ type itemJSON struct {
 // maxSubscriptions is how many subscriptions one application may have.
 const maxSubscriptions = 1000
 
-// ParseDefinitions parses the answer of an application to GET /dapr/subscribe. It omits subscriptions without any
-// route. dropped has the topics of these subscriptions.
+// ParseDefinitions parses the answer of an application to GET /dapr/subscribe. It omits subscriptions without a route,
+// and returns their topics in dropped.
 func ParseDefinitions(body []byte) (out []Definition, dropped []string, err error) {
 	const op = "pubsub.ParseDefinitions"
 	if len(body) == 0 {
@@ -119,7 +119,7 @@ type Subscription struct {
 	key   string        // text that is equal for equal definitions
 }
 
-// Check returns the Subscription of a valid definition. The error for any other definition names the topic.
+// Check validates a definition and returns it as a Subscription. The error for an invalid definition names the topic.
 func (d Definition) Check() (*Subscription, error) {
 	const op = "pubsub.Check"
 	s := &Subscription{Definition: d, raw: raw(d.Metadata)}
@@ -188,9 +188,9 @@ func (s *Subscription) Paths() []RuleDefinition {
 	return out
 }
 
-// effective returns one definition for each topic of a component. If there are several, a programmatic one has
-// precedence over declarative ones. Of several programmatic definitions it returns the last, and of several
-// declarative ones the first.
+// effective returns one definition for each pair of component and topic. Programmatic definitions have precedence over
+// declarative ones. Of several programmatic definitions for the same topic, the last one counts. Of several declarative
+// ones, the first one counts.
 func effective(declared, programmatic []Definition) (out []Definition) {
 	at := func(d *Definition) int {
 		return slices.IndexFunc(out, func(o Definition) bool { return o.PubSub == d.PubSub && o.Topic == d.Topic })

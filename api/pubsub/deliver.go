@@ -54,8 +54,8 @@ func (v Verdict) String() string {
 	return "drop"
 }
 
-// Target receives the messages of subscriptions. It is an application, or the client of a stream. Implementations are
-// safe for concurrent use.
+// Target receives the messages of subscriptions. A Target is an application, or the client of a stream. Implementations
+// are safe for concurrent use.
 type Target interface {
 	// Ready reports whether messages can be delivered now.
 	Ready() bool
@@ -104,10 +104,10 @@ type reader struct {
 	absent bool // the target could not be reached: wait before the next message
 }
 
-// run receives messages and delivers them until the context receiving ends or the broker fails. It then waits for the
-// deliveries in progress. If the broker has failed, run cancels those that are not complete after drainTime, and
-// returns the error of the broker. Otherwise it returns nil. The end of the context working also cancels these
-// deliveries.
+// run receives messages and delivers them until the context given by receiving ends or the broker fails. Then run waits
+// for the deliveries in progress. If the context given by working ends, these deliveries are canceled. After a failure
+// of the broker, they are also canceled if they take longer than drainTime, and run returns the error of the broker.
+// Otherwise run returns nil.
 func (r *reader) run(receiving, working context.Context) error {
 	r.cond = sync.NewCond(&r.mu)
 	defer context.AfterFunc(receiving, func() {
@@ -126,8 +126,8 @@ func (r *reader) run(receiving, working context.Context) error {
 	return err
 }
 
-// receive receives messages and delivers them in goroutines of handlers, until the context receiving ends or the
-// broker fails. It returns the error of the broker.
+// receive receives messages and delivers them in goroutines, which it adds to handlers. It returns when the context
+// given by receiving ends or the broker fails. It returns an error only in the second case.
 func (r *reader) receive(receiving, working context.Context, handlers *sync.WaitGroup) error {
 	if r.sub.bulk > 0 {
 		return r.runBulk(receiving, working)
@@ -208,8 +208,8 @@ func (r *reader) ready(ctx context.Context) bool {
 	return true
 }
 
-// sequences splits deliveries into lists that can be handled at the same time. All deliveries of one sequence are in
-// one list. A delivery without a sequence has a list of its own.
+// sequences groups deliveries by their sequence. The returned lists can be handled concurrently. A delivery without a
+// sequence gets a list of its own.
 func sequences(list []pubsub.Delivery) (out [][]pubsub.Delivery) {
 	at := map[string]int{}
 	for i := range list {
@@ -225,8 +225,8 @@ func sequences(list []pubsub.Delivery) (out [][]pubsub.Delivery) {
 	return out
 }
 
-// handleSequence handles messages one after another. If one of them must be delivered again, handleSequence returns the
-// later messages to the broker. Event.Sent of each message calls begin.
+// handleSequence handles messages one after another. If a message must be delivered again, handleSequence returns all
+// later messages to the broker, so that their order is kept. begin becomes the function that Event.Sent calls.
 func (r *reader) handleSequence(ctx context.Context, list []pubsub.Delivery, begin func()) {
 	for i := range list {
 		if r.handle(ctx, &list[i], begin) {
@@ -239,8 +239,8 @@ func (r *reader) handleSequence(ctx context.Context, list []pubsub.Delivery, beg
 	}
 }
 
-// handle delivers one message and settles it. It returns false if the message must be delivered again. Event.Sent of
-// the message calls begin.
+// handle delivers one message and reports the outcome to the broker. It returns false if the message must be delivered
+// again. begin becomes the function that Event.Sent calls.
 func (r *reader) handle(ctx context.Context, d *pubsub.Delivery, begin func()) bool {
 	start := time.Now()
 	path, verdict, err := r.decide(ctx, d, begin)
@@ -251,8 +251,8 @@ func (r *reader) handle(ctx context.Context, d *pubsub.Delivery, begin func()) b
 	return done
 }
 
-// decide routes a message and delivers it to the target. It returns the verdict and the path, which is empty if the
-// message has no route.
+// decide finds the route of a message and delivers the message to the target. It returns the verdict, and the path to
+// which the message was routed. The path is empty if no route was found.
 func (r *reader) decide(ctx context.Context, d *pubsub.Delivery, begin func()) (path string, verdict Verdict,
 	err error) {
 	e, err := r.sub.eventOf(d)
@@ -334,8 +334,9 @@ func (r *reader) conclude(ctx context.Context, d *pubsub.Delivery, path string, 
 	return false
 }
 
-// drop ends the delivery of a message to the consumer group, so that it is not delivered again. It returns true if the
-// broker has recorded this. It does not log an expired message, because the publisher has set the time to live.
+// drop acknowledges a message that was not handled, so that it is not delivered to the consumer group again. It returns
+// true if the broker has recorded this. Expired messages are not logged, because their publishers have chosen the time
+// to live.
 func (r *reader) drop(d *pubsub.Delivery, path string, v Verdict) bool {
 	if v != expired {
 		r.drops.Log(func(more int) {
@@ -379,8 +380,8 @@ func (r *reader) settle(d *pubsub.Delivery, o pubsub.Outcome) bool {
 	return r.noted(o.String(), r.from.Settle(ctx, d, o))
 }
 
-// noted returns true if err is nil, which means that the broker has recorded an outcome. Otherwise it logs err, unless
-// err is fault.NotFound.
+// noted reports whether the broker has recorded an outcome. err is the error of the request to the broker. noted logs
+// err, unless it is nil or fault.NotFound.
 func (r *reader) noted(outcome string, err error) bool {
 	if err != nil && !fault.Is(err, fault.NotFound) {
 		r.warnings.Log(func(more int) {
@@ -391,7 +392,8 @@ func (r *reader) noted(outcome string, err error) bool {
 	return err == nil
 }
 
-// runBulk receives and delivers messages in batches. Its parameters and its result are those of receive.
+// runBulk receives and delivers messages in batches, one batch after another. The parameters and the result have the
+// same meaning as in the method receive.
 func (r *reader) runBulk(receiving, working context.Context) error {
 	for receiving.Err() == nil {
 		if !r.ready(receiving) {
@@ -409,8 +411,9 @@ func (r *reader) runBulk(receiving, working context.Context) error {
 	return nil
 }
 
-// gather receives further messages and appends them to list. It returns when the batch is full, the messages have
-// at least maxBytesInFlight bytes, the time r.sub.await is over, or the broker fails.
+// gather fills a batch: it receives further messages and appends them to list. It returns when list has r.sub.bulk
+// messages or at least maxBytesInFlight bytes. It also returns when the time r.sub.await has passed or the broker
+// fails.
 func (r *reader) gather(ctx context.Context, list []pubsub.Delivery) []pubsub.Delivery {
 	ctx, cancel := context.WithTimeout(ctx, r.sub.await)
 	defer cancel()
@@ -431,9 +434,9 @@ func (r *reader) gather(ctx context.Context, list []pubsub.Delivery) []pubsub.De
 	return list
 }
 
-// handleBulk handles messages in batches. If the path changes within a sequence, the messages with the new path are in
-// a later batch. If a message must be delivered again, handleBulk returns the later messages of its sequence to the
-// broker.
+// handleBulk handles messages in batches. All messages of a batch have the same path. If the messages of a sequence
+// have different paths, they are delivered in several batches, one after another. If a message must be delivered again,
+// handleBulk returns the later messages of its sequence to the broker.
 func (r *reader) handleBulk(ctx context.Context, list []pubsub.Delivery) {
 	for held := (sequenceSet{}); len(list) > 0; {
 		list = r.handleRound(ctx, list, held)
@@ -449,10 +452,12 @@ func (s sequenceSet) note(d *pubsub.Delivery, done bool) {
 	}
 }
 
-// handleRound routes messages, and delivers those of each path in one batch. It returns the messages for the next
-// round: each of them follows a message of its sequence that has another path. held has the sequences with a message
-// that must be delivered again. handleRound adds to held, and returns the later messages of these sequences to the
-// broker.
+// handleRound delivers messages, with one batch for each path. If messages of one sequence have different paths, it
+// delivers only those before the first change of the path, so that the order is kept. It returns the others for the
+// next round.
+//
+// held is the set of sequences with a message that must be delivered again. handleRound returns later messages of these
+// sequences to the broker, and adds further sequences to held.
 func (r *reader) handleRound(ctx context.Context, list []pubsub.Delivery, held sequenceSet) (later []pubsub.Delivery) {
 	var order []string
 	batches := map[string]*Batch{}
@@ -504,8 +509,9 @@ func (r *reader) handleRound(ctx context.Context, list []pubsub.Delivery, held s
 	return later
 }
 
-// deliverBatch delivers a batch. Each repetition has only the entries that failed. of maps the id of each entry to its
-// delivery. If entries must be delivered again after the last repetition, deliverBatch adds their sequences to held.
+// deliverBatch delivers a batch. After a failure, it repeats the delivery with only the entries that have failed. of
+// has the delivery of each entry by entry id. Some entries may still have to be delivered again after the last attempt.
+// deliverBatch then adds their sequences to held.
 func (r *reader) deliverBatch(ctx context.Context, b *Batch, of map[string]*pubsub.Delivery, held sequenceSet) {
 	start, messages := time.Now(), map[string]int{}
 	conclude := func(ctx context.Context, id string, v Verdict, err error) {

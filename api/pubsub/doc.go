@@ -1,7 +1,8 @@
-// Package pubsub is the service of topics, independent of the protocol. It publishes messages in Dapr's envelope, and
-// delivers the messages of subscriptions to the application.
+// Package pubsub publishes messages and delivers the messages of subscriptions, independently of the protocol of the
+// client and the type of broker. Published messages are wrapped in Dapr's CloudEvent envelope.
 //
-// It owns the envelope, the public errors of topics, the routing rules, and the order of the decisions about a
-// delivery. It does not depend on the protocol of a client or on a type of broker. A Subscriber has one goroutine for
-// each subscription, and one for each sequence of messages that the application handles. Close waits for them.
+// It owns the envelope, the public errors of topics and the routing rules. It decides whether a delivered message is
+// acknowledged, delivered again or moved to the dead-letter topic. A Subscriber has one goroutine for each
+// subscription, and one for each sequence of messages that the application is handling. Subscriber.Close waits for
+// them.
 package pubsub

@@ -72,8 +72,8 @@ func (e *envelope) attributes(kind string) attributes {
 	return a
 }
 
-// expire sets the end of the time to live, if there is one. The end is rounded up to a whole second, because the
-// format has no smaller unit and a message must not expire too early.
+// expire sets the attribute expiration if the message has a time to live. The time is rounded up to a whole second,
+// because the format has no fractions of seconds and a message must not expire too early.
 func (a attributes) expire(e *envelope) {
 	if e.ttl > 0 {
 		end := e.now.Add(e.ttl).Add(time.Second - time.Nanosecond).Truncate(time.Second)
@@ -81,7 +81,8 @@ func (a attributes) expire(e *envelope) {
 	}
 }
 
-// complete sets the topic and the component of a CloudEvent, and adds the attributes that the event lacks.
+// complete prepares a CloudEvent that the application has sent. It sets the attributes topic and pubsubname, and adds
+// defaults for attributes that the event lacks. id is the id of the event.
 func (e *envelope) complete(event []byte) (data []byte, id string, err error) {
 	var a attributes
 	if err := json.Unmarshal(event, &a); err != nil || a == nil {

@@ -25,7 +25,8 @@ const (
 	reasonPublish       = "DAPR_PUBSUB_PUBLISH_MESSAGE"
 )
 
-// failure returns a public error about a component. If resource is true, the details of the error name the component.
+// failure returns a public error about a component. If resource is true, the details of the error name the component as
+// the resource.
 func failure(kind api.Kind, code, reason, message, component string, resource bool, about []api.Attribute) *api.Error {
 	e := &api.Error{Kind: kind, Code: code, Message: message, Details: api.Details{Reason: reason, Metadata: about}}
 	if resource {
@@ -86,7 +87,8 @@ func cannotCreate(name, app string, cause error) *api.Error {
 	return e
 }
 
-// eventsInvalid returns the error of a bulk that cannot be read. The message begins with sentence and ends with why.
+// eventsInvalid returns the error for a bulk request whose entries are invalid. The message begins with sentence and
+// ends with why.
 func eventsInvalid(reason, sentence, name, topic, separator, app, why string) *api.Error {
 	return failure(api.Malformed, api.CodePubSubEvents, reason, sentence+" for topic "+api.Shorten(topic)+" pubsub "+
 		api.ShortenName(name)+separator+why, name, true, api.Attributes("appID", app, "error", why))
@@ -104,7 +106,7 @@ func publishFailed(name, topic string, err error) *api.Error {
 	return e
 }
 
-// outboxFailed returns the error of a transaction whose events cannot be published. Such a transaction has changed
+// outboxFailed returns the error for a transaction whose events cannot be published. The transaction has changed
 // nothing.
 func outboxFailed(name, why string, cause error) *api.Error {
 	text := "error while publishing outbox message: " + why

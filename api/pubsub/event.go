@@ -36,8 +36,8 @@ type Event struct {
 	fields  attributes // of the CloudEvent
 }
 
-// eventOf converts a delivery to an event. It returns fault.Invalid if the message is not a CloudEvent, unless the
-// subscription is raw.
+// eventOf converts a delivery to an event. If the subscription is raw, the message may have any content. Otherwise, it
+// must be a CloudEvent, or eventOf returns fault.Invalid.
 func (s *Subscription) eventOf(d *pubsub.Delivery) (*Event, error) {
 	e := &Event{PubSub: s.PubSub, Topic: s.Topic, Metadata: d.Metadata, Attempt: d.Attempt, raw: s.raw}
 	if d.Token != "" {
@@ -107,8 +107,8 @@ func (s *Subscription) route(ctx context.Context, e *Event) (path string, found 
 	return "", false, nil
 }
 
-// value returns what rules see: the CloudEvent as Go values. As in Dapr, rules of a raw bulk subscription see the
-// payload as a string.
+// value returns the value that routing rules match: the decoded CloudEvent. For a raw bulk subscription, the value is
+// the payload as a string, as in Dapr.
 func (s *Subscription) value(e *Event) (any, error) {
 	if s.raw && s.bulk > 0 {
 		return string(e.payload), nil
@@ -120,16 +120,16 @@ func (s *Subscription) value(e *Event) (any, error) {
 	return out, nil
 }
 
-// Sent permits the delivery of the next event of a stream. The target must call it when it has sent this event to the
-// client of the stream.
+// Sent permits the delivery of the next event of a stream. The target must call Sent when it has sent e to the client
+// of the stream.
 func (e *Event) Sent() { e.sent() }
 
 // noParent is the traceparent of an event without one.
 const noParent = "00-00000000000000000000000000000000-0000000000000000-00"
 
-// Trace returns the traceparent and the tracestate of the event. Publishers may set these fields to any text. If the
-// field traceparent is not a valid traceparent, Trace uses the field traceid. If both are not valid, it returns a
-// traceparent with only zeros, and no tracestate.
+// Trace returns the traceparent and the tracestate of the event. The traceparent is the field traceparent, or the field
+// traceid if traceparent is not valid. If both are not valid, Trace returns a traceparent with only zeros and no
+// tracestate.
 func (e *Event) Trace() (parent, state string) {
 	for _, name := range []string{"traceparent", "traceid"} {
 		if parent = e.fields.text(name); isTraceparent(parent) {
@@ -159,8 +159,8 @@ func (e *Event) data() []byte {
 	return data
 }
 
-// maxLevels limits how deep the value of an attribute may be nested in a gRPC message. Some clients refuse more than
-// 100 levels of nested messages, and each level of the value takes three of them.
+// maxLevels limits how deeply arrays and objects may be nested in an attribute of a gRPC message. Each level of the
+// value takes three nested protobuf messages, and some clients refuse more than 100 nested messages.
 const maxLevels = 16
 
 // levels returns how deeply the arrays and objects of a valid JSON value are nested.
@@ -184,9 +184,9 @@ func levels(value []byte) (most int) {
 	return most
 }
 
-// extensions returns the attributes that have no field of their own in a gRPC message. It omits attributes that clients
-// cannot decode. With such an attribute, the client of a stream would end the stream, and then get the same message
-// again.
+// extensions returns the attributes that have no field of their own in a gRPC message. It omits attributes that are
+// nested too deeply for some clients (see maxLevels). Otherwise, the client of a stream would fail to decode the
+// message and end the stream. On the next stream, it would get the same message again.
 func (e *Event) extensions() *structpb.Struct {
 	rest := maps.Clone(e.fields)
 	for _, name := range []string{"id", "source", "type", "specversion", "datacontenttype", "data", "data_base64"} {
@@ -234,8 +234,8 @@ func (e *BatchEntry) contentType() string {
 	return contentCloudEvent
 }
 
-// metadata returns the metadata of an entry, and adds the token of its delivery. It removes any token that the
-// publisher has set.
+// metadata returns the metadata of an entry, with the token of its delivery. A token that the publisher has set is
+// removed.
 func (e *BatchEntry) metadata() map[string]string {
 	out := maps.Clone(e.Metadata)
 	if out == nil {
@@ -299,8 +299,8 @@ func (b *Batch) Proto() *runtimev1.TopicEventBulkRequest {
 	return out
 }
 
-// validText returns metadata in which bytes that are not UTF-8 are replaced. Publishers over HTTP can send such bytes,
-// and protobuf refuses the whole message if there are any.
+// validText returns metadata in which invalid UTF-8 is replaced. Publishers over HTTP can send any bytes, but protobuf
+// refuses a message with invalid UTF-8.
 func validText(metadata map[string]string) map[string]string {
 	valid := true
 	for name, value := range metadata {

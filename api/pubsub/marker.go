@@ -57,23 +57,25 @@ func committedMarker(key string, event []byte) string {
 }
 
 const (
-	// doubtTime is how long after its publish to the internal topic an event may lack a marker. It is then given up.
+	// doubtTime is how long a relay waits for the marker of an event. The time begins when the event is published to
+	// the internal topic. If there is still no marker after this time, the relay gives the event up.
 	doubtTime = 10 * time.Second
-	// minDoubt is the minimum time that a relay waits for a marker. Without it, the relay would give events up too
-	// early if the clock of the node that published the event is slow.
+	// minDoubt is the minimum time for which a relay waits for a marker, whatever the clocks show. The clock of the
+	// publishing node may be slow. The relay would then overestimate the age of an event and give it up too early.
 	minDoubt = time.Second
-	// firstLook and lastLook are the shortest and the longest pause of a relay that waits for a marker.
+	// firstLook and lastLook are the shortest and the longest pause between two reads of a relay that waits for a
+	// marker.
 	firstLook = 2 * time.Millisecond
 	lastLook  = time.Second
-	// discardedTime is how long the marker of an event that was given up is stored. The marker outlasts the
-	// transaction of the event.
+	// discardedTime is how long the store keeps the marker of an event that was given up. The marker makes the
+	// transaction of the event fail, so it must outlast this transaction.
 	discardedTime = time.Hour
 	// markerTime bounds one request about a marker.
 	markerTime = 5 * time.Second
 )
 
-// marked is an event in the internal topic, in JSON. It contains all that the relay needs, because a broker may drop
-// the metadata of messages.
+// marked is the JSON form of an event in the internal topic. It contains everything that the relay needs, because a
+// broker may drop the metadata of messages.
 type marked struct {
 	ID       string            `json:"id"`
 	Key      string            `json:"key,omitempty"`
@@ -97,7 +99,7 @@ func mark(store *state.Instance, metadata map[string]string, messages []pubsub.M
 	return nil
 }
 
-// errForeign is the error for a message of an internal topic that is not an event of an outbox. Any program with
+// errForeign is the error for a message in the internal topic that does not come from an outbox. Any program with
 // access to the broker can send such a message.
 type errForeign struct{ reason string }
 
@@ -115,8 +117,8 @@ func unmark(m *pubsub.Message) (e marked, err error) {
 	return e, nil
 }
 
-// isOutboxID reports whether an id has the form that wrapChange gives it. Without this check, a foreign message could
-// name any key of the store.
+// isOutboxID reports whether id is a possible id of an event of an outbox (see wrapChange). The key of a marker
+// contains the id. Without this check, a foreign message could therefore refer to any key of the store.
 func isOutboxID(id string) bool {
 	rest, ok := strings.CutPrefix(id, outboxPrefix)
 	return ok && len(rest) == idLength && uuid.Validate(rest) == nil
@@ -136,8 +138,8 @@ func (m *markers) write(id, value string) state.Write {
 		Metadata: m.metadata}
 }
 
-// operations returns the operations of a transaction that create the markers of its events. It must be called before
-// mark, which replaces the data of the events.
+// operations returns the operations that create the markers of events. They become part of the transaction. operations
+// must be called before mark, because mark replaces the data of the events.
 func (m *markers) operations(events []pubsub.Message) []state.Operation {
 	out := make([]state.Operation, len(events))
 	for n := range events {
@@ -147,8 +149,8 @@ func (m *markers) operations(events []pubsub.Message) []state.Operation {
 	return out
 }
 
-// discard gives up events whose transaction has certainly stored nothing, so that their relay need not wait for their
-// markers. If discard fails, the relay gives the events up later.
+// discard gives up events whose transaction has certainly failed, so that their relay need not wait for the markers. If
+// discard fails, the relay gives up the events later.
 func (m *markers) discard(ctx context.Context, events []pubsub.Message) {
 	ids := make([]string, len(events))
 	for n := range events {
@@ -157,8 +159,8 @@ func (m *markers) discard(ctx context.Context, events []pubsub.Message) {
 	_ = m.create(context.WithoutCancel(ctx), ids...)
 }
 
-// create gives events up by creating their markers with the value markerDiscarded. It returns fault.Conflict if one
-// of the events has a marker already.
+// create gives up events by creating their markers with the value markerDiscarded. It returns fault.Conflict if one of
+// the events already has a marker.
 func (m *markers) create(ctx context.Context, ids ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, markerTime)
 	defer cancel()
@@ -173,9 +175,10 @@ func (m *markers) create(ctx context.Context, ids ...string) error {
 	return err
 }
 
-// committed waits until it is certain whether the transaction of an event has stored its marker. It waits until
-// doubtTime after e.Begun, but at least minDoubt and at most doubtTime. If there is no marker then, committed gives the
-// event up. The transaction then fails if the store receives it later.
+// committed reports whether the transaction of an event has been committed, which means that it has stored the marker.
+// If there is no marker yet, committed waits for it until doubtTime after e.Begun, but at least for minDoubt and at
+// most for doubtTime. If there is still no marker, committed gives the event up. If the store executes the transaction
+// after that, the transaction fails.
 func (m *markers) committed(ctx context.Context, e *marked) (bool, error) {
 	doubt := time.Now().Add(min(max(doubtTime-time.Since(e.Begun), minDoubt), doubtTime))
 	for pause := firstLook; ; pause = min(2*pause, lastLook) {

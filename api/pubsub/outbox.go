@@ -15,16 +15,16 @@ import (
 
 var _ api.Topics = (*Service)(nil)
 
-// Outbox prepares the events of a transaction for publishing. It implements api.Topics. There are three ways to
-// publish the events:
+// Outbox prepares the events of a transaction for publishing. It implements api.Topics. How the events are published
+// depends on the store and on the broker:
 //
-//   - If the store and the broker can take part in one transaction, the transaction publishes them itself, atomically.
-//   - If only the store can, the transaction writes them to the internal topic of the outbox. A relay of the
+//   - If both can take part in one transaction, the transaction publishes the events itself, atomically.
+//   - If only the store can, the transaction writes the events to the internal topic of the outbox. A relay of the
 //     Subscriber then publishes them.
-//   - Otherwise Outbox writes them to the internal topic before the transaction. The transaction stores a marker for
-//     each event, and the relay publishes the events that have one.
+//   - If the store cannot, Outbox writes the events to the internal topic before the transaction. The transaction
+//     stores a marker for each event. The relay publishes only the events that have a marker.
 //
-// If the outbox has no component for the internal topic that it needs, Outbox returns an error.
+// Outbox returns an error if the events need an internal topic but no component can have this topic.
 func (s *Service) Outbox(ctx context.Context, r *api.OutboxRequest) (out api.Outbox, failure *api.Error) {
 	o := r.Store.Outbox
 	i, failure := s.outboxTarget(o.PubSub, o.Topic)
@@ -144,7 +144,8 @@ func (s *Service) outboxMessages(i *pubsub.Instance, o *state.Outbox, changes []
 }
 
 // wrapChange returns a CloudEvent with a value that a transaction sets, and the id of the event. As in Dapr, the
-// metadata of the operation become attributes of the event, except data, data_base64, id, topic and pubsubname.
+// metadata of the operation becomes attributes of the event. Metadata cannot set data, data_base64, id, topic and
+// pubsubname.
 func (e *envelope) wrapChange(c *api.Change) (data []byte, id string, err error) {
 	id = outboxPrefix + newID()
 	kind := c.ContentType
@@ -177,7 +178,7 @@ func isJSON(kind string) bool {
 	return strings.EqualFold(strings.TrimSpace(base), contentJSON)
 }
 
-// tokenSeparator separates the two parts of the token of a delivery: the name of the component, and the token of its
+// tokenSeparator separates the two parts of a delivery's token: the name of the component, and the token from the
 // broker.
 const tokenSeparator = "/"
 

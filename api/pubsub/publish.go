@@ -19,8 +19,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Source returns the opened brokers. The set changes while components are being loaded. Implementations are safe for
-// concurrent use.
+// Source returns the brokers that are open. They may change while components are being loaded. Implementations are safe
+// for concurrent use.
 type Source interface {
 	// PubSub returns the publish/subscribe component with the given name.
 	PubSub(name string) (*pubsub.Instance, bool)
@@ -105,8 +105,8 @@ func (s *Service) Publish(ctx context.Context, r *PublishRequest) error {
 	return nil
 }
 
-// target returns the component of a publish request. It checks the names and the metadata in the same order as Dapr,
-// so that a request with several faults gets the same error.
+// target returns the component of a publish request. It checks the names and the metadata in the same order as Dapr. So
+// a request with several faults gets the same error as from Dapr.
 func (s *Service) target(name, topic string, metadata map[string]string) (*pubsub.Instance, error) {
 	if name == "" {
 		return nil, nameEmpty(metadata)
@@ -194,8 +194,8 @@ func (s *Service) message(i *pubsub.Instance, topic string, p *Payload, t *trace
 	return m, nil
 }
 
-// send publishes messages with the retries and the timeout of the component's policy. It calls failed for each
-// message that the broker refused. If failed is nil, one refused message makes the whole request fail.
+// send publishes messages, with the retries and the timeout of the component's policy. It calls the function failed for
+// each message that the broker has refused. If failed is nil, a single refused message makes the whole request fail.
 func (s *Service) send(ctx context.Context, i *pubsub.Instance, topic string, messages []pubsub.Message,
 	metadata map[string]string, failed func(pubsub.Failure)) *api.Error {
 	start := time.Now()
@@ -240,7 +240,8 @@ func raw(metadata map[string]string) bool {
 	return on && err == nil
 }
 
-// Names of metadata with a time to live. Case is ignored. They are one setting, and keyTTL has priority.
+// Names of the metadata for the time to live. Case is ignored. Both names mean the same setting. If both are given,
+// keyTTL has priority.
 const (
 	keyTTL      = "ttlInSeconds"
 	keyTTLShort = "ttl"
@@ -250,9 +251,11 @@ func isTTL(name string) bool {
 	return strings.EqualFold(name, keyTTL) || strings.EqualFold(name, keyTTLShort)
 }
 
-// ttlOf returns the time to live in metadata, at most maxTTL; 0 = none. As in Dapr, a value that cannot be read is
-// ignored. If several names have a value, keyTTL comes before keyTTLShort, and the exact spelling of a name comes
-// before the others, which are sorted.
+// ttlOf returns the time to live in metadata; 0 = none. The result is at most maxTTL. As in Dapr, a value that cannot
+// be parsed is ignored. If several names are given, their order of priority is:
+//
+//   - ttlInSeconds, and then its other spellings, such as TTLInSeconds
+//   - ttl, and then its other spellings, such as TTL
 func ttlOf(metadata map[string]string) time.Duration {
 	var names []string
 	for name := range metadata {
@@ -297,8 +300,8 @@ func parseTTL(text string) time.Duration {
 // maxTTL bounds times to live and delays. Larger ones overflow in some brokers.
 const maxTTL = 100 * 365 * 24 * time.Hour
 
-// deliverAt returns the time before which a message must not be delivered. It is zero if the metadata has none. If the
-// metadata is invalid, the second result says why. Otherwise it is empty.
+// deliverAt returns the time before which a message must not be delivered, or the zero time if metadata sets none. If
+// metadata is invalid, the second result is the reason.
 func deliverAt(metadata map[string]string, now time.Time) (time.Time, string) {
 	if text, ok := metadata[keyDeliverAt]; ok {
 		at, err := time.Parse(time.RFC3339, text)

@@ -19,16 +19,16 @@ import (
 // A relay of the application publishes them from there, and then acknowledges them in the internal topic. So each
 // event is published at least once.
 
-// reservedTopics is a part of the name of every internal topic. Applications can neither publish to internal topics
-// nor subscribe to them.
+// reservedTopics is a text that the names of all internal topics contain. Applications can neither publish nor
+// subscribe to a topic whose name contains this text.
 const reservedTopics = "quorate||"
 
 // relayGroup is the consumer group of all relays. The relays of an application on several nodes divide the events
 // among themselves.
 const relayGroup = "quorate||relay"
 
-// relayTopic returns the internal topic for the events of a store's outbox. Applications with the same id in different
-// namespaces may share a broker, but have separate markers. Therefore the name of the topic contains the namespace.
+// relayTopic returns the name of the internal topic for the events of a store's outbox. The name contains the
+// namespace, because applications with the same id in different namespaces may share a broker but not their markers.
 func relayTopic(app api.App, store *state.Instance) string {
 	kind := "marked"
 	if store.Effects {
@@ -38,10 +38,12 @@ func relayTopic(app api.App, store *state.Instance) string {
 		store.Outbox.Topic}, "||")
 }
 
-// relayed returns the component of the internal topic of a store's outbox. If the outbox names this component, relayed
-// returns no other one. Otherwise it prefers a component that can take part in transactions. If there is none, it
-// chooses the component to which the events are published, as in Dapr. A store with Effects needs a component that can
-// take part in transactions. If no component is usable, relayed returns nil.
+// relayed returns the component for the internal topic of a store's outbox, or nil if no component is usable. A store
+// with Effects needs a component that can take part in transactions. If the outbox names a component for the internal
+// topic, only this component is usable. Otherwise, relayed chooses in this order:
+//
+//   - a component that can take part in transactions, preferably the one named pubsub
+//   - the component to which the events are published, as in Dapr
 func relayed(source Source, app string, store *state.Instance) *pubsub.Instance {
 	o := store.Outbox
 	fits := func(i *pubsub.Instance, ok bool) bool {
@@ -67,11 +69,12 @@ func relayed(source Source, app string, store *state.Instance) *pubsub.Instance 
 	return nil
 }
 
-// builtIn is the name of the component that every node has unless a file declares another one with this name.
+// builtIn is the name of a component that every node has by default. A component file can replace it with another
+// component of this name.
 const builtIn = "pubsub"
 
-// relaying describes what a relay does: it publishes the events in an internal topic to the topic of an outbox. Stores
-// of an application with an equal relaying share a relay.
+// relaying describes the work of a relay: it publishes the events in an internal topic to the topic of an outbox. If
+// two stores of an application have an equal relaying, they share one relay.
 type relaying struct {
 	from          *pubsub.Instance
 	internal      string // topic of from
@@ -210,8 +213,9 @@ func (s *Subscriber) forwardMarked(ctx context.Context, r *relay, from pubsub.Su
 	}
 }
 
-// forwardOne publishes a marked event if its transaction is committed. It waits for the transaction until ctx ends, and
-// for the publish until work ends. If forwardOne returns nil, the message in the internal topic can be acknowledged.
+// forwardOne publishes an event from the internal topic if its transaction is committed. ctx limits how long forwardOne
+// waits for the outcome of the transaction. The context given by work limits how long it waits for the publish. If
+// forwardOne returns nil, the message can be removed from the internal topic.
 func (s *Subscriber) forwardOne(ctx, work context.Context, r *relay, m *pubsub.Message,
 	warn func(what string, err error)) error {
 	e, err := unmark(m)
@@ -238,8 +242,8 @@ func (s *Subscriber) forwardOne(ctx, work context.Context, r *relay, m *pubsub.M
 	return nil
 }
 
-// storeOf returns the store of the application with the given name, or nil if there is none or the relay does not
-// publish its events.
+// storeOf returns the store with the given name. It returns nil if the application has no such store, or if the relay r
+// does not publish the events of the store.
 func (s *Subscriber) storeOf(r *relay, name string) *state.Instance {
 	for _, i := range s.o.Outboxes() {
 		if i.Name == name && relayTopic(s.o.App, i) == r.internal {
@@ -258,11 +262,11 @@ func (s *Subscriber) settle(ctx context.Context, from pubsub.Subscription, d *pu
 	}
 }
 
-// forwardSome publishes the received events, and settles them. If ctx ends, it continues for up to settleTime,
-// unless the Subscriber cancels its deliveries.
+// forwardSome publishes the received events and settles their deliveries. After the end of ctx, it continues for up to
+// settleTime, unless the Subscriber cancels its deliveries.
 //
-// A broker may publish an event although it has refused an earlier event of the same request. So each request has
-// at most one event of a sequence. The next event of the sequence is published by a later request.
+// Each request to the broker has at most one event of a sequence. With several, the broker might refuse an event but
+// publish a later one, which would change their order.
 func (s *Subscriber) forwardSome(ctx context.Context, r *relay, from pubsub.Subscription, list []pubsub.Delivery,
 	warn func(what string, err error)) {
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -327,8 +331,8 @@ func (s *Subscriber) relayTarget(r *relay) (*pubsub.Instance, error) {
 	return i, nil
 }
 
-// reserved returns the reason why an application cannot use a topic name that is reserved, or "". The text continues a
-// sentence about the name.
+// reserved returns the reason why applications cannot use a topic name, or "" if the name is not reserved. The reason
+// continues a sentence that begins with the name.
 func reserved(topic string) string {
 	if strings.Contains(topic, reservedTopics) { // anywhere, because a component may add a prefix of its own
 		return "contains " + reservedTopics + ", which is reserved"

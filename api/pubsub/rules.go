@@ -27,8 +27,8 @@ type rule struct {
 	program cel.Program // nil = every event matches
 }
 
-// compile compiles the expression match. It also declares the unknown names in the expression, so that the expression
-// can be compiled and fails only when it is evaluated.
+// compile compiles a rule with the expression match. If the expression contains unknown names, compile declares them.
+// Therefore, such an expression compiles and fails only when it is evaluated.
 func compile(match, path string) (rule, error) {
 	r := rule{match: match, path: path}
 	if strings.TrimSpace(match) == "" {

@@ -84,8 +84,8 @@ func NewSubscriber(o SubscriberOptions) *Subscriber {
 	return s
 }
 
-// Open starts a goroutine that runs the declared subscriptions. The goroutine also requests the subscriptions of the
-// application, and runs them.
+// Open starts a goroutine that runs the declared subscriptions. The goroutine also requests a list of subscriptions
+// from the application, and runs these subscriptions, too.
 func (s *Subscriber) Open(declared []Definition) {
 	s.mu.Lock()
 	s.declared = declared
@@ -94,8 +94,8 @@ func (s *Subscriber) Open(declared []Definition) {
 	s.loop.Go(s.run)
 }
 
-// Update replaces the declared subscriptions, and restarts subscriptions whose component has changed. It returns when
-// all removed subscriptions have ended, or when ctx ends.
+// Update replaces the declared subscriptions. It also restarts each subscription whose component has changed. It
+// returns when all removed subscriptions have ended, or when ctx ends.
 func (s *Subscriber) Update(ctx context.Context, declared []Definition) {
 	s.mu.Lock()
 	s.declared = declared
@@ -126,8 +126,8 @@ func (s *Subscriber) Update(ctx context.Context, declared []Definition) {
 	}
 }
 
-// Close stops receiving messages, and waits until the messages in progress are settled. If ctx ends first, Close
-// cancels their deliveries, and the broker delivers these messages again.
+// Close stops receiving messages, and waits until all messages in progress are settled. If ctx ends first, Close
+// cancels the deliveries of these messages and returns an error. The broker then delivers the messages again.
 func (s *Subscriber) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
@@ -150,7 +150,7 @@ func (s *Subscriber) Close(ctx context.Context) error {
 	return err
 }
 
-// run starts and ends subscriptions and relays, so that exactly the wanted ones run. It returns after Close is
+// run starts missing subscriptions and relays, and ends those that are no longer wanted. It repeats this until Close is
 // called.
 func (s *Subscriber) run() {
 	defer s.reconcile(nil)
@@ -188,8 +188,8 @@ func (s *Subscriber) ready() bool {
 // obstacle identifies a subscription that does not receive.
 type obstacle struct{ component, topic, source string }
 
-// report logs which subscriptions do not receive because of how the node is configured. It does not repeat a reason
-// that already applied at the previous call.
+// report logs which subscriptions receive no messages because of the configuration of the node. If a subscription had
+// the same reason at the previous call, report does not log it again.
 func (s *Subscriber) report() {
 	if !s.o.Source.Loaded() {
 		return
@@ -250,9 +250,9 @@ func (s *Subscriber) similar(name string) string {
 	return "correct pubsubname, or declare the component; quorate stores lists components"
 }
 
-// discover requests the list of subscriptions from the application, once each time that the application becomes
-// ready. It does nothing if there is no pub/sub component. If the application does not answer, the subscriptions of
-// its previous list remain.
+// discover requests the list of subscriptions from the application, once each time the application becomes ready. If
+// the application does not answer, its previous list stays in use. discover does nothing on a node without pub/sub
+// components.
 func (s *Subscriber) discover() {
 	ready := s.ready()
 	s.mu.Lock()
@@ -281,9 +281,9 @@ func (s *Subscriber) discover() {
 	s.mu.Unlock()
 }
 
-// goal returns the subscriptions that are to run now. It returns none while the application is not ready. It also
-// returns none until discover has requested the list of the application again. The previous list may have routes that
-// the application no longer has.
+// goal returns the subscriptions that are to run now. There are none while the application is not ready. When it
+// becomes ready again, its previous list may contain routes that it no longer has. Therefore, there are also none until
+// discover has requested the list again.
 func (s *Subscriber) goal() (out []*Subscription) {
 	if !s.ready() {
 		return nil
@@ -302,9 +302,9 @@ func (s *Subscriber) goal() (out []*Subscription) {
 	return out
 }
 
-// checkLocked determines the subscriptions from the declarations and the answer of the application. It logs invalid
-// ones. The caller holds s.mu, and has held it since it changed the declarations or the answer. Otherwise report could
-// compare new declarations with previous subscriptions.
+// checkLocked computes s.subs from the declared subscriptions and the list of the application. It logs invalid ones.
+// The caller must hold s.mu, and must not release it between a change of these inputs and the call. Otherwise, report
+// could compare new declarations with old subscriptions.
 func (s *Subscriber) checkLocked() {
 	s.subs = nil
 	for _, d := range effective(s.declared, s.discovered) {
@@ -354,14 +354,15 @@ func (s *Subscriber) reconcile(goal []*Subscription) {
 	}
 }
 
-// drainTime limits how long a removed subscription waits for the messages that the application handles. The limit also
-// applies to a subscription or a stream whose broker has failed. Without it, a policy that repeats a delivery forever
-// would also delay other changes of subscriptions, and the next attempt to join the group.
+// drainTime limits how long a subscription waits for the messages that the application is handling. The limit applies
+// when the subscription was removed, and when its broker has failed. Without the limit, a policy that repeats a
+// delivery forever would block other changes of subscriptions. After a failure of the broker, it would also keep a
+// subscription or stream from joining its group again.
 const drainTime = 30 * time.Second
 
-// start runs a subscription until the function end of the result is called. If the subscription fails, start tries
-// again after a pause, without limit. It logs each failure whose reason differs from that of the previous one. After
-// the subscription has received, it logs the same reason again.
+// start runs a subscription until the function end of the result is called. After a failure, start tries again with a
+// growing pause, without limit. It does not log the same reason twice in a row, unless the subscription has joined its
+// group in between.
 func (s *Subscriber) start(sub *Subscription, i *pubsub.Instance) *running {
 	receiving, end := context.WithCancel(s.life)
 	working, cut := context.WithCancel(s.work)
@@ -399,8 +400,8 @@ func (s *Subscriber) start(sub *Subscription, i *pubsub.Instance) *running {
 	return r
 }
 
-// read joins the consumer group of a subscription and delivers messages until the context receiving ends or the broker
-// fails. joined is false if it could not join.
+// read joins the consumer group of a subscription, and delivers messages to the target. It returns when the context
+// given by receiving ends or the broker fails. joined is false if it could not join the group.
 func (s *Subscriber) read(receiving, working context.Context, sub *Subscription, i *pubsub.Instance, to Target,
 	log *slog.Logger) (joined bool, err error) {
 	if err := s.permitted(i, sub); err != nil {
@@ -425,8 +426,9 @@ func (s *Subscriber) read(receiving, working context.Context, sub *Subscription,
 // answered them.
 const maxStreams = 100
 
-// Stream delivers the messages of a subscription to the client of a stream, until the stream or the Subscriber ends.
-// It calls open once, when the subscription is accepted and before the first message.
+// Stream delivers the messages of a subscription to the client of a stream. It returns when the stream or the
+// Subscriber ends. Before the first message, Stream calls open, which reports to the client that the subscription is
+// accepted.
 func (s *Subscriber) Stream(ctx context.Context, d Definition, to Target, open func() error) error {
 	d.Kind = Streaming
 	sub, err := d.Check()
@@ -495,9 +497,9 @@ func (s *Subscriber) streamed(sub *Subscription) (*pubsub.Instance, error) {
 	return i, nil
 }
 
-// permitted returns an error if the scopes of the component forbid the application to use the topics of a subscription.
-// The application must be allowed to subscribe to the topic. It must also be allowed to publish to the dead-letter
-// topic, because the messages that it drops are published there.
+// permitted returns an error if the scopes of the component forbid a topic of a subscription. The application must be
+// allowed to subscribe to the topic. It must also be allowed to publish to the dead-letter topic, because messages that
+// it cannot handle are published there.
 func (s *Subscriber) permitted(i *pubsub.Instance, sub *Subscription) error {
 	switch app := s.o.App.ID; {
 	case !i.Topics.MaySubscribe(app, sub.Topic):

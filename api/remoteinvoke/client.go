@@ -74,8 +74,8 @@ func (c *Client) newHTTP() *atmostonce.Client {
 	}), atmostonce.Limits{Fields: atmostonce.DefaultMaxFields + addedFields, Memory: c.config.Memory})
 }
 
-// Renew makes all further calls open new connections with the current certificate. Calls in progress keep their old
-// connections, which are closed when these calls end.
+// Renew makes later calls use new connections, with the current certificate. Calls in progress keep their connections,
+// which are closed at the end of the calls.
 func (c *Client) Renew() { c.http.Swap(c.newHTTP()).Close() }
 
 // Close closes idle connections. Calls in progress continue.
@@ -101,9 +101,10 @@ func (c *Client) Carry(at *discovery.Instance, in *invoke.Inbound) (invoke.Answe
 	return invoke.Answer{Response: answer, Session: session}, nil
 }
 
-// setRoutingHeaders adds headers to the request of a call. The Quorate headers are for the other node: target, caller,
-// session and remote address. X-Forwarded-For, X-Forwarded-Host and Forwarded are for the application. They have the
-// address of this node, after the addresses that the client of this node has sent.
+// setRoutingHeaders adds headers to the request of a call. Headers with the prefix Quorate- are for the other node.
+// They contain the target, the caller, the session, the method and the remote address. X-Forwarded-For,
+// X-Forwarded-Host and Forwarded are for the application. The address of this node is appended to the values that the
+// caller has sent.
 func (c *Client) setRoutingHeaders(in *invoke.Inbound) {
 	h := in.Request.Header
 	h[headerTarget] = []string{encodeApp(in.Target)}
@@ -153,7 +154,8 @@ func quoted(a netip.Addr) string {
 	return a.String()
 }
 
-// appended returns a copy of values with ", " and v appended to the last value. It does not change values.
+// appended returns a copy of values in which ", " and v are appended to the last value. Without values, the result is
+// only v.
 func appended(values []string, v string) []string {
 	if len(values) == 0 {
 		return []string{v}
@@ -180,8 +182,8 @@ func (c *Client) failed(at *discovery.Instance, sent bool, ctx context.Context, 
 		Err: inner(err)}
 }
 
-// inner returns the *fault.Error in err, which is an error of the peer port, without the layers of net/http around it.
-// If there is none, it returns err.
+// inner returns the *fault.Error that err wraps. Such an error comes from the peer port, and net/http has wrapped it.
+// If there is none, inner returns err.
 func inner(err error) error {
 	if f, ok := fault.As(err); ok {
 		return f

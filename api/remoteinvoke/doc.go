@@ -1,12 +1,13 @@
-// Package remoteinvoke transports calls to applications from node to node. It has the client at the caller's node,
-// the server at the callee's node, and the protocol between them.
+// Package remoteinvoke carries calls to applications from one node to another. It has the client for the caller's node,
+// the server for the callee's node, and the protocol between them.
 //
-// It owns the connections of calls: HTTP/1.1 over tunnels of the peer port. A connection has one call at a time and
-// is reused for the next one. Bodies are streamed in both directions with the flow control of TCP. Trailers and
-// upgrades are passed on. Canceling a call also cancels it at the application.
+// It owns the connections, which use HTTP/1.1 over tunnels of the peer port. A connection carries one call at a time
+// and is reused for later calls. Bodies are streamed in both directions with the flow control of TCP. Trailers and
+// upgrades are passed on. If the caller cancels a call, the call is also canceled at the application.
 //
-// The package does not choose the node, and does not apply access control. invoke.Service and invoke.Callee do this.
-// Server.Open starts one goroutine that accepts connections, and net/http starts the others. Close ends them.
+// The package does not choose the node and does not apply access control, because invoke.Service and invoke.Callee do
+// this. Server.Open starts a goroutine that accepts connections, and net/http starts the others. Close ends all of
+// them.
 package remoteinvoke
 
 import (

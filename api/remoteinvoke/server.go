@@ -132,7 +132,7 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, body *httpcopy.B
 	w.WriteHeader(faultStatus)
 }
 
-// inbound converts a request between nodes to a call. Informational answers to the call go to w.
+// inbound converts a request from another node to a call. Informational answers (1xx) to the call are written to w.
 func (s *Server) inbound(w http.ResponseWriter, r *http.Request, body io.ReadCloser) (*invoke.Inbound, error) {
 	target, ok := decodeApp(first(r.Header, headerTarget))
 	caller, known := decodeApp(first(r.Header, headerCaller))
@@ -159,9 +159,10 @@ func (s *Server) inbound(w http.ResponseWriter, r *http.Request, body io.ReadClo
 	return in, nil
 }
 
-// remoteOf returns the network address of the calling application. address is its address as its own node sees it, and
-// node is the address of that node. If the application runs on the host of that node, remoteOf returns node, because a
-// loopback address or a Unix socket identifies no host.
+// remoteOf returns the network address of the calling application. The calling node has sent address, and node is the
+// address of the calling node. If address is a loopback address or not an IP address, the application runs on the same
+// host as its node. remoteOf then returns node, because address has no meaning on other hosts. Otherwise, it returns
+// address.
 func remoteOf(address, node string) string {
 	if at, err := netip.ParseAddrPort(address); err != nil || at.Addr().Unmap().IsLoopback() {
 		return node
@@ -169,8 +170,9 @@ func remoteOf(address, node string) string {
 	return address
 }
 
-// methodOf returns the method of a call. It parses the method from text, in which it is percent-encoded, or from path
-// if text is empty. Both must name the same path, because access rules check only path.
+// methodOf returns the method of a call. path is the path of the request, and text is the header with the
+// percent-encoded gRPC method, or empty. Access rules check only the path. Therefore, methodOf returns an error if path
+// and text name different methods.
 func methodOf(path, text string) (invoke.MethodPath, error) {
 	method, err := invoke.ParseMethod(path)
 	if err != nil || text == "" {

@@ -25,7 +25,8 @@ type Circuit struct {
 // String returns the text that identifies a circuit in errors and in Breakers.
 func (c Circuit) String() string { return cmp.Or(c.Address, c.Target.String()) + c.Method }
 
-// Breakers has the circuit breakers of one policy: one for each Circuit. Breakers are safe for concurrent use.
+// Breakers is the set of circuit breakers of one policy. Each Circuit has a breaker of its own. Breakers is safe for
+// concurrent use.
 type Breakers struct {
 	Settings BreakerSettings
 
@@ -48,8 +49,9 @@ type BreakerSettings struct {
 // BreakerCounts are the counts that Trip decides on.
 type BreakerCounts struct{ Requests, TotalFailures, ConsecutiveFailures uint32 }
 
-// maxCircuits is the maximum number of circuit breakers in one Breakers. A limit is needed, because method paths may
-// contain ids. At the limit, all circuit breakers are dropped. New ones start closed.
+// maxCircuits is the maximum number of circuit breakers in one Breakers. Without a limit, method paths that contain ids
+// could create any number of them. When the limit is reached, all circuit breakers are removed, and new ones start
+// closed.
 const maxCircuits = 5000
 
 // breaker returns the breaker of a circuit.
@@ -92,10 +94,12 @@ func (b *Breakers) make(of Circuit) *gobreaker.TwoStepCircuitBreaker[struct{}] {
 	return gobreaker.NewTwoStepCircuitBreaker[struct{}](conf)
 }
 
-// Enter checks a circuit breaker before an attempt. It returns fault.Overloaded if the circuit is open. Otherwise the
-// caller must call end with the outcome of the attempt. ctx is the context of the call, without the timeout of the
-// attempt. An attempt without an answer does not count if the caller is at fault or ctx has ended. It does count if
-// ctx has reached its deadline after the request was sent, because the target has not answered in time.
+// Enter checks a circuit breaker before an attempt. It returns fault.Overloaded if the circuit is open. Otherwise, the
+// caller must call end with the outcome of the attempt. ctx is the context of the whole call, without the timeout of
+// the attempt.
+//
+// A failed attempt does not count if the caller caused the failure or ctx was canceled. It does count if the deadline
+// of ctx passed after the request was sent, because the target has not answered in time.
 func (p *Policy) Enter(ctx context.Context, of Circuit) (end func(*http.Response, error), err error) {
 	if p.Breaker == nil {
 		return func(*http.Response, error) {}, nil
@@ -117,13 +121,14 @@ func (p *Policy) Enter(ctx context.Context, of Circuit) (end func(*http.Response
 	}, nil
 }
 
-// hasEnded reports whether an attempt failed with err because its caller has gone, or because the caller's deadline
-// passed before the request was sent.
+// hasEnded reports whether an attempt failed with err because the call has ended, and not because of the target. That
+// is the case if ctx was canceled, or if its deadline passed before the request was sent.
 func hasEnded(ctx context.Context, err error) bool {
 	return ctx.Err() != nil && (!errors.Is(ctx.Err(), context.DeadlineExceeded) || !fault.Is(err, fault.Indeterminate))
 }
 
-// isCallerFault reports whether a call failed because of the call itself. Calls of other callers may succeed.
+// isCallerFault reports whether the request itself caused the failure of a call, so that other requests may still
+// succeed.
 func isCallerFault(err error) bool {
 	switch fault.CodeOf(err) {
 	case fault.Denied, fault.TooLarge, fault.Invalid:

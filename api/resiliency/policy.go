@@ -1,7 +1,7 @@
 // Package resiliency implements the policies of Resiliency resources: timeouts, retries and circuit breakers.
 //
-// It owns the state of the circuit breakers. Callers decide how to handle a failure. The package has no goroutines
-// except timers.
+// It owns the state of the circuit breakers. The callers decide which failures are retried. The package has no
+// goroutines except timers.
 package resiliency
 
 import (
@@ -18,15 +18,15 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Policies has the resiliency policy for each called application: timeout, retry and circuit breaker. It is safe for
-// concurrent use.
+// Policies has the resiliency policies for calls: one for each application that has its own, and one for all others. It
+// is safe for concurrent use.
 type Policies struct {
 	targets atomic.Pointer[map[discovery.App]*Policy]
 	plain   atomic.Pointer[Policy]
 }
 
-// NewPolicies returns Policies with only a default policy for all applications. The default policy retries calls that
-// did not reach the application, for about two seconds.
+// NewPolicies returns Policies in which all applications have the default policy. This policy retries calls that did
+// not reach the application, for about two seconds. It has no timeout and no circuit breaker.
 func NewPolicies() *Policies {
 	p := &Policies{}
 	p.plain.Store(&Policy{})
@@ -102,8 +102,8 @@ const (
 // Explicit reports whether the policy configures retries.
 func (p *Policy) Explicit() bool { return p.Retry != nil }
 
-// RetryStatus reports whether a call is to be retried because of the status of its answer. The status is the gRPC code
-// if the headers have one other than OK, and otherwise the HTTP status.
+// RetryStatus reports whether a call must be retried because of the status of its answer. If the headers contain a gRPC
+// code other than OK, this code is the status. Otherwise, the status is the HTTP status.
 func (p *Policy) RetryStatus(r *http.Response) bool {
 	if p.Retry == nil || r == nil {
 		return false
@@ -114,8 +114,9 @@ func (p *Policy) RetryStatus(r *http.Response) bool {
 	return r.StatusCode >= 400 && (len(p.Retry.Statuses) == 0 || p.Retry.Statuses.Has(r.StatusCode))
 }
 
-// grpcCode returns the gRPC status code in the headers of an answer. failed is true if they have a code other than OK.
-// A server sends the status in the headers only if the answer has no messages. Trailers are not read.
+// grpcCode returns the gRPC status code in the headers of an answer. failed is true if there is a code other than OK.
+// The headers contain a code only if the answer has no messages. In other answers the code is in the trailers, which
+// grpcCode does not read.
 func grpcCode(r *http.Response) (code int, failed bool) {
 	text := r.Header.Get("Grpc-Status")
 	if text == "" {
@@ -175,8 +176,8 @@ func (p *Policy) Deadline(ctx context.Context) (context.Context, *AttemptTimer) 
 	return ctx, l
 }
 
-// Answered stops the timeout. The caller must call it when the headers of the answer have arrived, so that reading the
-// body has no time limit.
+// Answered stops the timeout. The caller calls it when the headers of the answer have arrived, because the timeout does
+// not apply to the body.
 func (l *AttemptTimer) Answered() {
 	if l != nil {
 		l.timer.Stop()
@@ -186,8 +187,8 @@ func (l *AttemptTimer) Answered() {
 // Passed reports whether the timeout has expired.
 func (l *AttemptTimer) Passed() bool { return l != nil && l.passed.Load() }
 
-// Explain stops the timeout. If the timeout was the cause of err, Explain returns an error that names the timeout.
-// Otherwise, or if err is fault.Unavailable, it returns err.
+// Explain stops the timeout. If the timeout has already expired, Explain returns an error that says so, with the code
+// of err. Otherwise, it returns err. It also returns err if its code is fault.Unavailable.
 func (l *AttemptTimer) Explain(err error) error {
 	if l == nil {
 		return err
@@ -205,8 +206,8 @@ func (l *AttemptTimer) Explain(err error) error {
 			"(context deadline exceeded)", l.after)}
 }
 
-// Budget limits the retries of a service to a fifth of its calls, beyond a reserve of 500 retries. Without this limit,
-// retries would multiply the load of an overloaded application.
+// Budget limits the retries of a service. It holds at most 500 retries, and is full at first. Each retry takes one, and
+// every five calls add one. Without this limit, retries would multiply the load of an overloaded application.
 type Budget struct{ tenths atomic.Int64 }
 
 const (

@@ -8,8 +8,8 @@ import (
 )
 
 // Repeat calls the function attempt until it succeeds, the policy permits no more retries, or ctx ends. It returns the
-// error of the last attempt. The timeout of the policy applies to each attempt. A policy without Retry permits no
-// retries. With a nil policy, Repeat makes one attempt without a timeout.
+// error of the last attempt. The timeout of the policy applies to each attempt. If p or p.Retry is nil, there are no
+// retries. If p is nil, there is also no timeout.
 func (p *Policy) Repeat(ctx context.Context, attempt func(context.Context) error) error {
 	if p == nil {
 		return attempt(ctx)
@@ -40,9 +40,9 @@ func (p *Policy) Repeat(ctx context.Context, attempt func(context.Context) error
 	return nil
 }
 
-// RepeatWrite does the same as Repeat, and is for operations that change something. If no attempt succeeds and the
-// outcome of any attempt is unknown, it returns fault.Indeterminate. The error of the last attempt would not be enough,
-// because it says nothing about the earlier ones.
+// RepeatWrite is like Repeat. It is for operations that change something. If no attempt succeeds and the outcome of at
+// least one attempt is unknown, RepeatWrite returns fault.Indeterminate. The error of the last attempt would be wrong
+// in this case, because an earlier attempt may have changed something.
 func (p *Policy) RepeatWrite(ctx context.Context, attempt func(context.Context) error) error {
 	unknown := false
 	err := p.Repeat(ctx, func(ctx context.Context) error {

@@ -10,7 +10,8 @@ func bad(code, text string) *api.Error {
 	return &api.Error{Kind: api.Malformed, Code: code, Message: text}
 }
 
-// failed returns the public error for an error of the engine, or nil if err is nil. The message begins with sentence.
+// failed converts an error of the engine to a public error, whose message begins with sentence. It returns nil if err
+// is nil.
 func failed(code, sentence string, err error) error {
 	if err == nil {
 		return nil

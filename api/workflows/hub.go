@@ -19,11 +19,12 @@ import (
 // The methods in this file serve TaskHubSidecarService, which SDKs call. Errors of the engine get the code
 // CodeWorkflow and are wrapped.
 
-// hub returns the public error for an error of the engine, or nil if err is nil. The message begins with sentence.
+// hub converts an error of the engine for a method of TaskHubSidecarService. It calls failed with the code
+// CodeWorkflow.
 func hub(sentence string, err error) error { return failed(api.CodeWorkflow, sentence, err) }
 
-// StartInstance creates an instance and returns its id. It waits until the first turn of the instance has ended,
-// unless the request has a start time.
+// StartInstance creates an instance and returns its id. If the request has no start time, StartInstance waits until the
+// first turn of the instance has ended.
 func (s *Service) StartInstance(ctx context.Context, r *protos.CreateInstanceRequest) (id string, err error) {
 	if r.GetInstanceId() == "" {
 		r.InstanceId = uuid.NewString()
@@ -120,8 +121,8 @@ func (s *Service) ResumeInstance(ctx context.Context, r *protos.ResumeRequest) e
 	})
 }
 
-// change stores a change of an instance and waits for its effect. If the wait fails, the result is indeterminate,
-// because the stored change takes effect later.
+// change calls the function store, which stores a change of an instance. It then waits until the change has taken
+// effect. If this wait fails, the outcome is indeterminate, because the stored change may still take effect.
 func (s *Service) change(ctx context.Context, id string, router *protos.TaskRouter, until workflow.Until,
 	store func(owner string) error) error {
 	owner, err := s.to(id, router)
@@ -198,8 +199,8 @@ func (s *Service) ListInstanceIDs(ctx context.Context, r *protos.ListInstanceIDs
 // eventsPerPage is how many events of a history are read at a time.
 const eventsPerPage = 1000
 
-// lockHistory waits until no other call of this application reads a whole history, because a history may take much
-// memory. The caller must call done afterwards.
+// lockHistory waits until no other call of this application holds a whole history in memory. The caller must call done
+// when it no longer needs its own history.
 func (s *Service) lockHistory(ctx context.Context) (done func(), err error) {
 	select {
 	case s.whole <- struct{}{}:
@@ -211,9 +212,9 @@ func (s *Service) lockHistory(ctx context.Context) (done func(), err error) {
 
 // GetInstanceHistory returns the committed events of an instance. Calls of the same application run one after another.
 //
-// GetInstanceHistory first reads with a small limit. If the events exceed the limit, it reads them again with a larger
-// one, up to MaxHistory. Before each attempt it calls room with the limit in bytes, so that the caller can reserve
-// memory. Each call of room replaces the earlier reservation.
+// GetInstanceHistory first reads with a small limit. If the events exceed it, GetInstanceHistory reads them again with
+// a larger limit, up to MaxHistory. Before each read, it calls the function room with the limit in bytes, so that the
+// caller can reserve memory. Each reservation replaces the previous one.
 func (s *Service) GetInstanceHistory(ctx context.Context, id string,
 	room func(bytes int64) error) (*protos.GetInstanceHistoryResponse, error) {
 	if err := checkID(id); err != nil {
@@ -244,8 +245,9 @@ func (s *Service) GetInstanceHistory(ctx context.Context, id string,
 			strconv.Itoa(MaxHistory>>20) + " MiB, the limit of one answer"}
 }
 
-// history returns the events of an instance, encoded as the field of an answer. It does not keep the decoded events,
-// because they need several times as much memory. The result fits is false if the events have more than limit bytes.
+// history returns the events of an instance, encoded for GetInstanceHistoryResponse. It decodes only one page of events
+// at a time, because decoded events need several times as much memory. If the events have more than limit bytes, the
+// result fits is false.
 func (s *Service) history(ctx context.Context, id string, limit int) (encoded []byte, fits bool, err error) {
 	const events = 1 // the number of the field
 	for first, more := 0, true; more; {
@@ -298,8 +300,8 @@ func (s *Service) Rerun(ctx context.Context, r *protos.RerunWorkflowFromEventReq
 	return id, nil
 }
 
-// awaitStart waits for the first turn of an instance that was created. It ignores errors of the wait, because the
-// instance exists. A client that gets an error would start it again.
+// awaitStart waits until the first turn of a new instance has ended. It ignores errors of the wait. The instance
+// already exists, but a client that gets an error would start it again.
 func (s *Service) awaitStart(ctx context.Context, owner, id string) {
 	_, _ = s.o.Engine.Wait(ctx, owner, id, workflow.Started, false)
 }
@@ -367,10 +369,11 @@ func (s *Service) CompleteActivity(ctx context.Context, r *protos.ActivityRespon
 	return hub("", s.o.Engine.CompleteActivity(ctx, s.owner, r))
 }
 
-// LoseResult ends an activity whose result exceeds a limit and was not received. For the workflow, the activity fails
-// with the given message. It is not executed again, because a worker would return the same result. lost has the known
-// fields of the answer. They should include the completion token. Without the token, the answer could belong to an
-// earlier attempt.
+// LoseResult ends an activity whose result was not received because it exceeds a limit. The activity fails with the
+// given message. It is not retried, because the next result would also be too large.
+//
+// lost is the answer of the worker, as far as it is known. It should include the completion token. Without the token,
+// the engine cannot see whether the answer belongs to an earlier attempt.
 func (s *Service) LoseResult(ctx context.Context, lost *protos.ActivityResponse, message string) {
 	lost.FailureDetails = &protos.TaskFailureDetails{ErrorType: "ResultTooLarge", IsNonRetriable: true,
 		ErrorMessage: "the result of the activity was refused: " + message}
@@ -378,9 +381,9 @@ func (s *Service) LoseResult(ctx context.Context, lost *protos.ActivityResponse,
 	s.warn("the result of an activity exceeds a limit, so the activity fails", lost.GetInstanceId(), message, err)
 }
 
-// LoseTurn makes the engine hand out a turn again after a pause, because its answer exceeds a limit and was not
-// received. To this end, LoseTurn passes an answer with an unknown action to the engine. Every engine refuses such an
-// answer. lost has the known fields of the answer.
+// LoseTurn makes the engine hand out a turn again after a pause. It is called when the answer to the turn was not
+// received because the answer exceeds a limit. LoseTurn passes the engine an answer with an unknown action instead,
+// because every engine refuses such an answer. lost is the answer of the worker, as far as it is known.
 func (s *Service) LoseTurn(ctx context.Context, lost *protos.WorkflowResponse, message string) {
 	lost.Actions = []*protos.WorkflowAction{{}}
 	err := s.CompleteTurn(ctx, lost)

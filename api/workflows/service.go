@@ -18,7 +18,8 @@ import (
 	"github.com/quorate/quorate/component/workflow"
 )
 
-// Limits of requests. Methods of workers accept ids of any characters, with at most MaxID bytes.
+// Limits of requests. A start over Dapr's API accepts only ids of up to MaxPublicID letters, digits, - and _. All other
+// methods accept any valid UTF-8 without zero bytes as an id, up to MaxID bytes.
 const (
 	MaxPublicID = 64   // characters of the id in a start over Dapr's API
 	MaxID       = 1024 // bytes
@@ -54,8 +55,8 @@ func New(o Options) *Service {
 	return &Service{o: o, owner: Owner(o.App), whole: make(chan struct{}, 1)}
 }
 
-// Owner returns the name by which an engine knows an application. It is the id of the application. Outside of the
-// default namespace, the namespace and a slash precede the id.
+// Owner returns the name of an application in calls of the engine. In the default namespace it is the app id, for
+// example "orders". In other namespaces it has the form "namespace/orders".
 func Owner(app api.App) string {
 	if app.Namespace == "" || app.Namespace == "default" {
 		return app.ID
@@ -66,9 +67,9 @@ func Owner(app api.App) string {
 // Workers returns the number of streams on which workers of the application receive work from this node.
 func (s *Service) Workers() int { return s.o.Engine.Workers(s.owner) }
 
-// target returns the owner of the instances in a request. app is the application in the request, or "" for the
-// application that sent it. As in Dapr, an application cannot use the instances of another one. In that case target
-// returns an error.
+// target returns the owner of the instances that a request refers to. app is the application that the request names, or
+// "" for the application itself. As in Dapr, an application cannot use the instances of another one, so target returns
+// an error if app is another application.
 func (s *Service) target(app string) (string, error) {
 	if app == "" || app == s.o.App.ID {
 		return s.owner, nil
@@ -151,7 +152,8 @@ func ValidPublicID(id string) bool {
 }
 
 // Trace converts a traceparent to a trace context. It returns nil if traceparent does not follow W3C Trace Context or
-// is not valid UTF-8. A header may have any bytes, but the engine stores only valid UTF-8.
+// is not valid UTF-8. The check is needed because an HTTP header may contain any bytes, but the engine stores only
+// UTF-8.
 func Trace(traceparent string) *protos.TraceContext {
 	if !isTraceparent(traceparent) {
 		return nil

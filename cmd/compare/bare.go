@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// bare is an HTTP/1.1 client on one connection with very little overhead. A request is one write and one parsed
-// response, on the caller's goroutine. So a comparison measures the stores and not their client libraries. A bare is
+// bare is an HTTP/1.1 client on one connection with very little overhead. It writes each request at once and parses the
+// response in the goroutine of the caller. So a comparison measures the stores and not the client libraries. A bare is
 // not safe for concurrent use.
 type bare struct {
 	address string

@@ -48,8 +48,8 @@ func (f *forwarder) client() *caller {
 	return &caller{bare: bare{address: f.address}, path: f.path, app: f.app}
 }
 
-// end stops the servers with SIGTERM and waits for them. After 15 s it kills a server that still runs. An immediate
-// kill would leave child processes of nginx running.
+// end stops the servers with SIGTERM and waits for them. If a server is still running after 15 s, end kills it. Killing
+// nginx at once would leave its child processes running.
 func (f *forwarder) end() {
 	_ = launcher.StopAll(f.all...) // errors do not matter, because the directory is removed next
 	f.close()
@@ -120,8 +120,8 @@ func startApplication() (*application, error) {
 
 func (a *application) end() { _ = a.server.Close() }
 
-// callQuorate returns an opener that starts a node and calls the application beside it. See findQuorate for the
-// parameter title.
+// callQuorate returns an opener that starts one node with the application beside it. The measured calls go through this
+// node. See findQuorate for the parameter title.
 func callQuorate(title string) opener {
 	return func(ctx context.Context, s *settings, dir string) (store, error) {
 		f, c, err := forwardingNode(ctx, title, s, dir)
@@ -134,7 +134,7 @@ func callQuorate(title string) opener {
 }
 
 // forwardingNode starts a node for the application that runs in this process. It returns a nil forwarder if title is
-// "beside" and the flag -beside is not set. Program and title are explained at findQuorate.
+// "beside" and the flag -beside is not set (see findQuorate).
 func forwardingNode(ctx context.Context, title string, s *settings, dir string) (*forwarder, *launcher.Cluster,
 	error) {
 	program, p, err := findQuorate(title, s, dir)
@@ -150,8 +150,8 @@ func forwardingNode(ctx context.Context, title string, s *settings, dir string) 
 		path: invokePath, app: s.app}, c, nil
 }
 
-// callQuorateElsewhere starts two nodes and calls the application of one node through the other node. So each call
-// passes through both nodes. See findQuorate for the parameter title.
+// callQuorateElsewhere returns an opener that starts two nodes, one of them with the application. The measured calls go
+// to the other node, so each call passes through both nodes. See findQuorate for the parameter title.
 func callQuorateElsewhere(title string) opener {
 	return func(ctx context.Context, s *settings, dir string) (store, error) {
 		f, c, err := forwardingNode(ctx, title, s, dir)
@@ -174,8 +174,8 @@ func callQuorateElsewhere(title string) opener {
 	}
 }
 
-// nginxConfig makes nginx listen on the port in its first format argument, and forward all requests to the port in
-// its second format argument. nginx keeps the connections on both sides open.
+// nginxConfig is the configuration of nginx. Its format arguments are the port on which nginx listens, and the port to
+// which it forwards all requests. nginx keeps the connections on both sides open.
 const nginxConfig = `daemon off;
 worker_processes 2;
 pid nginx.pid;

@@ -19,8 +19,8 @@ type daprd struct {
 	conns   []client
 }
 
-// redisComponent is a component file that makes a Redis server the state store of daprd. Its format arguments are
-// the port of Redis and further metadata.
+// redisComponent is the component file for a daprd whose state store is a Redis server. Its format arguments are the
+// port of Redis and further metadata.
 const redisComponent = `apiVersion: dapr.io/v1alpha1
 kind: Component
 metadata: {name: statestore}
@@ -30,7 +30,7 @@ spec:
   metadata: [{name: redisHost, value: "127.0.0.1:%s"}%s]
 `
 
-// actorStore writes the file of a component that keeps the state of actors in a Redis server. It returns the
+// actorStore writes a component file, so that daprd keeps the state of actors in a Redis server. It returns the
 // directory of the file. The parameter port is the port of Redis.
 func actorStore(dir, port string) (resources string, err error) {
 	resources = filepath.Join(dir, "resources")
@@ -41,8 +41,8 @@ func actorStore(dir, port string) (resources string, err error) {
 		`, {name: actorStateStore, value: "true"}`), 0o600)
 }
 
-// startDaprd starts a sidecar without a control plane. The parameter component is the text of a component, or ""
-// for none.
+// startDaprd starts a sidecar without Dapr's control plane. The parameter component is the content of a component file,
+// or "" for no component.
 func startDaprd(s *settings, dir, component string, args ...string) (*daprd, error) {
 	program, p, err := find("daprd", s.daprd, dir)
 	if err != nil {
@@ -68,8 +68,8 @@ func startDaprd(s *settings, dir, component string, args ...string) (*daprd, err
 		"--dapr-listen-addresses", "127.0.0.1", "--resources-path", resources, "--log-level", "warn"}, args...)...)
 }
 
-// daprdWithRedis starts daprd and a Redis server that does not sync its writes. The parameter component is the text of
-// a component, in which %s is the port of Redis.
+// daprdWithRedis starts daprd and a Redis server that does not sync its writes. The parameter component is the content
+// of a component file. It contains %s in place of the port of Redis.
 func daprdWithRedis(s *settings, dir, component string, args ...string) (*daprd, error) {
 	redis, r, err := find("redis", s.redis, dir)
 	if err != nil {
@@ -126,8 +126,8 @@ type dapr struct {
 	http, grpc []string // addresses of the APIs of the sidecars
 }
 
-// startDapr starts a placement server, n schedulers and n sidecars with additional arguments. It also starts one Redis
-// server, which has the state of actors and does not sync its writes.
+// startDapr starts one placement server, n schedulers, n sidecars and one Redis server. The sidecars get the additional
+// arguments args. The Redis server keeps the state of actors, and does not sync its writes.
 func startDapr(s *settings, dir string, n int, args ...string) (_ *dapr, err error) {
 	programs := make(map[string]string)
 	d := &dapr{}

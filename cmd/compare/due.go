@@ -14,10 +14,10 @@ import (
 // The operations on jobs and actors:
 //
 //   - createJob and createReminder create a job or a reminder that is due an hour later.
-//   - fireJobs and fireReminders create many jobs or reminders that are due at the same moment, and measure their
-//     deliveries.
-//   - paceJobs and paceReminders also measure deliveries, but the due times are spaced evenly. The rate is half of the
-//     rate that the system has reached in fireJobs or fireReminders.
+//   - fireJobs and fireReminders create many jobs or reminders that are due at the same time. They measure the
+//     deliveries to the application.
+//   - paceJobs and paceReminders do the same with due times that are evenly spaced. The system delivers at half of the
+//     rate that it has reached in fireJobs or fireReminders.
 //   - appCall and actorCall call the application or an actor.
 //
 // The latency of a delivery is the time from the due time to the call of the application.
@@ -32,7 +32,8 @@ const (
 	actorCall      operation = "call of an actor"
 )
 
-// fires reports whether an operation measures deliveries. Such an operation does not depend on the number of clients.
+// fires reports whether an operation measures deliveries of jobs or reminders. The number of clients does not matter
+// for such an operation.
 func (o operation) fires() bool {
 	return o == fireJobs || o == fireReminders || o == paceJobs || o == paceReminders
 }
@@ -102,8 +103,8 @@ func (r *runner) running(ctx context.Context) (store, error) {
 	return r, nil
 }
 
-// once makes one request of an operation. client is the number of the client, i is the number of the request, and due
-// is the time from now to the due time.
+// once makes one request of an operation. client and i are the numbers of the client and of the request. A job or
+// reminder that is created becomes due after the duration due.
 func (r *runner) once(ctx context.Context, c *bare, op operation, client, i int, due time.Duration) error {
 	body := fmt.Appendf(nil, `{"dueTime":%q}`, due)
 	return r.request(ctx, c, op, client, i, body)
@@ -165,8 +166,8 @@ func (r *runner) measure(ctx context.Context, f *figures, op operation, clients 
 	}
 }
 
-// createAll creates r.count jobs or reminders for one run of the measurement, and returns the first error. The
-// parameter first is the due time of the first of them, and gap is the time from each due time to the next.
+// createAll creates r.count jobs or reminders for one turn, and returns the first error. The parameter first is the
+// first due time. gap is the time between two consecutive due times.
 func (r *runner) createAll(ctx context.Context, op operation, calls []*bare, first time.Time,
 	gap time.Duration) error {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -186,8 +187,8 @@ func (r *runner) createAll(ctx context.Context, op operation, calls []*bare, fir
 	return context.Cause(ctx)
 }
 
-// fire waits until all jobs or reminders of a turn have been delivered, and adds the deliveries to f. first is the
-// first due time, and gap is the time from each due time to the next.
+// fire waits until all jobs or reminders of a turn have been delivered, and adds the deliveries to f. The parameter
+// first is the first due time. gap is the time between two consecutive due times.
 func (r *runner) fire(ctx context.Context, f *figures, op operation, first time.Time, gap time.Duration) error {
 	time.Sleep(time.Until(first)) // the deliveries begin at this time
 	before, known := r.cpu()
@@ -212,8 +213,8 @@ func (r *runner) fire(ctx context.Context, f *figures, op operation, first time.
 	return nil
 }
 
-// dueApp is the application whose jobs and actors are called. It records when each job or reminder of the current run
-// of a measurement arrives.
+// dueApp is the application that receives the jobs and reminders. It records when each job or reminder of the current
+// turn arrives.
 type dueApp struct {
 	server *http.Server
 	port   string
@@ -294,7 +295,8 @@ func (a *dueApp) wait(ctx context.Context, limit time.Duration) error {
 	}
 }
 
-// arrivals returns the arrival time of each job or reminder of the current run. All of them must have arrived.
+// arrivals returns the arrival time of each job or reminder of the current turn. The caller must first wait until all
+// of them have arrived.
 func (a *dueApp) arrivals() []time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -24,14 +24,14 @@ type etcd struct {
 	gateway []client
 }
 
-// etcdConn is a connection to etcd. session returns the session that all locks on this connection share.
+// etcdConn is a connection to etcd. All locks on a connection share one session, which the function session returns.
 type etcdConn struct {
 	*clientv3.Client
 	session func() (*concurrency.Session, error)
 }
 
-// sharers is how many load clients share one etcd client, and thus one connection. The etcd client is designed for
-// many goroutines. With one connection for each load client, etcd would be slower.
+// sharers is how many load clients share one etcd client and its connection. The etcd client is designed to be used by
+// many goroutines. With a connection for each load client, etcd would be slower.
 const sharers = 8
 
 func openEtcd(ctx context.Context, s *settings, dir string) (store, error) {

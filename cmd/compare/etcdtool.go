@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// etcdTool is an etcd cluster that etcd's own load program "benchmark" measures. etcd reaches its highest rates
-// with this program.
+// etcdTool is an etcd cluster that is measured with "benchmark", the load program of the etcd project. etcd reaches its
+// highest request rates with this program.
 type etcdTool struct {
 	*etcd
 	program string
@@ -35,8 +35,8 @@ func (e *etcdTool) about() string {
 	return e.version + ", three members, client: the load program of etcd over gRPC"
 }
 
-// toolWarmUp is the number of requests of a short first run. Its rate determines how many requests a run of the
-// desired duration needs.
+// toolWarmUp is the number of requests in a short first run. The request rate of this run determines how many requests
+// the main run makes, so that the main run takes about the desired time.
 const toolWarmUp = 2000
 
 // measure implements meter. The load program makes requests for about the given duration.

@@ -31,8 +31,8 @@ const (
 	tryTimeout  = 500 * time.Millisecond // of one save, so that a hanging save does not hide that saves work again
 )
 
-// printFailover kills the leader of each cluster several times, and prints the time without a successful save. This
-// time begins with the kill. It ends with the first save that succeeds at one of the two remaining processes.
+// printFailover kills the leader of each cluster several times, and prints how long no save succeeded. This time begins
+// with the kill. It ends when a save succeeds at one of the two remaining processes.
 func printFailover(ctx context.Context, s *settings, out io.Writer, stores []store) error {
 	fmt.Fprintf(out, "\n%d kills of the leader with SIGKILL, each after all members have caught up\n\n", s.kills)
 	fmt.Fprintln(out, "| | kills | median until a save succeeds | slowest |\n| --- | --- | --- | --- |")
@@ -87,8 +87,8 @@ func failover(ctx context.Context, f failing) (time.Duration, error) {
 	return took, errors.Join(err, f.restart(leader))
 }
 
-// firstSave repeats a save until it succeeds, using the clients in turn. It returns the time from since to this
-// success. After retryBudget it gives up and returns the last error.
+// firstSave repeats a save until it succeeds, and alternates between the clients. It returns the time from since to the
+// successful save. After retryBudget, it gives up and returns the last error.
 func firstSave(ctx context.Context, clients []client, since time.Time) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, retryBudget)
 	defer cancel()
@@ -116,8 +116,8 @@ func (p *processes) kill(process int) error {
 // restart starts a killed process with the same arguments. The output is appended to the log file of the process.
 func (p *processes) restart(process int) error { return p.all[process].Start() }
 
-// leader implements failing. It queries the first node for the leader of the first group. It returns an error until
-// every voter has caught up, so that each kill hits a complete cluster.
+// leader implements failing. It gets the leader of the first group from the first node. It returns an error until every
+// voter has caught up, because a voter that lags may be unable to replace the killed leader.
 func (q *quorate) leader(ctx context.Context) (int, error) {
 	if err := q.cluster.Check(ctx); err != nil {
 		return 0, err

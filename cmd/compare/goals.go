@@ -6,9 +6,10 @@ import (
 	"time"
 )
 
-// goals has the minimum acceptable values of a ratio: the request rate of Quorate, divided by the request rate of
-// another system. The keys are table/system, the operation, and the number of clients. The output marks a ratio below
-// its goal. The goals are meant for values of 256 bytes. Those for the system etcd apply only with -client http.
+// goals has the minimum acceptable ratio of request rates: the rate of Quorate divided by the rate of another system.
+// The keys are the table and the other system ("table/system"), the operation, and the number of clients. The output
+// marks a ratio below its goal. The goals are meant for values of 256 bytes. The goals for the system etcd apply only
+// with -client http.
 var goals = map[string]map[operation]map[int]float64{
 	clusterTable + "/etcd":      {strongSave: {1: 1.5, 64: 3, 512: 4}, strongRead: {64: 3.5}, eventualRead: {64: 5}},
 	clusterTable + "/etcd-tool": {strongSave: {64: 3}, strongRead: {64: 3.5}, eventualRead: {64: 5}},
@@ -26,12 +27,13 @@ var goals = map[string]map[operation]map[int]float64{
 	jobs3Table + "/daprd":       dueGoals,
 }
 
-// dueGoals are the goals of jobs and reminders. Deliveries do not depend on the number of clients, so their key is 0.
+// dueGoals has the goals for jobs and reminders. The number of clients does not matter for deliveries, so their key is
+// 0.
 var dueGoals = map[operation]map[int]float64{createJob: {64: 3}, createReminder: {64: 3}, fireJobs: {0: 1.5},
 	fireReminders: {0: 1.5}}
 
-// cpuGoals has the minimum acceptable values of a ratio: the CPU time per request of another system, divided by that
-// of Quorate. The keys are the same as in goals.
+// cpuGoals has the minimum acceptable ratio of CPU times per request: the CPU time of another system divided by that of
+// Quorate. The keys are the same as in goals.
 var cpuGoals = map[string]map[operation]map[int]float64{
 	nodeTable + "/handler": {eventualRead: {64: 0.9}},
 }
@@ -63,9 +65,8 @@ func missed(ratio, goal float64) string {
 	return ", below the goal of " + strconv.FormatFloat(goal, 'g', -1, 64)
 }
 
-// missedCost returns the text that marks a ratio of CPU times as below its goal. It returns "" if there is no goal,
-// if the ratio reaches the goal, or if one of the CPU times is not known. The ratio is the CPU time per request
-// of the other system, divided by that of Quorate.
+// missedCost returns the text that marks a ratio of CPU times as below its goal (see cpuGoals). It returns "" if the
+// ratio reaches the goal. It also returns "" if there is no goal, or if one of the CPU times is unknown.
 func missedCost(quorate, other *figures, goal float64) string {
 	if goal == 0 || quorate.cpu == 0 || other.cpu == 0 || float64(other.cost())/float64(quorate.cost()) >= goal {
 		return ""
@@ -78,7 +79,7 @@ var costGoals = map[string]map[operation]map[int]time.Duration{
 	nodeTable: {strongSave: {1: 250 * time.Microsecond, 64: 60 * time.Microsecond}},
 }
 
-// The maximum acceptable sizes of an idle node in megabytes: of its resident memory, and of the program.
+// The maximum acceptable resident memory of an idle node and size of the program, in megabytes.
 const (
 	memoryGoal  = 40
 	programGoal = 48

@@ -13,11 +13,12 @@ import (
 	"github.com/go-chi/chi/v5"
 )
 
-// handlerPath is the path of a read. It has the same length as the path of a read from Quorate.
+// handlerPath is the path of a read from the handler. It is as long as the path of a read from Quorate, so that both
+// requests have the same size.
 const handlerPath = quorateStore + "/k0?consistency=eventual"
 
-// openHandler starts a chi handler that answers with one value from memory, in a separate process. This is the
-// cheapest server that Go has for a read over HTTP. It has no keys, consistency or disk.
+// openHandler starts a bare HTTP handler with the chi router in a separate process. It answers every read with the same
+// value from memory, without keys, consistency or disk. Its cost is about the minimum for a read over HTTP in Go.
 func openHandler(ctx context.Context, _ *settings, dir string) (store, error) {
 	p, address, err := startSelf("handler", dir, func(address string) string { return address })
 	if err != nil {

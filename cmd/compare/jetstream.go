@@ -77,8 +77,8 @@ func openJetStream(title string, n int, always bool) opener {
 	}
 }
 
-// writeNATSConfigs writes a configuration file for each server into dir. The parameter clients has the port of each
-// server for clients, and peers has its port for the other servers.
+// writeNATSConfigs writes one configuration file for each server into dir, and returns the names of the files. Element
+// i of clients is the port of server i for clients. Element i of peers is its port for the other servers.
 func writeNATSConfigs(dir string, clients, peers []string, always bool) (files []string, err error) {
 	sync := ""
 	if always {
@@ -139,8 +139,8 @@ func (j *jetStream) dial(n int) ([]*nats.Conn, error) {
 	return j.conns[:n], nil
 }
 
-// subscribe creates a stream for each topic. It also creates a durable consumer of handledTopic, and receives its
-// messages over every server. After an error, it can be called again.
+// subscribe creates a stream for each topic and a durable consumer of handledTopic. It receives the messages of this
+// consumer through every server. After an error, it can be called again.
 func (j *jetStream) subscribe(ctx context.Context, box *inbox, replicas int) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTime)
 	defer cancel()
@@ -178,7 +178,8 @@ func (j *jetStream) subscribe(ctx context.Context, box *inbox, replicas int) err
 	return nil
 }
 
-// connect returns n publishers. Up to sharers of them share a connection, because the client is designed for that.
+// connect returns n publishers. Several publishers share a connection, because the NATS client is designed for that
+// (see sharers).
 func (j *jetStream) connect(n int) ([]publisher, error) {
 	conns, err := j.dial(max(min(n, len(j.urls)), (n+sharers-1)/sharers))
 	if err != nil {

@@ -14,9 +14,9 @@ import (
 // operation is the request that a client repeats.
 type operation string
 
-// The measured operations. Strong reads and writes are linearizable. An eventual read is answered by one node without
-// the others; etcd calls this a serializable read. A single Redis has only eventual reads. Each client has its own
-// lock, which is free when it is acquired.
+// The measured operations. Strong reads and writes are linearizable. One node answers an eventual read without
+// contacting the others; etcd calls this a serializable read. A single Redis server has only eventual reads. For
+// lockUnlock, each client has a lock of its own, so the lock is always free.
 const (
 	strongSave   operation = "strong save"
 	strongRead   operation = "strong read"
@@ -112,18 +112,17 @@ func (f *figures) String() string {
 	return s
 }
 
-// cost returns the CPU time of the store per request. Other load on the machine changes this time less than it
-// changes the request rate.
+// cost returns the CPU time of the store per request. It is more stable than the request rate if other programs use the
+// machine.
 func (f *figures) cost() time.Duration {
 	return (f.cpu / time.Duration(max(f.count, 1))).Round(time.Microsecond)
 }
 
-// beside returns a table cell that compares f with the figures of another store. Both were measured in several turns
-// (see settings.turn). The cell has up to three parts:
+// beside returns a table cell that compares f with the figures of another store. Each store was measured in several
+// turns, which are short measurements (see settings.turn). The cell has up to three parts:
 //
-//   - the request rate of f divided by that of the other store, over all turns
-//   - in parentheses, the lowest and the highest value that this ratio has in any one turn, if there were at least two
-//     turns
+//   - the ratio of the request rates over all turns: the rate of f divided by that of the other store
+//   - in parentheses, the lowest and the highest ratio of a single turn, if there are at least two turns
 //   - the CPU time per request of the other store divided by that of f, if both are known
 func (f *figures) beside(other *figures) string {
 	s := "**" + ratioText(f.rate()/other.rate()) + "**"
@@ -144,8 +143,8 @@ func ratioText(ratio float64) string {
 	return strconv.FormatFloat(ratio, 'f', 1, 64)
 }
 
-// spread returns the lowest and the highest ratio of the request rates of f and other in one turn. It returns zeros
-// for fewer than two turns.
+// spread compares the request rates of f and other in each turn. It returns the lowest and the highest ratio, or zeros
+// if there are fewer than two turns.
 func (f *figures) spread(other *figures) (low, high float64) {
 	if n := len(f.turns); n < 2 || n != len(other.turns) {
 		return 0, 0
@@ -157,8 +156,8 @@ func (f *figures) spread(other *figures) (low, high float64) {
 	return slices.Min(ratios), slices.Max(ratios)
 }
 
-// quantile returns the latency that a part of the requests did not exceed, rounded to 10 µs. The parameter part is a
-// fraction from 0 to 1. Before rounding, the result is at most 5 % too high.
+// quantile returns a quantile of the latency, rounded to 10 µs. For example, the median is quantile(0.5). Before
+// rounding, the result is at most 5 % too high.
 func (f *figures) quantile(part float64) time.Duration {
 	seen, want := 0, int(math.Ceil(part*float64(f.count)))
 	for i, n := range f.buckets {
@@ -176,8 +175,8 @@ type meter interface {
 	measure(ctx context.Context, f *figures, op operation, clients int, value string, during time.Duration) error
 }
 
-// load runs n clients against the store st for the given duration, and adds the measurements to f. It returns the
-// first error or wrong value, which ends the measurement. A store that implements meter measures itself instead.
+// load measures the operation op on the store st for the given duration, and adds the results to f. It uses n clients.
+// It stops at the first error or wrong value, and returns an error. If st implements meter, st measures itself instead.
 func load(ctx context.Context, f *figures, st store, op operation, n, keys int, value string,
 	duration time.Duration) error {
 	if m, ok := st.(meter); ok {
@@ -196,9 +195,9 @@ func load(ctx context.Context, f *figures, st store, op operation, n, keys int, 
 	})
 }
 
-// loop repeats call with n clients for the given duration, and at least once with each. It adds the measurements to f.
-// The parameters of call are the number of the client, and a number that is different in each call. The first error
-// ends the measurement.
+// loop measures the operation that the function call makes. n clients repeat it for the given duration, each of them at
+// least once. loop adds the results to f. In each call, client is the number of the client, and i is a new number. The
+// first error ends the measurement.
 func loop(ctx context.Context, f *figures, st store, n int, duration time.Duration,
 	call func(ctx context.Context, client, i int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -257,8 +256,8 @@ func (e *wrongValueError) Error() string {
 	return "the value of " + e.key + " is not the written one; it has " + strconv.Itoa(e.bytes) + " other bytes"
 }
 
-// fill writes value to every key. It then waits until all nodes return the value of the last key, so that later
-// eventual reads find a value.
+// fill writes value to all keys. It then waits until every node returns the value of the last key, so that later
+// eventual reads find the values.
 func fill(ctx context.Context, st store, keys int, value string) error {
 	clients, err := clientsOf(st, 3)
 	if err != nil {
@@ -280,7 +279,8 @@ func fill(ctx context.Context, st store, keys int, value string) error {
 	return nil
 }
 
-// until calls try every 100 ms until it succeeds. After a minute, it returns the last error.
+// until repeats the function try every 100 ms until try succeeds. After a minute, or when ctx ends, it returns the last
+// error.
 func until(ctx context.Context, try func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()

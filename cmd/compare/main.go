@@ -161,8 +161,8 @@ func numbers(name, text string) ([]int, error) {
 	return out, nil
 }
 
-// opener starts a system in the directory dir. It returns a nil store and no error if the settings do not select the
-// system. The error is a *missingError if the program of the system is not found.
+// opener starts a system whose files are in the directory dir. If the flags do not select the system, it returns nil
+// and no error. If the program of the system is not found, the error is a *missingError.
 type opener func(ctx context.Context, s *settings, dir string) (store, error)
 
 // The names of the tables, for the flag -tables.

@@ -12,9 +12,8 @@ import (
 	"time"
 )
 
-// The operations on topics. The latency of publishDeliver ends when the message has arrived at its handler and the
-// publish request is answered. A client sends its next message only after that, so every message of a measurement
-// arrives.
+// The operations on topics. A publish ends when its request is answered. A publishDeliver ends when the request is
+// answered and the message has also arrived at the handler.
 const (
 	publish        operation = "publish"
 	publishDeliver operation = "publish to handler"
@@ -50,7 +49,8 @@ func (b *broker) end() {
 	b.processes.end()
 }
 
-// delivering waits until a message that is published through any of the nodes arrives at the handler.
+// delivering waits until the broker works: through each of the nodes, it publishes messages until one of them arrives
+// at the handler. It then returns the broker. If this fails, it ends the broker.
 func (b *broker) delivering(ctx context.Context, nodes int) (store, error) {
 	publishers, err := b.connect(nodes)
 	for i := 0; i < nodes && err == nil; i++ {
@@ -109,8 +109,8 @@ func (b *broker) deliver(ctx context.Context, p publisher, size int) error {
 
 const messageMark = "message:"
 
-// message returns a message: a JSON string that contains its number. It has the given size in bytes, or more if the
-// number needs more.
+// message returns a message of the given size in bytes: a JSON string that contains the given number. If the number
+// does not fit into this size, the message is larger.
 func message(number, size int) []byte {
 	m := []byte(`"` + messageMark + strconv.Itoa(number) + ":")
 	for len(m) < size-1 {
@@ -166,7 +166,8 @@ func (b *inbox) arrive(body []byte) {
 	}
 }
 
-// ServeHTTP implements http.Handler. It is the application that receives the messages through the Dapr API.
+// ServeHTTP implements http.Handler. The inbox is an application of Dapr: it subscribes to the topic handledTopic and
+// receives the messages.
 func (b *inbox) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/dapr/subscribe":
@@ -192,8 +193,8 @@ func (p *sidecarPublisher) publish(ctx context.Context, topic string, message []
 	return err
 }
 
-// newSidecars returns a broker that consists of sidecars. The application of each sidecar is the inbox. The
-// parameter nodes has the addresses of the HTTP APIs of the sidecars.
+// newSidecars returns a broker that publishes through sidecars. All sidecars have the same application, the inbox box,
+// so each of them can deliver the messages. The parameter nodes has the addresses of the HTTP APIs of the sidecars.
 func newSidecars(p *processes, title, text string, box *inbox, app *http.Server, nodes []string) *broker {
 	var conns []publisher
 	return &broker{processes: p, title: title, text: text, inbox: box,
@@ -230,8 +231,8 @@ func topicsQuorate(title string, n int) opener {
 	}
 }
 
-// redisTopics is a component file that makes a Redis server the broker of daprd. Its format argument is the port of
-// Redis.
+// redisTopics is a component file for daprd that keeps topics in a Redis server. The format verb %s stands for the port
+// of Redis.
 const redisTopics = `apiVersion: dapr.io/v1alpha1
 kind: Component
 metadata: {name: ` + brokerName + `}
@@ -241,7 +242,8 @@ spec:
   metadata: [{name: redisHost, value: "127.0.0.1:%s"}]
 `
 
-// topicsDaprd starts daprd with topics in Redis Streams, in a Redis server that does not sync its writes.
+// topicsDaprd starts daprd and a Redis server. daprd keeps its topics in Redis Streams. The Redis server does not sync
+// its writes to disk.
 func topicsDaprd(ctx context.Context, s *settings, dir string) (store, error) {
 	box := newInbox()
 	app, port, err := serveLocally(box)

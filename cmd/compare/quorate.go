@@ -26,9 +26,9 @@ type quorate struct {
 	conns   []client
 }
 
-// findQuorate finds the program of the system with the given title, and calls find for it. The program is that of the
-// flag -beside if the title is "beside", and otherwise that of the flag -quorate. Without -beside, findQuorate returns
-// nil for the title "beside".
+// findQuorate finds the quorate program for the system with the given title, and creates the directory of the system
+// below dir. For the title "beside", this is the program in the flag -beside. For other titles, it is the program in
+// the flag -quorate. If the title is "beside" and the flag is not set, p is nil and there is no error.
 func findQuorate(title string, s *settings, dir string) (program string, p *processes, err error) {
 	name := s.quorate
 	if title == "beside" {
@@ -98,8 +98,8 @@ func (q *quorate) clients(n int) ([]client, error) {
 	return q.conns[:n], nil
 }
 
-// quorateClientOf returns a client of the API at a URL. It sends its requests with a bare client if minimal is true,
-// and with net/http otherwise.
+// quorateClientOf returns a client of the API at a URL. If minimal is true, the client uses the type bare, which has
+// very little overhead. Otherwise it uses net/http.
 func quorateClientOf(url string, minimal bool) *quorateClient {
 	if minimal {
 		return &quorateClient{(&bare{address: hostPort(url)}).fetch}

@@ -73,7 +73,8 @@ func (c *redisClient) save(ctx context.Context, key, value string) error {
 	return c.c.Set(ctx, key, value, 0).Err()
 }
 
-// release deletes a lock if its value is the given owner. It returns the number of deleted locks.
+// release is a script that deletes a lock if the value of the lock is the given owner. The script returns the number of
+// deleted locks.
 var release = redis.NewScript(
 	`if redis.call("get", KEYS[1]) == ARGV[1] then return redis.call("del", KEYS[1]) else return 0 end`)
 

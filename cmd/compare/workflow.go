@@ -184,7 +184,8 @@ func (e *engine) measure(ctx context.Context, f *figures, op operation, clients 
 	return err
 }
 
-// silent is a logger of durabletask-go that writes nothing, because run reports failed instances.
+// silent is a logger of durabletask-go that writes nothing. The logs are not needed, because the function run reports
+// failed instances.
 type silent struct{}
 
 func (silent) Debug(...any)          {}

@@ -21,7 +21,8 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// number is the version number of the sources. It is written only in the file VERSION.
+// number is the version number in the file VERSION, such as 0.9.0. It is the version of this source code, and no other
+// file contains it.
 //
 //go:embed VERSION
 var number string
@@ -64,8 +65,8 @@ func open(ctx context.Context, c node.Config, log *slog.Logger) (cli.Node, error
 	return orNone(node.Open(ctx, c, d))
 }
 
-// homeDir returns the home directory of this user in the user database of the system. It returns "" if the database
-// names no home directory, or if the user does not own it.
+// homeDir returns the home directory of the current user according to the user database of the system. It returns "" if
+// the directory is missing, is the root directory, or is not owned by the user.
 func homeDir() string {
 	u, err := user.Current()
 	if err != nil || u.HomeDir == "/" {
@@ -81,7 +82,8 @@ func homeDir() string {
 	return u.HomeDir
 }
 
-// orNone returns n, or a nil interface if err is not nil. A nil pointer in an interface would not be equal to nil.
+// orNone returns n and err, but replaces n by a nil interface if err is not nil. This is necessary because an interface
+// that contains a nil pointer is not equal to nil.
 func orNone[N cli.Node](n N, err error) (cli.Node, error) {
 	if err != nil {
 		return nil, err
@@ -110,11 +112,13 @@ func buildVersion() command.Version {
 	return versionOf(strings.TrimSpace(number), version, info)
 }
 
-// versionOf returns the version of the program, which is the first of these:
+// versionOf returns the version and the commit of the program. If the linker has set a version, versionOf returns this
+// one. Otherwise the version depends on the source code:
 //
-//   - the version that the linker has set
-//   - the tag of the sources, for example 0.9.0, if they are at a tag
-//   - the number of the sources with their commit, for example 0.9.0-dev+1385e1d0a2b4
+//   - At a tag and without local changes, the version is the tag, for example 0.9.0.
+//   - In all other cases, it consists of number and the commit, for example 0.9.0-dev+1385e1d0a2b4.
+//
+// With local changes, the version also ends with ".dirty".
 func versionOf(number, linked string, info *debug.BuildInfo) command.Version {
 	v := command.Version{Version: linked}
 	for _, s := range info.Settings {

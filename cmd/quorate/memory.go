@@ -9,18 +9,19 @@ import (
 	"github.com/KimMachineGun/automemlimit/memlimit"
 )
 
-// The default memory limit of the process is the lower of two values. One is the memory of the machine times
-// shareOfMachine, and the other is the memory limit of the cgroup times shareOfCgroup. The rest of the machine's
-// memory is for the application and other programs.
+// The default memory limit of the process is the lower of two values: the memory of the machine times shareOfMachine,
+// and the memory limit of the cgroup times shareOfCgroup. The rest of the memory is for the application and other
+// programs.
 const (
 	shareOfCgroup  = 0.9
 	shareOfMachine = 0.5
 )
 
-// limitMemory sets the soft memory limit of the Go runtime and returns it in bytes, or 0 if there is no limit. The
-// parameter setting is the limit in the settings. If setting is 0, the default limit applies. If the environment
-// variable GOMEMLIMIT is set, the Go runtime has already applied it, and limitMemory does not change the limit. It
-// then returns the limit in GOMEMLIMIT, or setting if the value of GOMEMLIMIT is "off".
+// limitMemory sets the soft memory limit of the Go runtime. It returns the limit in bytes, or 0 if there is no limit.
+// The parameter setting is the configured limit, or 0 for the default limit.
+//
+// The environment variable GOMEMLIMIT takes precedence. If it is set, the Go runtime has already applied it, so
+// limitMemory changes nothing and returns this limit. If its value is "off", limitMemory returns setting.
 func limitMemory(setting int64, log *slog.Logger) int64 {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		if limit := debug.SetMemoryLimit(-1); limit < math.MaxInt64 {
@@ -42,7 +43,8 @@ func limitMemory(setting int64, log *slog.Logger) int64 {
 	return limit
 }
 
-// defaultMemory returns the default memory limit in bytes, or 0 if the memory of the machine is unknown.
+// defaultMemory returns the default memory limit in bytes. It returns 0 if neither the memory of the machine nor a
+// limit of the cgroup is known.
 func defaultMemory(cgroup, machine memlimit.Provider) int64 {
 	limit, err := memlimit.ApplyRatio(machine, shareOfMachine)()
 	if err != nil {

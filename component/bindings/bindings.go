@@ -1,9 +1,9 @@
-// Package bindings defines the contract of bindings. An output binding sends data to an external system; an input
-// binding receives events from one. The package also defines the interfaces through which a binding uses its node:
-// Sink and Claims.
+// Package bindings defines the contract of bindings. An output binding sends data to an external system. An input
+// binding receives events from one. The package also defines Sink and Claims, the interfaces through which a binding
+// uses its node.
 //
-// It owns only the contract. Implementations are in the folders below and pass the suite in bindingstest. It starts
-// no goroutines.
+// The implementations are in subdirectories, and pass the test suite in package bindingstest. This package starts no
+// goroutines.
 package bindings
 
 import (

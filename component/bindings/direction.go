@@ -6,12 +6,12 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// MetadataDirection is the metadata name of the direction. It can limit a binding that has an input and an output to
-// one of them.
+// MetadataDirection is the name of the metadata field for the direction of a binding. If a binding has both an input
+// and an output, this field can limit it to one of them.
 const MetadataDirection = "direction"
 
-// MetadataRoute is the metadata name of the application path that receives the events. The default path is the name of
-// the component.
+// MetadataRoute is the name of the metadata field for the route of an input. The route is the path of the application
+// that receives the events. The default is the name of the component.
 const MetadataRoute = "route"
 
 // Direction says whether a binding is used as input, output or both. The zero value means that the component does
@@ -21,8 +21,8 @@ type Direction struct{ Input, Output bool }
 // Given reports whether the component sets a direction.
 func (d Direction) Given() bool { return d.Input || d.Output }
 
-// ParseDirection parses "input", "output", or both words separated by a comma. It ignores case. It returns the zero
-// value for an empty text, and fault.Invalid for any other text.
+// ParseDirection parses "input", "output", or both words separated by a comma. It ignores case. An empty text gives the
+// zero value. If the text contains any other word, ParseDirection returns fault.Invalid.
 func ParseDirection(text string) (Direction, error) {
 	var d Direction
 	if text == "" {

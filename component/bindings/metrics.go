@@ -48,7 +48,8 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-// Instrument makes the input and the output of i record metrics. The value of the label binding is i.Name.
+// Instrument makes the input and the output of i record metrics. i.Name is the value of the label "binding" in these
+// metrics.
 func (m *Metrics) Instrument(i *Instance) {
 	if i.Output != nil {
 		i.Output = &countedOutput{Output: i.Output, metrics: m, name: i.Name}

@@ -1,7 +1,7 @@
-// Package builtin is the table of component types. It maps the name of a type to its factory.
+// Package builtin has the table of built-in component types, which maps each type to its factory.
 //
-// It owns only the table. To add a type, add a line here and a page in docs/components. Factories of types that need a
-// node, such as state.raft, are passed in. It starts no goroutines.
+// To add a type, add a line here and a page in docs/components. Some types need a running node, for example state.raft.
+// Their factories are passed in by the caller. The package starts no goroutines.
 package builtin
 
 import (
@@ -24,8 +24,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Factories returns the factories of this package together with those in extra. It returns fault.Internal if this
-// package and extra have the same type.
+// Factories returns the built-in factories together with those in extra. It returns fault.Internal if a type in extra
+// is already built in.
 func Factories(extra loader.Factories) (loader.Factories, error) {
 	all := loader.Factories{
 		State: map[string]loader.StateFactory{

@@ -11,7 +11,7 @@ import (
 	"github.com/quorate/quorate/component/state/inmemory"
 )
 
-// TypeConfigurationInMemory is the component type of a configuration store in the memory of the process.
+// TypeConfigurationInMemory is the type of a configuration store that keeps its items in the memory of the process.
 const TypeConfigurationInMemory = "configuration.in-memory"
 
 func openConfigurationInMemory(_ context.Context, c loader.ConfigurationConfig) (configuration.Store, error) {

@@ -21,8 +21,8 @@ type Pluggable struct {
 	MaxMessage int64  // largest data in an answer, in bytes
 }
 
-// Add makes the node serve pluggable components: it adds the types "state.*", "secretstores.*", "bindings.*" and
-// "pubsub.*" to f. Each of them stands for all types of its building block that f does not have.
+// Add adds factories for pluggable components to f. The new types are "state.*", "secretstores.*", "bindings.*" and
+// "pubsub.*". For example, "state.*" stands for every state store type that is not already in f.
 func (p Pluggable) Add(f loader.Factories) {
 	fields := pluggable.Fields()
 	stores, secrets, bound, brokers := keys(f.State), keys(f.SecretStores), keys(f.Bindings), keys(f.PubSub)

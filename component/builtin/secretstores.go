@@ -144,8 +144,8 @@ func openAWS(ctx context.Context, c loader.SecretStoreConfig) (secretstores.Stor
 	return aws.Open(ctx, o)
 }
 
-// gcpFields returns the metadata fields for the key of a Google Cloud service account. They have the names of the
-// fields in the account's key file. Dapr's spellings are aliases.
+// gcpFields returns the metadata fields for the key of a Google Cloud service account. The fields have the same names
+// as in the key file that Google Cloud creates. The names that Dapr uses are aliases.
 func gcpFields() []component.Field {
 	return []component.Field{
 		{Name: "type", Default: "service_account", Check: oneOf("service_account")},

@@ -11,7 +11,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// CheckKey returns an error if a key cannot be used: fault.TooLarge if it is too long, and otherwise fault.Invalid.
+// CheckKey returns an error if key is not a valid key. The code is fault.TooLarge if the key is too long, and otherwise
+// fault.Invalid.
 func CheckKey(key string) error {
 	why := ""
 	switch {
@@ -37,15 +38,16 @@ func CheckKey(key string) error {
 		Msg: "the key " + strconv.Quote(key) + " " + why}
 }
 
-// isDotSegment reports whether s, a segment of a path, is . or .. without the parameters after ';'. Some servers
-// remove these parameters.
+// isDotSegment reports whether s, a segment of a path, is "." or "..". It ignores parameters after a semicolon, as in
+// "..;x", because some servers remove them.
 func isDotSegment(s string) bool {
 	bare, _, _ := strings.Cut(s, ";")
 	return bare == "." || bare == ".."
 }
 
-// CheckWrite returns fault.Invalid or fault.TooLarge if changes are not a valid write. maxValue is the maximum size of
-// a value in bytes.
+// CheckWrite checks the changes of one write. It returns fault.TooLarge if a key, a value or the metadata are too
+// large, and fault.Invalid if the changes are not valid for another reason. maxValue is the maximum size of a value in
+// bytes.
 func CheckWrite(changes []Change, maxValue int64) error {
 	seen := make(map[string]bool, len(changes))
 	for i := range changes {

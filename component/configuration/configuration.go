@@ -1,9 +1,9 @@
-// Package configuration defines the contract of a configuration store, which stores named values for applications and
-// reports when they change.
+// Package configuration defines the contract of a configuration store. Such a store keeps named values for
+// applications, and reports when the values change.
 //
-// It owns the request and answer types, the queue of a subscription, the warnings about flawed items, and a wrapper
-// that adds metrics to a store. Implementations are in the folders below and pass the suite in configurationtest. This
-// package starts no goroutines.
+// The package has the request and answer types, and the queue of a subscription. It also has metrics, and warnings
+// about items that cannot be delivered. Implementations are in the folders below and must pass the suite in
+// configurationtest. The package starts no goroutines.
 package configuration
 
 import (
@@ -12,15 +12,15 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// largestRead is the maximum total size in bytes of the items of one read from an external server. itemCost is the
-// size in bytes that is counted for each item in addition to its texts.
+// largestRead limits the total size in bytes of the items that one read returns. Each item counts with the size of its
+// texts plus itemCost.
 const (
 	largestRead = 64 << 20
 	itemCost    = 128
 )
 
-// Tally adds up the size of the items that one read returns. A limit for this size bounds the memory for the answer of
-// an external server, which may be hostile. The zero value is empty.
+// Tally adds up the sizes of the items in one read, so that a read from a hostile server cannot exhaust the memory. The
+// zero value is empty.
 type Tally struct{ size int }
 
 // Add adds an item. It returns fault.TooLarge if all items together have more than 64 MiB.
@@ -47,7 +47,7 @@ const (
 // VersionAbsent is the version of a change that is made only if the key does not exist.
 const VersionAbsent = "0"
 
-// Item is one configuration value. In a subscription, an Item with only a key means that the key was deleted.
+// Item is one configuration value. When a subscription delivers an Item that has only a key, this key was deleted.
 type Item struct {
 	Key      string
 	Value    string
@@ -96,8 +96,8 @@ type Subscription interface {
 	Close()
 }
 
-// Store is implemented by every configuration store. All methods are safe for concurrent use and return when ctx ends.
-// Errors are *fault.Error with the codes of state.Store.
+// Store is implemented by every configuration store. All methods are safe for concurrent use. A method with a parameter
+// ctx returns when ctx ends. Errors are *fault.Error with the same codes as those of state.Store.
 type Store interface {
 	Get(ctx context.Context, r GetRequest) (Found, error)
 	// Subscribe starts a subscription. ctx applies only until Subscribe returns. The subscription reports every key

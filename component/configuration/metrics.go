@@ -16,7 +16,7 @@ type Metrics struct {
 	duration   *prometheus.HistogramVec
 }
 
-// NewMetrics registers the metrics with reg. It returns fault.Internal if they are already registered there.
+// NewMetrics creates the metrics and registers them with reg. It returns fault.Internal if they are already registered.
 func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		operations: prometheus.NewCounterVec(prometheus.CounterOpts{

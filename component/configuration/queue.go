@@ -8,13 +8,15 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// MaxWaiting is the maximum number of keys that wait in a Queue. The limit is enough if all MaxItems items of a full
-// store are deleted and replaced by as many new items.
+// MaxWaiting is the maximum number of keys whose changes wait in a Queue. It allows for the largest possible change of
+// a full store, in which all MaxItems items are deleted and MaxItems new items are added.
 const MaxWaiting = 2 * MaxItems
 
-// Queue is a Subscription into which a store puts changes. It keeps only the newest undelivered change of each key. A
-// slow reader does not delay other readers. If changes of more than MaxWaiting keys wait, the Queue drops all of them,
-// and the subscription fails with fault.Overloaded. NewQueue creates a Queue.
+// Queue is a Subscription whose changes come from a store, through the method Put. For each key, it keeps only the
+// newest change that was not delivered yet.
+//
+// Put never waits for the reader. If changes of more than MaxWaiting keys are waiting, the Queue drops all of them, and
+// Next returns fault.Overloaded. Use NewQueue to create a Queue.
 type Queue struct {
 	wake chan struct{} // has a value if there may be something new
 	end  func()
@@ -48,8 +50,8 @@ func (q *Queue) Present() []string {
 	return q.present()
 }
 
-// Put adds changes. Put into an empty Queue accepts any number of changes. Put into a Queue that is not empty makes the
-// Queue overflow if changes of more than MaxWaiting keys then wait.
+// Put adds changes. An empty Queue accepts any number of changes. If the Queue was not empty and now has changes of
+// more than MaxWaiting keys, the Queue overflows: it drops all changes, and the subscription fails.
 func (q *Queue) Put(items ...Item) {
 	q.mu.Lock()
 	if q.err == nil {

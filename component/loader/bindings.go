@@ -56,8 +56,8 @@ func (p *opening) bindingOf(ctx context.Context, u *unit) error {
 	return nil
 }
 
-// wantedSide returns the side, input or output, that the component requests and does not have. It returns "" if
-// nothing is missing.
+// wantedSide returns "input" or "output" if the component's direction requires this side, but the binding does not have
+// it. Otherwise it returns "".
 func wantedSide(i *bindings.Instance) string {
 	switch {
 	case i.Direction.Input && i.Input == nil:

@@ -29,7 +29,7 @@ type ConfigurationConfig struct {
 	Logger    *slog.Logger     // carries the component's name
 }
 
-// WrittenFields returns the additional metadata fields of a configuration store whose items applications can write.
+// WrittenFields returns the extra metadata fields of configuration stores to which applications can write.
 func WrittenFields() []component.Field {
 	return []component.Field{{Name: configuration.MetadataWriters},
 		{Name: configuration.MetadataMaxValueSize, Kind: component.Size}}
@@ -60,8 +60,8 @@ func (p *opening) configurationStore(ctx context.Context, u *unit) error {
 	return nil
 }
 
-// writersOf returns the ids of the applications that may write to a configuration store, according to its metadata.
-// It returns nil for a store whose type does not support writes.
+// writersOf returns the ids of the applications that may write to a configuration store. The ids are in the metadata of
+// the component. If the type does not support writes, writersOf returns nil.
 func writersOf(u *unit) (out []string) {
 	if !slices.ContainsFunc(u.configuration.Fields, func(f component.Field) bool {
 		return f.Name == configuration.MetadataWriters
@@ -76,7 +76,7 @@ func writersOf(u *unit) (out []string) {
 	return out
 }
 
-// ConfigurationStore returns the configuration store with the given component name. Case matters.
+// ConfigurationStore returns the configuration store with the given component name. The name is case-sensitive.
 func (s *Set) ConfigurationStore(name string) (*configuration.Instance, bool) {
 	for _, i := range s.configurations {
 		if i.Name == name {

@@ -7,8 +7,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// join combines several errors into one. The result has the code of the first error and the messages of all errors,
-// one per line. It is nil if errs is empty.
+// join combines errors into one error, which has the code of the first error and all messages, one per line. It returns
+// nil if errs is empty.
 func join(op string, errs []error) error {
 	switch len(errs) {
 	case 0:
@@ -40,8 +40,8 @@ func Each(err error) []error {
 	return out
 }
 
-// parts returns the errors that join combined. Any other error is the only element of the result. For nil, the result
-// is empty.
+// parts returns the errors from which join made err. If err is not from join, parts returns a slice with only err. If
+// err is nil, parts returns nil.
 func parts(err error) []error {
 	if err == nil {
 		return nil
@@ -64,8 +64,8 @@ func (j *joined) Error() string { return j.whole.Text() }
 // Unwrap returns the fault with the joined text, then every cause.
 func (j *joined) Unwrap() []error { return append([]error{j.whole}, j.parts...) }
 
-// joinClose joins the error of a failed start with the error of closing, which may be nil. The result has the code of
-// err, because err is the cause.
+// joinClose combines err, the error of a failed start, with the error of closing, which may be nil. The result has the
+// code of err.
 func joinClose(err, closing error) error {
 	if closing == nil {
 		return err
@@ -73,9 +73,9 @@ func joinClose(err, closing error) error {
 	return join("loader.Open", []error{err, closing})
 }
 
-// hide replaces the hidden values in the message of err by "***". It returns err itself if the message contains none
-// of them. Otherwise it returns a new error with the same code. The new error does not wrap err, because a caller
-// could still read the values in err.
+// hide returns err with the hidden values in its message replaced by "***". If the message has no hidden value, it
+// returns err itself. Otherwise it returns a new error with the same code. The new error does not wrap err, because a
+// caller could unwrap it and read the values.
 func hide(err error, hidden []string) error {
 	if shown := err.Error(); component.Hide(shown, hidden) == shown {
 		return err

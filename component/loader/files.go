@@ -16,8 +16,8 @@ import (
 // distinct finds files that are listed twice, even if their paths differ.
 type distinct struct{ seen []os.FileInfo }
 
-// first returns true when it is called for a file or folder for the first time, and remembers the file or folder. It
-// also returns true if path cannot be read: the caller then tries to read it and gets the error.
+// first reports whether this is the first call for a file or folder. Different paths to the same file count as one
+// file. If path cannot be read, first returns true, so that the caller tries to read it and gets the error.
 func (d *distinct) first(path string) bool {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -30,8 +30,7 @@ func (d *distinct) first(path string) bool {
 	return true
 }
 
-// contains reports whether the method first was called for this file or folder. It returns false if path cannot be
-// read.
+// contains reports whether first was called for the file or folder. It returns false if path cannot be read.
 func (d *distinct) contains(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && d.has(info)
@@ -41,8 +40,8 @@ func (d *distinct) has(info os.FileInfo) bool {
 	return slices.ContainsFunc(d.seen, func(known os.FileInfo) bool { return os.SameFile(known, info) })
 }
 
-// findFiles returns the component files in paths, in order and without duplicates. Each path is a file or a folder.
-// skipped lists the files in these folders that are not component files.
+// findFiles returns the component files in paths, in order and without duplicates. Each path is a file or a folder. The
+// result skipped has a warning for each other file in these folders.
 func findFiles(paths []string, once *distinct) (files []string, skipped []component.Problem, err error) {
 	for _, path := range paths {
 		path = filepath.Clean(path)
@@ -70,9 +69,9 @@ func findFiles(paths []string, once *distinct) (files []string, skipped []compon
 	return files, skipped, nil
 }
 
-// folder returns the component files directly in a folder, sorted by name. skipped lists the other files. Subfolders
-// are in neither list. Names that begin with a dot are in neither list, because editors and volume mounts create such
-// files.
+// folder returns the component files in a folder, sorted by name. The result skipped has a warning for each other file.
+// folder ignores subfolders. It also ignores names that begin with a dot, because editors and volume mounts create
+// them.
 func folder(path string) (files []string, skipped []component.Problem, err error) {
 	entries, err := os.ReadDir(path)
 	if err != nil {

@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// inode returns the inode number of a file, or 0 if it is unknown. A file that replaces another file usually has a
-// different number.
+// inode returns the inode number of a file, or 0 if it is unknown. When a file is replaced by a new one, the inode
+// number usually changes.
 func inode(info os.FileInfo) uint64 {
 	if s, ok := info.Sys().(*syscall.Stat_t); ok {
 		return s.Ino

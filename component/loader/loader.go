@@ -1,12 +1,13 @@
-// Package loader opens components from component files.
+// Package loader opens the components that are declared in component files.
 //
-// It reads every file, filters by namespace and scope, and finds duplicates. It then opens the secret stores,
-// resolves references, and opens the other components. It closes everything in reverse order. Reload replaces the
-// components whose files have changed. The package also owns the rules that involve several components: the default
-// state store, the actor state store, references between components, and the scopes of secret stores. Component types
-// are passed in as Factories, everything else as Options. It starts no goroutines of its own.
+// It reads all files, and selects the components for this node by namespace and scopes. It opens the secret stores
+// first, because other components refer to their secrets. Close closes the components in reverse order. Reload replaces
+// the components whose files have changed.
 //
-// A type is added by an entry in Factories:
+// The package owns the rules that involve several components. Examples are duplicate names, the default state store,
+// the store with the actor state, and the scopes of secret stores. It starts no goroutines of its own.
+//
+// The caller passes the component types as Factories. To add a type, add an entry:
 //
 //	loader.Factories{State: map[string]loader.StateFactory{
 //		"state.raft": {Open: func(ctx context.Context, c loader.StateConfig) (state.Store, error) {
@@ -15,7 +16,7 @@
 //	}}
 //
 // A factory declares the metadata fields of its type. Every state store also has the fields of StateFields. The loader
-// checks all fields before it calls Open. It then wraps the store in the settings and metrics of component/state.
+// checks the metadata before it calls Open. It then adds the settings and metrics of component/state to the store.
 package loader
 
 import (
@@ -29,8 +30,9 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
-// Factories are the component types that can be opened. Each map has the factories by type name. The case of the name
-// is ignored. A version above v1 is part of the name, as in "state.example/v2".
+// Factories are the component types that can be opened. Each map has the factories of one building block by type name,
+// such as "state.redis". The names are not case-sensitive. A name such as "state.example/v2" is for version v2 of a
+// type; a name without a version means v1.
 type Factories struct {
 	State         map[string]StateFactory
 	SecretStores  map[string]SecretStoreFactory
@@ -91,8 +93,8 @@ type StateFactory struct {
 	Effects bool
 }
 
-// StateConfig is the configuration for the factory of a state store. The factory may ignore Settings, because the
-// loader applies them.
+// StateConfig is the configuration that the factory of a state store receives. The factory may ignore Settings, because
+// the loader applies them to the opened store.
 type StateConfig struct {
 	Name      string // component name
 	Namespace string // namespace of the node; empty = none

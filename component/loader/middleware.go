@@ -51,8 +51,8 @@ type Endpoint struct {
 	digest   string
 }
 
-// httpEndpoints resolves the references of all endpoints. If this fails for an endpoint during a reload,
-// httpEndpoints records the error and keeps the endpoint of the previous set, if any.
+// httpEndpoints resolves the references of all HTTP endpoints. If an endpoint fails during a reload, httpEndpoints
+// records the error and continues. The new set then has the previous version of this endpoint, if there is one.
 func (p *opening) httpEndpoints(ctx context.Context, all []component.HTTPEndpoint) error {
 	for _, e := range all {
 		bounded, cancel := context.WithTimeout(ctx, component.DefaultInitTimeout)

@@ -12,9 +12,10 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Open reads the files and opens the components. If a component fails to open, Open closes all components and returns
-// an error. If the file of the failed component sets ignoreErrors, Open instead continues and lists the component as
-// failed in Set.Statuses. ctx may end after Open has returned.
+// Open reads the files and opens the components. ctx applies only until Open returns.
+//
+// If a component fails to open, Open closes all components and returns an error. The exception is a component that sets
+// ignoreErrors: Open then continues, and Set.Statuses lists this component as failed.
 func Open(ctx context.Context, o Options) (*Set, error) {
 	plan, err := Read(o)
 	if err != nil {
@@ -28,9 +29,9 @@ func Open(ctx context.Context, o Options) (*Set, error) {
 	return p.set, nil
 }
 
-// OpenStateStore opens the state store with the given name, and all secret stores, because its references may need
-// them. It opens no other component. It returns fault.NotFound if the files declare no such store for this node. The
-// caller must close the set.
+// OpenStateStore opens the state store with the given name, and the secret stores to which it may refer. It opens no
+// other components. It returns fault.NotFound if the files declare no such store for this node. The caller must close
+// the set.
 func OpenStateStore(ctx context.Context, o Options, name string) (*Set, *state.Instance, error) {
 	o.onlyState = name
 	set, err := Open(ctx, o)
@@ -123,8 +124,8 @@ func (p *opening) run(ctx context.Context, plan *Plan) error {
 	return p.httpEndpoints(ctx, plan.endpoints)
 }
 
-// secretStores opens the secret stores. A store whose references use another secret store is opened after that store.
-// A cycle is an error.
+// secretStores opens the secret stores. If a secret store refers to another secret store, the other one is opened
+// first. A cycle of such references is an error.
 func (p *opening) secretStores(ctx context.Context, pending []*unit) error {
 	pending = slices.Clone(pending)
 	for len(pending) > 0 {
@@ -156,9 +157,11 @@ func waits(u *unit, pending []*unit) bool {
 		func(other *unit) bool { return other.spec.Name == u.spec.SecretStore })
 }
 
-// resolveAll resolves the references of all units, which are the components to open. It returns the units for which
-// this succeeded. It resolves all state stores before the first one is opened. So a second actor state store is an
-// error before any store is open, even if a reference decides which store holds the actor state.
+// resolveAll resolves the references in the metadata of the given components, and returns the components for which this
+// succeeded.
+//
+// Open calls it for all state stores before it opens the first one. So if two stores claim the actor state, Open opens
+// neither of them and returns an error. This is true even if the claim of a store comes from a reference.
 func (p *opening) resolveAll(ctx context.Context, units []*unit) ([]*unit, error) {
 	var out []*unit
 	for _, u := range units {
@@ -178,15 +181,14 @@ func (p *opening) resolveAll(ctx context.Context, units []*unit) ([]*unit, error
 	return out, nil
 }
 
-// attempt runs one step of opening a component, with the component's initTimeout. If the step fails, the first of
-// these cases applies:
+// attempt runs one step of opening a component, within the component's initTimeout. If the step fails, the result is
+// that of the first case that applies:
 //
-//   - ctx itself has ended: attempt returns the error.
-//   - During a reload, if the document of the component has not changed or does not set ignoreErrors: it records the
-//     error and returns nil. It keeps the component of the previous set, if any.
-//   - The component sets ignoreErrors: it records the error and returns nil. During a reload, the component of the
-//     previous set is not in the new set.
-//   - Otherwise it returns the error.
+//   - ctx has ended: attempt returns the error.
+//   - This is a reload, and the component does not set ignoreErrors or its document is unchanged: attempt records the
+//     error, keeps the component of the previous set, if any, and returns nil.
+//   - The component sets ignoreErrors: attempt records the error and returns nil. The component is not in the new set.
+//   - Otherwise, attempt returns the error.
 func (p *opening) attempt(ctx context.Context, u *unit, step func(context.Context) error) error {
 	bounded, cancel := context.WithTimeout(ctx, u.spec.InitTimeout)
 	defer cancel()
@@ -319,7 +321,8 @@ func (p *opening) sources() component.Sources {
 	return component.Sources{Placeholders: p.options.placeholders(), Env: p.options.Env, Secret: p.secret}
 }
 
-// secret resolves a secretKeyRef. Errors name the missing store, secret or key, and never contain a value.
+// secret resolves a secretKeyRef. Its errors name the secret store, the secret or the key that is missing. They never
+// contain a secret value.
 func (p *opening) secret(ctx context.Context, name string, ref component.SecretRef) (string, error) {
 	store, ok := p.set.SecretStore(name)
 	if !ok {
@@ -350,8 +353,8 @@ func (p *opening) noSecretStore(name string) error {
 	return undeclaredSecretStore(name, p.set.secretStoreNames())
 }
 
-// undeclaredSecretStore returns the error for a secret store that no file declares. The parameter names lists the
-// declared stores for the hint.
+// undeclaredSecretStore returns the error for a reference to a secret store that no file declares. The hint of the
+// error lists names, which are the names of the declared stores.
 func undeclaredSecretStore(name string, names []string) error {
 	hint := "declare a secret store of that name, or correct auth.secretStore"
 	if len(names) > 0 {

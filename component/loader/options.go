@@ -82,8 +82,8 @@ func (o Options) environ() []string {
 	return o.Environ()
 }
 
-// placeholders returns the values of the placeholders in component files for this node. {appID} has no value on a
-// node that serves several applications.
+// placeholders returns the values of placeholders in component files, such as {namespace}. {appID} has a value only if
+// the node serves exactly one application.
 func (o Options) placeholders() component.Placeholders {
 	p := component.Placeholders{UUID: o.UUID, PodName: o.PodName, Namespace: o.Namespace}
 	if len(o.Apps) == 1 {

@@ -11,7 +11,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Plan describes what a node has to open according to the files. Nothing is open yet. A Plan is immutable.
+// Plan has the components and other documents that a node has to load. A Plan is made from the files alone: no
+// component is open yet. It is immutable.
 type Plan struct {
 	// Warnings are problems that do not stop a start.
 	Warnings []component.Problem
@@ -34,7 +35,8 @@ func (p *Plan) Documents(kind component.Kind) []component.Document {
 	return slices.Clone(p.documents[kind])
 }
 
-// Subscriptions returns the documents of kind Subscription that apply to this node, like Set.Subscriptions.
+// Subscriptions returns the Subscription documents that apply to this node. Set.Subscriptions returns the same
+// documents after the components are open.
 func (p *Plan) Subscriptions() []component.Subscription { return slices.Clone(p.subscriptions) }
 
 // report logs the warnings, and why invalid components with ignoreErrors are not opened.
@@ -50,9 +52,9 @@ func (p *Plan) report(log *slog.Logger) {
 	}
 }
 
-// Read reads the files and performs all checks that do not require an open component. For invalid files it returns the
-// same error as Open, which lists the problems of all files. After an error, the plan may be nil. If it is not nil,
-// only its Warnings are valid.
+// Read reads the files and does every check that needs no open component. Its error lists the problems of all files,
+// and is the same error that Open would return. After an error, the plan may be nil. If it is not nil, only its
+// Warnings are valid.
 func Read(o Options) (*Plan, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
@@ -94,9 +96,9 @@ func Read(o Options) (*Plan, error) {
 	return b.plan, join("loader.Read", errs)
 }
 
-// checkSecretStores returns an error for each component and endpoint that refers to a secret store which no file
-// declares. It ignores components with ignoreErrors, and references to stores that are declared but were rejected. Open
-// reports the errors of both.
+// checkSecretStores returns an error for each component and endpoint that refers to an undeclared secret store. It
+// leaves two cases to Open: components with ignoreErrors, and references to secret stores that are declared but were
+// rejected.
 func (p *Plan) checkSecretStores() (errs []error) {
 	find := func(name string) error {
 		declared := func(u *unit) bool { return u.spec.Name == name }
@@ -137,9 +139,11 @@ func (b *planner) wantsDefault() bool {
 	return len(b.plan.state) == 0 && !b.stateFailed
 }
 
-// readDocuments reads all files in Options.Paths, and then the Configuration documents in Options.ConfigFiles. The
-// order decides which Configuration wins. So if a file is in both, its Configuration documents are read only with
-// ConfigFiles, and its other documents only with Paths.
+// readDocuments reads the files in Options.Paths, and then the Configuration documents of the files in
+// Options.ConfigFiles. The order matters, because a later Configuration takes precedence over an earlier one.
+//
+// A file may be in both lists. Its Configuration documents are then read only as part of ConfigFiles, and its other
+// documents only as part of Paths.
 func readDocuments(o Options) ([]component.Document, []component.Problem, error) {
 	once, configs := &distinct{}, &distinct{}
 	repeated := func(path string) bool { return !configs.first(path) }
@@ -179,8 +183,8 @@ func readDocuments(o Options) ([]component.Document, []component.Problem, error)
 	return documents, warnings, join("loader.Read", errs)
 }
 
-// onlyConfigurations returns the Configuration documents of a file in Options.ConfigFiles. The other documents of such
-// a file are not loaded; warnings has a warning for each of them.
+// onlyConfigurations returns the Configuration documents of a file in Options.ConfigFiles. For each other document,
+// which is not loaded from such a file, it returns a warning.
 func onlyConfigurations(file component.File) (out []component.Document, warnings []component.Problem) {
 	for _, doc := range file.Documents {
 		if isConfiguration(doc) {
@@ -285,8 +289,8 @@ func (b *planner) add(doc component.Document) error {
 	return b.tolerate(doc.Component, err)
 }
 
-// wants reports whether a document must be loaded. If Options.onlyState is set, only this state store and the secret
-// stores are loaded. Otherwise all documents are.
+// wants reports whether a document must be loaded. If Options.onlyState is set, only the component with this name and
+// the secret stores are loaded. Otherwise all documents are loaded.
 func (o Options) wants(doc component.Document) bool {
 	if o.onlyState == "" {
 		return true
@@ -304,8 +308,8 @@ func (b *planner) foreign(doc component.Document) string {
 	return ""
 }
 
-// unique returns an error if another document of the same kind has the same name. Configuration documents may share a
-// name, because ParseConfigurations merges them. Subscriptions may share a name, because their names are not used.
+// unique returns an error if an earlier document of the same kind has the same name. Two kinds are exempt:
+// Configuration documents are merged, and the names of subscriptions are not used.
 func (b *planner) unique(doc component.Document) error {
 	if doc.Kind == component.KindConfiguration || doc.Kind == component.KindSubscription {
 		return nil
@@ -324,8 +328,8 @@ func (b *planner) unique(doc component.Document) error {
 	return nil
 }
 
-// tolerate records the error of a component with ignoreErrors as its status, and returns nil. It returns the error of
-// any other component.
+// tolerate handles an error of a component. If the component sets ignoreErrors, tolerate records the error as the
+// status of the component and returns nil. Otherwise it returns err.
 func (b *planner) tolerate(spec *component.Spec, err error) error {
 	if err == nil || !spec.IgnoreErrors {
 		return err
@@ -391,7 +395,7 @@ func (b *planner) addDefault(spec component.Spec) error {
 	return nil
 }
 
-// withDefaults returns a copy of spec. It sets InitTimeout and Version to their defaults if they are empty.
+// withDefaults returns a copy of spec in which an unset InitTimeout or Version has its default.
 func withDefaults(spec component.Spec) *component.Spec {
 	if spec.InitTimeout == 0 {
 		spec.InitTimeout = component.DefaultInitTimeout
@@ -402,8 +406,8 @@ func withDefaults(spec component.Spec) *component.Spec {
 	return &spec
 }
 
-// unit returns a unit with the factory and the metadata fields of the component's type. It returns an error if the
-// type is unknown.
+// unit returns a unit for the component, with the factory and the metadata fields of its type. It returns an error if
+// the type is unknown.
 func (b *planner) unit(spec *component.Spec) (*unit, error) {
 	u := &unit{spec: spec}
 	var err error
@@ -445,9 +449,11 @@ func (b *planner) unit(spec *component.Spec) (*unit, error) {
 	return u, nil
 }
 
-// onlyOneActorStore returns an error if more than one store is configured to hold the actor state. Open calls it a
-// second time after resolving references, because the setting may be a reference. If the previous set has a store
-// for the actor state, onlyOneActorStore returns nil, and movesActors checks each store instead.
+// onlyOneActorStore returns an error if more than one state store is configured to hold the actor state. The setting
+// can come from a reference, so Open calls onlyOneActorStore once before and once after it resolves the references.
+//
+// During a reload with an existing actor store, onlyOneActorStore returns nil. In this case, movesActors checks each
+// store instead.
 func (o Options) onlyOneActorStore(units []*unit) error {
 	if o.actors != nil {
 		return nil

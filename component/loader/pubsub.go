@@ -43,8 +43,8 @@ func PubSubFields() []component.Field {
 	}
 }
 
-// checkTopics returns an error if text is not empty and names no topic. Without this check, such a text would permit
-// all topics.
+// checkTopics returns an error if text is not empty but names no topic, for example ",". Without this check, such a
+// text would allow all topics.
 func checkTopics(text string) error {
 	if text != "" && len(pubsub.ParseTopics(text)) == 0 {
 		return errors.New("names no topic")

@@ -35,8 +35,8 @@ func (c Changes) Any() bool {
 	return len(c.Added)+len(c.Changed)+len(c.Removed) > 0 || c.Documents || c.Subscriptions
 }
 
-// Close closes the components of the previous set that are not in the new set. Call Close when no request uses these
-// components any more.
+// Close closes those components of the previous set that the new set does not share. Call Close only when requests have
+// stopped using these components.
 func (c Changes) Close() error {
 	var errs []error
 	for _, one := range slices.Backward(c.retired) {
@@ -45,12 +45,12 @@ func (c Changes) Close() error {
 	return errors.Join(errs...)
 }
 
-// Reload reads the files again and returns a new set of components. Both sets share unchanged components. The
-// previous set stays usable until Changes.Close.
+// Reload reads the files again and returns a new set of components. Unchanged components are not opened again, but are
+// in both sets. The previous set stays usable until Changes.Close.
 //
-// If a file is invalid, Reload returns an error and opens nothing. If a component cannot be opened, the new set has
-// the component of the previous set instead, and Changes.Failed has the error. If that component has changed and sets
-// ignoreErrors, the new set does not have it, and Changes.Ignored has the error.
+// If a file is invalid, Reload returns an error and opens nothing. If a component fails to open, the new set has the
+// component of the previous set instead, and Changes.Failed has the error. There is one exception. If the document of
+// the component has changed and sets ignoreErrors, the new set lacks the component, and Changes.Ignored has the error.
 func Reload(ctx context.Context, o Options, old *Set) (*Set, Changes, error) {
 	o.keepDefault = true
 	if o.DefaultState != nil && !old.hasDefault(o.DefaultState.Name) {
@@ -81,11 +81,12 @@ func (s *Set) hasDefault(name string) bool {
 	return e != nil && e.spec.Pos.File == ""
 }
 
-// has reports whether the set contains a component with the building block and the name of u. A nil set contains
-// none.
+// has reports whether the set has a component with the same building block and name as u. If the set is nil, has
+// returns false.
 func (s *Set) has(u *unit) bool { return s != nil && s.entries[u.key()] != nil }
 
-// hasUnchanged reports whether the set contains a component that was opened with the document of u.
+// hasUnchanged reports whether the set has the component u, opened from a document with the same content. The values of
+// references may have changed.
 func (s *Set) hasUnchanged(u *unit) bool {
 	return s.has(u) && reflect.DeepEqual(content(s.entries[u.key()].spec), content(u.spec))
 }
@@ -101,9 +102,11 @@ func content(s *component.Spec) component.Spec {
 	return c
 }
 
-// carry adds the component of the previous set to the new set and returns true if the configuration of u is
-// unchanged. If the configuration has changed and the component would lose its data, carry also keeps the
-// component, records a failure and returns true. Otherwise it returns false, and the caller opens the component.
+// carry decides whether the new set keeps the component of the previous set. It returns true if the component is kept,
+// and false if the caller must open the component.
+//
+// The component is kept if its configuration is unchanged. It is also kept if closing it would lose its data; carry
+// then records an error, which says that the change needs a restart.
 func (p *opening) carry(u *unit) bool {
 	if !p.old.has(u) {
 		return false
@@ -140,10 +143,12 @@ func (p *opening) takeOver(u *unit) {
 	e.list(p.set, u)
 }
 
-// movesActors returns an error if the document of u would move the actor state, because the actors would lose it. There
-// are two cases. In one, u claims the actor state that another store has. In the other, u is the store with the actor
-// state, and either gives up the claim or changes its type or version: each version of a type may have tables of its
-// own.
+// movesActors returns an error if a reload with the document of u would move the actor state to another store. The
+// actors would lose their state. This happens in two cases:
+//   - u claims the actor state, but another store has it.
+//   - u has the actor state, but no longer claims it, or has another type or version.
+//
+// Another version of the same type counts as another store, because it may use other tables.
 func (p *opening) movesActors(u *unit) error {
 	now := p.options.actors
 	switch {
@@ -164,8 +169,8 @@ func (p *opening) actorsStay(hint string) error {
 		p.options.actors.name + " has the actor state, which cannot move to another store while the node runs"}
 }
 
-// keepActors keeps the store with the actor state if plan does not open it: no file declares it any more, or its
-// document was rejected.
+// keepActors keeps the store with the actor state if plan does not include it. This happens if no file declares the
+// store any more, or if its document was rejected.
 func (p *opening) keepActors(plan *Plan) {
 	now := p.options.actors
 	if now == nil || slices.ContainsFunc(plan.state, func(u *unit) bool { return u.spec.Name == now.name }) {
@@ -184,8 +189,8 @@ func (p *opening) keepActors(plan *Plan) {
 	p.keep(u, u.failed(pos, p.actorsStay(hint)))
 }
 
-// Compare returns the differences between a previous set and a new one. Changes.Close closes the components that
-// only the previous set has.
+// Compare returns the differences between the sets old and now. Close of the result closes the components that only the
+// old set has.
 func Compare(old, now *Set) Changes { return changes(old, now) }
 
 // changes returns the differences between two sets.
@@ -244,8 +249,8 @@ func (k entryKey) String() string { return k.block + " " + k.name }
 
 func (u *unit) key() entryKey { return entryKey{blockOf(u.spec.Type), u.spec.Name} }
 
-// digestOf returns a digest of everything that determines how the component is opened. This includes the values of
-// its resolved references, which are in m.
+// digestOf returns a hash of everything that affects how the component is opened. If the hash is unchanged, a reload
+// keeps the component. The parameter m has the metadata with resolved references, so a changed secret changes the hash.
 func (u *unit) digestOf(m component.Metadata) string {
 	h := sha256.New()
 	s := u.spec
@@ -263,8 +268,8 @@ func (u *unit) digestOf(m component.Metadata) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// Fingerprint returns a string that changes when a file in paths is added, changed or removed. It does not read the
-// contents of files.
+// Fingerprint returns a string that changes when a file in paths is added, changed or removed. It uses the size, the
+// modification time, the mode and the inode of each file, but not the contents.
 func Fingerprint(paths []string) string {
 	var b strings.Builder
 	for _, path := range paths {

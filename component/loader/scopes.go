@@ -25,10 +25,11 @@ func (b *planner) addScopes(doc component.Document) error {
 	return problems.Err("loader.Read")
 }
 
-// applyScopes sets the scopes of all secret stores. A scope may name a store that this node does not declare, because
-// several nodes may share a Configuration; such a scope usually causes only a warning. It causes an error if a store
-// without a scope has a similar name. Then the name in the scope is probably misspelt, and without the error that store
-// would be unrestricted.
+// applyScopes assigns the secret scopes to the secret stores.
+//
+// A scope for a store that this node does not declare causes only a warning, because several nodes may share one
+// Configuration. But if a store without a scope has a similar name, the scope probably has a spelling mistake. This is
+// an error, because that store would otherwise be unrestricted.
 func (b *planner) applyScopes() (errs []error) {
 	for i := range b.scopes {
 		scope := &b.scopes[i]
@@ -48,15 +49,15 @@ func (b *planner) applyScopes() (errs []error) {
 	return errs
 }
 
-// declared reports whether a secret store with this name is declared, but will not be opened on this node. Such a
-// store is invalid, or is for other applications or another namespace.
+// declared reports whether the files declare a secret store with this name that this node will not open. Either the
+// store is invalid, or it is for other applications or another namespace.
 func (b *planner) declared(name string) bool {
 	return slices.ContainsFunc(b.plan.rejected,
 		func(s component.Status) bool { return s.Name == name && blockOf(s.Type) == blockSecrets })
 }
 
-// misspeltStore returns an error if the name of the store in scope is similar to the name of a declared store that has
-// no scope. Otherwise it returns nil.
+// misspeltStore returns an error if the name in scope is probably a misspelt name of a declared store. It considers
+// only stores without a scope. Otherwise it returns nil.
 func (b *planner) misspeltStore(scope *component.SecretScope) error {
 	var open []string
 	for _, u := range b.plan.secrets {

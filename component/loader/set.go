@@ -15,7 +15,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Set holds all opened components. It is safe for concurrent use, and immutable except for Close.
+// Set holds the opened components of a node. It does not change until Close, and is safe for concurrent use.
 type Set struct {
 	documents      map[component.Kind][]component.Document
 	statuses       []component.Status
@@ -73,8 +73,8 @@ type actorStore struct{ name, typ, version string }
 // Ignored returns the errors of components with ignoreErrors that could not be opened.
 func (s *Set) Ignored() []error { return slices.Clone(s.ignored) }
 
-// add adds an open component to the set. The function list adds the component to the lists of a set; Reload calls it
-// again for the next set.
+// add adds an open component to the set. list adds the component to the lists of a set. Reload calls list again if the
+// next set keeps the component.
 func (s *Set) add(u *unit, closing *closer, list func(*Set, *unit)) {
 	s.entries[u.key()] = &entry{u.digest, u.spec, u.volatile(), closing, list}
 	s.closers = append(s.closers, closing)
@@ -122,8 +122,8 @@ func (s *Set) SecretStore(name string) (*secretstores.Instance, bool) {
 // SecretStores returns the secret stores in the order of their opening.
 func (s *Set) SecretStores() []*secretstores.Instance { return slices.Clone(s.secrets) }
 
-// Statuses returns the status of every component: first opened components in the order of opening, then failed ones,
-// then ignored ones.
+// Statuses returns the statuses of all components: first the opened components in the order of opening, then those that
+// failed, and then those that are not for this node.
 func (s *Set) Statuses() []component.Status {
 	out := slices.Clone(s.statuses)
 	rank := func(c component.Status) int {
@@ -133,15 +133,15 @@ func (s *Set) Statuses() []component.Status {
 	return out
 }
 
-// Documents returns the documents of a kind that apply to this node, in the order of the files. The loader has
-// checked documents of the kinds Component, HTTPEndpoint and Subscription completely. Of other documents, it has
-// checked only the header, and the secret scopes of a Configuration.
+// Documents returns the documents of a kind that apply to this node, in the order of the files. Documents of the kinds
+// Component, HTTPEndpoint and Subscription were fully checked. Of a Configuration, only the header and the secret
+// scopes were checked. Of all other kinds, only the header was checked.
 func (s *Set) Documents(kind component.Kind) []component.Document {
 	return slices.Clone(s.documents[kind])
 }
 
-// Close closes all components in the reverse order of opening, and joins their errors. Later calls return the same
-// error.
+// Close closes all components in the reverse order of opening, and returns their errors as one error. Later calls do
+// nothing and return the same error.
 func (s *Set) Close() error {
 	s.once.Do(func() {
 		var errs []error

@@ -31,7 +31,8 @@ type unit struct {
 	digest        string                 // see digestOf; set by resolve
 }
 
-// check checks metadata, sets values and hidden, and returns the warnings. Its error names file, line and component.
+// check checks the metadata m, stores the result in u.values and u.hidden, and returns warnings. Its error names the
+// file, the line and the component.
 func (u *unit) check(m component.Metadata) ([]component.Problem, error) {
 	values, warnings, err := m.Check(u.spec.Pos, u.spec.Name, u.fields)
 	u.values, u.hidden = values, m.Sensitive()
@@ -58,8 +59,8 @@ func (u *unit) volatile() bool {
 	return u.state.Volatile || u.configuration.Volatile || u.pubsub.Volatile
 }
 
-// opened returns the error for a failure of a factory. It hides the values of references, because the factory may
-// have quoted them.
+// opened returns the error for a factory that failed to open the component. It hides the values of references in the
+// message, because the factory may have quoted them.
 func (u *unit) opened(err error) error {
 	if err == nil {
 		return nil
@@ -83,8 +84,8 @@ func (u *unit) logger(l *slog.Logger) *slog.Logger {
 // typ returns the type in lower case.
 func (u *unit) typ() string { return strings.ToLower(u.spec.Type) }
 
-// late converts err to fault.Timeout, with a hint to raise initTimeout, if the cause of err is the timeout of the
-// context bounded. Otherwise it returns err. ctx is the parent of bounded.
+// late returns err, or fault.Timeout if err was caused by the timeout of bounded. The new error has a hint to raise
+// initTimeout. ctx is the parent of bounded.
 func (u *unit) late(ctx, bounded context.Context, err error) error {
 	if err == nil || ctx.Err() != nil || !errors.Is(bounded.Err(), context.DeadlineExceeded) {
 		return err

@@ -20,8 +20,8 @@ func blockNames() map[string]string {
 		blockPubSub: "publish/subscribe broker"}
 }
 
-// foreignBlocks returns the building blocks of Dapr that Quorate does not have. A key is the first part of the block's
-// component types, and the value is the name of the block.
+// foreignBlocks returns the building blocks that Dapr has and Quorate does not have. A key is the first part of a
+// component type, such as "crypto", and the value is the name of the building block.
 func foreignBlocks() map[string]string {
 	return map[string]string{"conversation": "conversation", "crypto": "cryptography",
 		"nameresolution":  "name resolution (Quorate has its own, without a component)",
@@ -44,8 +44,8 @@ func unknownBlock(spec *component.Spec) error {
 	return e
 }
 
-// explain extends the error of a registry that does not have a type. It adds the name of the building block, and what
-// the user can do.
+// explain adds details to the error for an unknown component type: the name of the building block, and a hint on how to
+// correct the file. It returns all other errors unchanged.
 func explain(spec *component.Spec, err error) error {
 	name, known := blockNames()[blockOf(spec.Type)]
 	hint := fault.HintOf(err)
@@ -62,9 +62,8 @@ func explain(spec *component.Spec, err error) error {
 	return &fault.Error{Code: fault.NotFound, Op: "loader.Read", Msg: msg, Hint: hint}
 }
 
-// Skipped returns the components that a node may start without, and the reasons. These are invalid components with
-// ignoreErrors, and components whose type is not built in. A type that is not built in is available only while a
-// process serves it.
+// Skipped returns a problem for each component that the node may be unable to serve. These are invalid components with
+// ignoreErrors, and components whose type is not built in. Such a type is available only while a process serves it.
 func (p *Plan) Skipped() []component.Problem {
 	var out []component.Problem
 	for _, c := range p.rejected {

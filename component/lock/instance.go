@@ -7,8 +7,8 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
-// MetadataKeyPrefix is the metadata name of the key prefix of a lock store. The key prefix determines which
-// applications share locks (see state.ParseKeyPrefix).
+// MetadataKeyPrefix is the name of the metadata field that sets the key prefix of a lock store. Applications with the
+// same key prefix share locks (see state.ParseKeyPrefix).
 const MetadataKeyPrefix = "keyPrefix"
 
 // Instance is one opened lock store with the settings of its component file. It is immutable.

@@ -1,6 +1,8 @@
-// Package lock defines the contract of a lock store, which grants exclusive locks. A lock has one owner at a time and
-// expires. The package owns the request and answer types, the bounds of a claim, and a wrapper that adds metrics to a
-// store. It starts no goroutines.
+// Package lock defines the contract of a lock store, which grants exclusive locks. A lock has at most one owner at a
+// time, and it expires unless the owner renews it.
+//
+// The package has the request and answer types, the limits of a claim, and the metrics of lock stores. It starts no
+// goroutines.
 package lock
 
 import (
@@ -17,8 +19,8 @@ const (
 	MaxName   = 1 << 10 // bytes of a resource, and of an owner
 )
 
-// Key identifies a lock. Prefix separates the locks of different applications, like the prefix of a state key. Prefix
-// may be empty.
+// Key identifies a lock. Like the prefix of a state key, Prefix separates the locks of different applications; it may
+// be empty.
 type Key struct {
 	Prefix   string
 	Resource string
@@ -37,7 +39,8 @@ type Claim struct {
 	RequestID string
 }
 
-// Check returns fault.TooLarge if the claim exceeds a bound. op is the operation in the error.
+// Check returns fault.TooLarge if the resource, the owner or the expiry exceeds its limit. op is the operation to name
+// in the error.
 func (c *Claim) Check(op string) error {
 	e := &fault.Error{Code: fault.TooLarge, Op: op, Hint: "use a shorter name"}
 	switch {
@@ -81,9 +84,9 @@ const (
 	InternalError   Status = 3
 )
 
-// Store is implemented by every lock store. All methods are safe for concurrent use and return when ctx ends. Errors
-// are *fault.Error with the codes of state.Store. After fault.Indeterminate, it is unknown whether the caller owns
-// the lock.
+// Store is implemented by every lock store. All methods are safe for concurrent use. A method with a parameter ctx
+// returns when ctx ends. Errors are *fault.Error with the same codes as those of state.Store. After
+// fault.Indeterminate, the caller does not know whether it owns the lock.
 type Store interface {
 	// TryLock makes a caller the owner of a lock unless the lock has an owner.
 	TryLock(ctx context.Context, c Claim) (Grant, error)

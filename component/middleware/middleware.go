@@ -1,17 +1,17 @@
-// Package middleware defines the contract of HTTP middleware: components that inspect the requests of the HTTP API
-// before they are routed.
+// Package middleware defines the contract of HTTP middleware. Such a component inspects each request of the HTTP API
+// before the request is routed.
 //
-// It owns the interface Filter, the type for the refusal of a request, and the instance of a component. It starts no
-// goroutines.
+// The package has the interface Filter, the type Refusal for refused requests, and the type Instance for opened
+// components. It starts no goroutines.
 package middleware
 
 import (
 	"net/http"
 )
 
-// Filter inspects requests before they are routed. It may change the path and the headers of a request. If it
-// returns an error, the request is refused; a *Refusal determines the status and the text. Implementations are safe
-// for concurrent use.
+// Filter inspects requests before they are routed. It may change the path and the headers of a request. If it returns
+// an error, the request is refused. To set the status and the text of the response, the error must be a *Refusal.
+// Implementations must be safe for concurrent use.
 type Filter interface {
 	Filter(r *http.Request) error
 }

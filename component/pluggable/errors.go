@@ -23,8 +23,8 @@ type failure struct {
 	ended error // error of the context; nil = the context had not ended
 }
 
-// code returns the gRPC status code with which the process answered. It returns codes.OK if the call succeeded, if
-// there was no connection, or if the context had ended.
+// code returns the gRPC status code in the response of the process. It returns codes.OK if the call succeeded, if there
+// was no connection, or if the context had ended.
 func (f *failure) code() codes.Code {
 	if f == nil || f.ended != nil {
 		return codes.OK
@@ -77,9 +77,11 @@ const (
 	writing      // without an answer, the outcome is unknown
 )
 
-// fault converts the error of a call. A write that the process refused (see refused) was not executed. After any other
-// failure of a write that was sent, the outcome is unknown, because the process may have lost the connection to the
-// server behind it.
+// fault converts the error of a call to a *fault.Error.
+//
+// A write that the process refused was not executed (see refused). If a write was sent but not refused, the outcome is
+// unknown, and the code is fault.Indeterminate. For example, the process may have lost the connection to its database
+// during the write.
 func (l *link) fault(op, key string, f *failure, doing verb) error {
 	if e, ours := fault.As(f.err); ours {
 		return &fault.Error{Code: e.Code, Op: op, Key: key, Err: f.err}
@@ -137,7 +139,8 @@ func (l *link) refused(e *fault.Error, f *failure, code codes.Code) bool {
 	return true
 }
 
-// uninitialised converts the error of a call that initialises the process: Init, or a call that greet makes with it.
+// uninitialised converts the error of a call that is part of the initialisation of a process: Init, or another call
+// that greet makes.
 func (l *link) uninitialised(ctx context.Context, err error) error {
 	e := &fault.Error{Code: fault.Internal, Op: "pluggable.Init",
 		Msg: l.who() + " could not be initialised: " + l.text(err), Hint: "look at its log, and check the metadata"}
@@ -161,13 +164,13 @@ func (l *link) text(err error) string {
 	return s.Code().String() + ": " + l.clean(s.Message())
 }
 
-// clean prepares a text of the process for messages: it shortens the text, and replaces the values of references. A
-// process may quote its metadata, which contain such values.
+// clean makes a text from the process safe for messages. It shortens the text and hides the values of references,
+// because a process may quote its metadata with secrets.
 func (l *link) clean(text string) string {
 	return shorten(component.Hide(text, l.options.Metadata.Sensitive()))
 }
 
-// shorten bounds the length of the text of a process, and replaces characters that cannot be printed.
+// shorten limits the length of a text from the process, and replaces unprintable characters with spaces.
 func shorten(text string) string {
 	const limit = 300
 	return strings.Map(func(r rune) rune {
@@ -178,9 +181,9 @@ func shorten(text string) string {
 	}, fault.Shorten(text, limit))
 }
 
-// isETagError reports whether the process refused the ETag of a write. As in Dapr, such an answer has a detail about
-// the field "etag". Its status code is FailedPrecondition if the ETag is not the current one, and InvalidArgument if
-// the text cannot be an ETag.
+// isETagError reports whether a write failed because of its ETag. As in Dapr's protocol, such an error has a detail
+// about the field "etag". Its status code is FailedPrecondition if the ETag does not match, and InvalidArgument if the
+// ETag is malformed.
 func isETagError(f *failure) bool {
 	if code := f.code(); code != codes.FailedPrecondition && code != codes.InvalidArgument {
 		return false

@@ -24,7 +24,8 @@ type (
 	eventReader = reader[components.ReadRequest, components.ReadResponse]
 )
 
-// input is the input side of a binding. It is safe for concurrent use. Whenever its stream ends, it opens a new one.
+// input is the input side of a binding. It receives events on a stream, and opens a new stream whenever the current one
+// ends. It is safe for concurrent use.
 type input struct {
 	reader eventReader
 	life   context.Context // context of deliveries and streams
@@ -101,8 +102,8 @@ func (in *input) accept(s *eventStream, event *components.ReadResponse) error {
 	return nil
 }
 
-// admit starts the delivery of an event and returns true. It returns false if the input is closing, or if an event with
-// the same id is in progress. In the second case the event is dropped.
+// admit starts to deliver an event and returns true. It returns false if the input is closing. It also returns false,
+// and drops the event, if another event with the same id is in progress.
 func (in *input) admit(s *eventStream, event *components.ReadResponse) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -127,7 +128,8 @@ func (in *input) ended(*eventStream) bool {
 	}
 }
 
-// deliver delivers one event and acknowledges it. The delivery continues even if the stream ends.
+// deliver delivers one event to the application, and sends the acknowledgement to the process. If the stream ends
+// first, the delivery still continues.
 func (in *input) deliver(s *eventStream, event *components.ReadResponse) {
 	defer func() { <-in.slots }()
 	answer, err := in.sink.Deliver(in.life, bindings.Event{Data: event.GetData(), Metadata: event.GetMetadata()})
@@ -138,8 +140,8 @@ func (in *input) deliver(s *eventStream, event *components.ReadResponse) {
 	_ = s.acknowledge(ack.GetMessageId(), ack) // if it fails, the process delivers the event again
 }
 
-// close stops the input, and waits for the events in progress and their acknowledgements. If ctx ends first, close
-// cancels them.
+// close stops the input. It waits until the events in progress are delivered and acknowledged. If ctx ends first, close
+// cancels these deliveries.
 func (in *input) close(ctx context.Context) error {
 	in.mu.Lock()
 	if !in.closed {

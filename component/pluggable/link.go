@@ -35,13 +35,13 @@ const (
 	maxHeader = 64 << 10  // bytes of the header of an answer
 )
 
-// keyInstance is the metadata key with the name of the component. A process with several components of one type
-// distinguishes them by this key.
+// keyInstance is the gRPC metadata key whose value is the name of the component. A process needs this key if it serves
+// several components of one type.
 const keyInstance = "x-component-instance"
 
-// link connects one component to its process. Every connection begins with a call of greet, which calls Init, because
-// a restarted process has forgotten the earlier Init. If the connection is lost, the next call opens a new one. The
-// methods are safe for concurrent use.
+// link connects a component to its process. When the connection is lost, the next call opens a new one. Each connection
+// begins with a call of greet, which calls Init, because the process may have restarted. All methods are safe for
+// concurrent use.
 type link struct {
 	options  Options
 	greet    func(ctx context.Context, conn *session) error
@@ -69,8 +69,8 @@ type attempt struct {
 	err  error
 }
 
-// session is one connection to the process. Its gRPC connection never reconnects by itself. Otherwise calls could use
-// the new connection before Init.
+// session is one connection to the process. Its gRPC connection never reconnects, because calls on a new connection
+// must wait for Init.
 type session struct {
 	link     *link
 	conn     *grpc.ClientConn
@@ -81,8 +81,8 @@ type session struct {
 	users int  // calls in progress; guarded by link.mu
 }
 
-// openLink connects for the first time. While the socket is missing or no process listens on it, openLink tries again
-// until the deadline of ctx.
+// openLink opens the first connection to the process. Until ctx ends, it retries while the socket does not exist or no
+// process listens on it.
 func openLink(ctx context.Context, o Options, greet func(ctx context.Context, s *session) error) (*link, error) {
 	l := &link{options: o, greet: greet, openTime: openTime}
 	if until, ok := ctx.Deadline(); ok {
@@ -103,7 +103,8 @@ func openLink(ctx context.Context, o Options, greet func(ctx context.Context, s 
 	return l, nil
 }
 
-// suggest adds the name of a similar built-in type, if there is one, to the error of a type that has no socket.
+// suggest improves the error for a type that is not built in and has no socket. If a built-in type has a similar name,
+// the new error suggests this name.
 func (l *link) suggest(err error) error {
 	near := suggest.For(l.options.Type, l.options.BuiltIn)
 	if near == "" || !fault.Is(err, fault.Unavailable) {
@@ -133,8 +134,8 @@ func (l *link) isClosed() bool {
 	return l.closed
 }
 
-// enter returns the connection, and connects if there is none. The caller must call leave when it no longer uses the
-// session.
+// enter returns the current connection, or opens a new one. The caller must call leave on the session when its call has
+// ended.
 func (l *link) enter(ctx context.Context) (*session, error) {
 	const op = "pluggable.Connect"
 	for {
@@ -207,9 +208,10 @@ func (l *link) connect(a *attempt) {
 	close(a.done)
 }
 
-// failed records a failed attempt to connect. It delays the next attempt, except after the first failure. There is no
-// delay before the first successful connection, because openLink itself waits between its attempts. The caller holds
-// l.mu.
+// failed records a failed attempt to connect, and sets the earliest time of the next attempt. There is no delay after
+// the first failure. After the second failure the delay is minPause, and it doubles with each further failure, up to
+// maxPause. Until the first successful connection, failed sets no delay, because openLink waits between its attempts.
+// The caller holds l.mu.
 func (l *link) failed(err error) {
 	l.failure = err
 	if l.served {
@@ -233,8 +235,8 @@ func (l *link) who() string {
 	return "the component at " + path
 }
 
-// open dials the socket, reads which services the process has, and initialises it. If it returns a session together
-// with an error, the caller must call shut.
+// open connects to the socket, lists the services of the process, and initialises the process. It may return a session
+// together with an error. The caller must then call shut on the session.
 func (l *link) open(ctx context.Context, a *attempt) (*session, error) {
 	a.step.Store("its socket")
 	path, err := findSocket(l.options.Folder, l.options.socket())
@@ -295,8 +297,8 @@ func (t *tracked) Close() error {
 	return t.Conn.Close()
 }
 
-// end marks the session as over, so that the next call connects again. Calls in progress may still succeed, for
-// example while the process shuts down gracefully.
+// end marks the session as over, so that the next call opens a new connection. The process may be shutting down
+// gracefully, so calls in progress can still succeed.
 func (s *session) end() {
 	l := s.link
 	l.mu.Lock()
@@ -352,8 +354,8 @@ func (s *session) lacks(service string) error {
 		Hint: "correct spec.type"}
 }
 
-// outgoing returns the context for a call to the process. The metadata of the call has only the name of the component;
-// metadata that ctx has from another call is not sent.
+// outgoing returns the context for a call to the process. The gRPC metadata of the call is only the component's name;
+// metadata in ctx is not forwarded.
 func (l *link) outgoing(ctx context.Context) context.Context {
 	name := l.options.Name
 	if strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r > '~' }) {
@@ -362,8 +364,9 @@ func (l *link) outgoing(ctx context.Context) context.Context {
 	return metadata.NewOutgoingContext(ctx, metadata.Pairs(keyInstance, name))
 }
 
-// call makes one call with the function f. If the connection was lost, call repeats it on a new connection. It does
-// not repeat a write that the process may have received. It returns nil if the call succeeded.
+// call makes one call to the process, with the function f. If the connection is lost, call retries on a new connection,
+// up to three attempts in total. It does not retry a write that the process may have received. It returns nil on
+// success.
 func (l *link) call(ctx context.Context, doing verb, f func(context.Context, grpc.ClientConnInterface) error) *failure {
 	const attempts = 3
 	ctx, cancel := context.WithTimeout(l.outgoing(ctx), callTime)

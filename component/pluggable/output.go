@@ -18,8 +18,8 @@ const (
 	maxOperationName = 100 // longest name of an operation, in bytes
 )
 
-// OpenBinding opens a binding as input, output or both, according to direction. If direction is not set, it opens the
-// sides that the process has. It waits for the socket until the deadline of ctx.
+// OpenBinding opens a pluggable binding with the sides that direction selects: input, output or both. If direction is
+// not set, OpenBinding opens each side that the process has. It waits for the socket until the deadline of ctx.
 func OpenBinding(ctx context.Context, o Options, direction bindings.Direction) (bindings.Binding, error) {
 	b := &binding{}
 	var err error
@@ -47,8 +47,8 @@ type binding struct {
 	operations      []string // operations of the first connection
 }
 
-// greet initialises the sides that direction selects. If direction is not set, it initialises the sides that the
-// process has. A later connection must have the same sides as the first connection.
+// greet initialises the sides of the binding that direction selects. If direction is not set, it initialises each side
+// that the process has. After a reconnect, the process must have the same sides as before.
 func (b *binding) greet(ctx context.Context, c *session, direction bindings.Direction) error {
 	sends := direction.Output || !direction.Given() && c.has(components.OutputBinding_ServiceDesc.ServiceName)
 	receives := direction.Input || !direction.Given() && c.has(components.InputBinding_ServiceDesc.ServiceName)
@@ -114,7 +114,8 @@ func unfit(r rune) bool { return !unicode.IsPrint(r) || r == ' ' }
 // Operations implements bindings.Output.
 func (b *binding) Operations() []string { return slices.Clone(b.operations) }
 
-// Invoke implements bindings.Output. It sends the operation in the spelling in which the process listed it.
+// Invoke implements bindings.Output. Names of operations are not case-sensitive: Invoke sends the spelling that the
+// process uses.
 func (b *binding) Invoke(ctx context.Context, r bindings.Request) (*bindings.Response, error) {
 	const op = "pluggable.Invoke"
 	i := slices.IndexFunc(b.operations, func(o string) bool { return strings.EqualFold(o, r.Operation) })

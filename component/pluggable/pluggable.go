@@ -1,16 +1,16 @@
-// Package pluggable uses components that run in processes of their own, over the protocol of Dapr's pluggable
-// components (dapr.proto.components.v1). Such a component serves gRPC on a Unix socket in a folder. The name of the
-// socket, without its extension, is the second part of the component type: redis-like.sock serves state.redis-like.
+// Package pluggable uses components that run in separate processes. It calls them with the protocol of Dapr's pluggable
+// components (dapr.proto.components.v1). Such a component serves gRPC on a Unix socket. The name of the socket
+// determines the component type: redis-like.sock serves state.redis-like.
 //
-// It owns the search for sockets, the connections, and the checks of answers. It never trusts an answer, because an
-// unexpected process may own the socket. It knows nothing about component files, except that a pluggable component
-// accepts metadata of any name.
+// The package owns the search for sockets, the connections, and the checks of responses. It does not trust the
+// responses, because an unexpected process may own the socket. It knows nothing about component files.
 //
-// To add a building block, add a file with its service, its Init and its calls; see secrets.go, the smallest one.
+// To support another building block, add a file with its gRPC service, its Init and its calls. secrets.go is the
+// smallest example.
 //
-// Each open component has the goroutines of a gRPC connection, and another goroutine while it connects. A started
-// input has one goroutine for its stream, and one for each event in progress. A subscription has one for its
-// stream. Close ends these goroutines.
+// Each open component has the goroutines of a gRPC connection, and one more while it connects. A started input has one
+// goroutine for its stream, and one for each event in progress. A subscription has one for its stream. Close ends all
+// of them.
 package pluggable
 
 import (

@@ -70,13 +70,13 @@ func (b *broker) greet(ctx context.Context, c *session) error {
 	return nil
 }
 
-// Abilities implements pubsub.Broker. It reports at most TTL, because Dapr's protocol promises neither order nor that a
-// bulk is published as a whole.
+// Abilities implements pubsub.Broker. The only ability that it can report is TTL. Dapr's protocol guarantees neither
+// the order of messages nor that a bulk request is published as a whole.
 func (b *broker) Abilities() pubsub.Abilities { return pubsub.Abilities{TTL: b.ttl} }
 
-// merge merges metadata of a client. It omits the names that only the node may use, because a client must not forge the
-// id or the key of a message. If several pairs have the same name, the last one counts. The returned map has room for
-// the names that the node adds.
+// merge combines maps of metadata into a new map. If a name occurs several times, the last value counts. merge omits
+// the names metaID and metaKey, because only the node may set them. Otherwise a client could forge the id or the key of
+// a message.
 func merge(parts ...map[string]string) map[string]string {
 	size := 3
 	for _, part := range parts {
@@ -108,8 +108,8 @@ func metadataOf(m *pubsub.Message, request map[string]string) map[string]string 
 	return out
 }
 
-// checkSize returns fault.TooLarge for a message that is too large for a subscription. Without this check, the message
-// would end every stream that receives it.
+// checkSize returns fault.TooLarge if a message is too large for the stream of a subscription. Such a message must not
+// be published, because it would end every stream on which it is delivered.
 func (b *broker) checkSize(op string, m *pubsub.Message) error {
 	limit := b.link.options.MaxMessage
 	if int64(len(m.Data)) <= limit {
@@ -119,8 +119,8 @@ func (b *broker) checkSize(op string, m *pubsub.Message) error {
 		Msg: fmt.Sprintf("the event of the message has %d bytes; the limit is %d", len(m.Data), limit)}
 }
 
-// Publish implements pubsub.Broker. A process with the feature BULK_PUBSUB gets several messages in one call. Any
-// other process gets one call for each message, in order.
+// Publish implements pubsub.Broker. If the process has the feature BULK_PUBSUB, several messages are sent in one call.
+// Otherwise, each message is sent in a call of its own, in order.
 func (b *broker) Publish(ctx context.Context, r pubsub.PublishRequest) ([]pubsub.Failure, error) {
 	if b.bulk && len(r.Messages) > 1 {
 		return b.publishBulk(ctx, &r)

@@ -122,7 +122,8 @@ func (s *secrets) Bulk(ctx context.Context, metadata map[string]string) (map[str
 	return out, nil
 }
 
-// fault converts the error of a call. The text of the process is left out, because it may quote a secret.
+// fault converts the error of a call to a *fault.Error. It leaves out the error text of the process, which may quote a
+// secret.
 func (s *secrets) fault(op, name string, f *failure) error {
 	if _, ours := fault.As(f.err); !ours {
 		f.err = status.Error(status.Code(f.err), "(its message is not shown, because it may have a secret)")

@@ -20,8 +20,8 @@ const (
 	listTime      = 5 * time.Second
 )
 
-// services returns the names of the gRPC services of a process, by reflection. It tries reflection v1alpha before v1,
-// because every SDK for components has v1alpha. Both versions have the same messages.
+// services returns the names of the gRPC services of a process. It reads them with gRPC reflection. It tries version
+// v1alpha first, because all component SDKs support it, and then v1. Both versions use the same messages.
 func services(ctx context.Context, conn grpc.ClientConnInterface) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
@@ -37,7 +37,8 @@ func services(ctx context.Context, conn grpc.ClientConnInterface) ([]string, err
 	return names, err
 }
 
-// reflect returns the sorted names of the services that one version of the reflection service lists.
+// reflect returns the sorted names of the gRPC services of a process. The parameter service is the name of the
+// reflection service to call.
 func reflect(ctx context.Context, conn grpc.ClientConnInterface, service string) ([]string, error) {
 	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true},
 		"/"+service+"/ServerReflectionInfo", grpc.MaxCallRecvMsgSize(maxReflection))

@@ -20,9 +20,9 @@ const (
 	maxPath    = 103 // bytes of the path of a Unix socket; macOS has the smallest limit
 )
 
-// findSocket returns the path of the socket in folder with the given name. Case and the file extension are ignored.
-// Links are refused, so the socket itself is always in the folder. findSocket returns fault.Unavailable if there is no
-// such socket, because its process may still be starting.
+// findSocket returns the path of the socket in folder that has the given name. It ignores case and the file extension.
+// It does not follow symbolic links. If there is no such socket, it returns fault.Unavailable, because the process may
+// still be starting.
 func findSocket(folder, name string) (string, error) {
 	const op = "pluggable.Find"
 	files, err := list(folder)

@@ -136,8 +136,8 @@ func (s *store) Ping(ctx context.Context) error {
 // PingInterval implements state.Pinger.
 func (s *store) PingInterval() time.Duration { return outside.PingInterval }
 
-// proof returns the state.Proof for every result of the component: level Stale and an unknown age. The node cannot
-// promise more, because it does not know what the component guarantees.
+// proof returns the state.Proof for each result of the component. Its level is Stale and its age is unknown, because
+// the node does not know what consistency the component guarantees.
 func proof() state.Proof { return state.Proof{Level: state.Stale, Age: -1} }
 
 // Get implements state.Store.
@@ -175,7 +175,8 @@ func level(c state.Consistency) components.StateOptions_StateConsistency {
 	}
 }
 
-// answered is the part of an answer that describes one key. The answers to Get and BulkGet have different types.
+// answered is the part of a response that describes one key. The response to Get and each item in the response to
+// BulkGet implement it.
 type answered interface {
 	GetData() []byte
 	GetEtag() *components.Etag
@@ -205,7 +206,7 @@ func (s *store) item(op, key string, a answered) (state.Item, error) {
 	return out, nil
 }
 
-// BulkGet implements state.BulkGetter. A key that the process leaves out of its answer does not exist.
+// BulkGet implements state.BulkGetter. If the response of the process lacks a key, this key does not exist.
 func (s *store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.Item, error) {
 	const op = "pluggable.BulkGet"
 	if err := s.gate.Enter(ctx, op); err != nil {
@@ -230,7 +231,8 @@ func (s *store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.It
 	return out, nil
 }
 
-// bulk reads the distinct keys in r. It returns the items in the answer of the process, by key.
+// bulk reads the keys in r, each of them once. It returns the items by key. A key is missing from the result if the
+// response of the process lacks it.
 func (s *store) bulk(ctx context.Context, op string, r *state.BulkGetRequest) (map[string]state.Item, error) {
 	in := &components.BulkGetRequest{
 		Options: &components.BulkGetRequestOptions{Parallelism: int64(max(r.Parallelism, 0))}}
@@ -281,8 +283,8 @@ func (s *store) bulk(ctx context.Context, op string, r *state.BulkGetRequest) (m
 	return found, nil
 }
 
-// each reads every key with a call of its own, with at most gatherers calls at a time. As soon as the values exceed
-// r.MaxBytes, it stops and returns state.ValuesTooLarge. If a key cannot be read, Err of its item is set.
+// each reads every key in a separate call, with at most gatherers calls at a time. If a key cannot be read, Err of its
+// item is set. each stops and returns state.ValuesTooLarge as soon as the values together exceed r.MaxBytes.
 func (s *store) each(ctx context.Context, op string, items []*components.GetRequest, r *state.BulkGetRequest,
 ) (map[string]state.Item, error) {
 	unfilled, stop := context.WithCancel(ctx)
@@ -320,8 +322,8 @@ func (s *store) each(ctx context.Context, op string, items []*components.GetRequ
 	return found, nil
 }
 
-// Set implements state.Store. If the process has no transactions, Set is not atomic: after an error, the items
-// written so far remain.
+// Set implements state.Store. If the process does not support transactions, Set is not atomic: after an error, some of
+// the items may have been written.
 func (s *store) Set(ctx context.Context, r state.SetRequest) (state.Written, error) {
 	const op = "pluggable.Set"
 	ops, err := s.operations(ctx, op, r.RequestID, outside.Upserts(r.Items))
@@ -337,8 +339,9 @@ func (s *store) Set(ctx context.Context, r state.SetRequest) (state.Written, err
 	return s.oneByOne(ctx, op, ops, r.Consistency)
 }
 
-// single reports whether an operation needs a call of its own. A removal does, because BulkSet only saves. A write
-// with a condition does, because the error of a bulk call does not say which condition was not met.
+// single reports whether an operation needs a call of its own, because it cannot be part of a BulkSet. This is true for
+// removals, because BulkSet can only save. It is also true for conditional writes, because the error of a BulkSet does
+// not say which condition was not met.
 func single(o state.Operation) bool { return o.Kind == state.Remove || outside.Conditional(&o) }
 
 // partialError returns the error of an item, and adds that other items may have been saved.
@@ -412,9 +415,9 @@ func (s transactional) Transact(ctx context.Context, r state.TransactRequest) (s
 	return s.transact(ctx, op, ops, r.Consistency, r.Metadata)
 }
 
-// operations checks the operations of a request, and returns the operations to send. It replaces a write with a
-// removal if the expiry time of the write has passed. It does not replace a write that must create its key, because
-// a removal cannot have this condition.
+// operations checks the operations of a request, and returns the operations to send. A write whose expiry time has
+// passed becomes a removal. The exception is a write that must create its key, because a removal cannot have this
+// condition.
 func (s *store) operations(ctx context.Context, op, requestID string, ops []state.Operation) ([]state.Operation,
 	error) {
 	if err := s.gate.Enter(ctx, op); err != nil {
@@ -462,8 +465,8 @@ func (s *store) one(ctx context.Context, op string, o *state.Operation, c state.
 	return s.tooLarge(s.link.fault(op, o.Key, failed, writing), len(o.Value))
 }
 
-// tooLarge converts fault.Overloaded to fault.TooLarge if the request has more bytes than gRPC servers accept by
-// default. gRPC servers return the same status for both causes.
+// tooLarge converts fault.Overloaded to fault.TooLarge if size exceeds the default limit of gRPC servers. This is
+// necessary because gRPC servers return the same status for overload and for a request that is too large.
 func (s *store) tooLarge(err error, size int) error {
 	const usual = 4<<20 - 1<<10
 	if size < usual || !fault.Is(err, fault.Overloaded) {
@@ -507,9 +510,9 @@ func (s *store) transact(ctx context.Context, op string, ops []state.Operation, 
 	return state.Written{}, s.tooLarge(s.link.fault(op, "", failed, writing), size)
 }
 
-// conflict returns the error of a transaction in which a condition was not met. The process does not say which
-// condition. If there are several, conflict reads their keys, and names a key whose condition is not met now. It
-// returns nil if the request has no condition.
+// conflict returns the error of a transaction that failed because a condition was not met. The process does not say
+// which one. So if there are several conditions, conflict reads their keys to find one that is not met now. It returns
+// nil if the transaction has no conditions.
 func (s *store) conflict(ctx context.Context, op string, ops []state.Operation) error {
 	var conditional []state.Operation
 	for _, o := range ops {
@@ -568,9 +571,9 @@ func etag(text string) *components.Etag {
 	return &components.Etag{Value: text}
 }
 
-// options returns the options of a write. A conditional write has first-write concurrency, because many components
-// otherwise ignore the ETag. An unconditional write does not have it, because some components would then refuse a
-// removal without an ETag.
+// options returns the options of a write. They ask for first-write concurrency only if the write is conditional.
+// Without this option, many components ignore the ETag. With it, some components refuse to remove a key without an
+// ETag.
 func options(o *state.Operation, c state.Consistency) *components.StateOptions {
 	out := &components.StateOptions{Consistency: level(c)}
 	if outside.Conditional(o) {
@@ -579,7 +582,8 @@ func options(o *state.Operation, c state.Consistency) *components.StateOptions {
 	return out
 }
 
-// metadata returns the metadata of a write. The TTL is in whole seconds, rounded up; -1 = the value never expires.
+// metadata returns the metadata to send with a write. The TTL is in whole seconds, rounded up. A TTL of -1 means that
+// the value never expires.
 func (s *store) metadata(o *state.Operation) map[string]string {
 	out := make(map[string]string, len(o.Metadata)+1)
 	for name, value := range o.Metadata {

@@ -22,8 +22,8 @@ type duplex[A, T any] interface {
 	Recv() (*T, error)
 }
 
-// stream is a stream of events or messages, which the node acknowledges on the same stream. It is safe for concurrent
-// use.
+// stream is a gRPC stream on which the process sends events or messages, and the node sends acknowledgements. It is
+// safe for concurrent use.
 type stream[A, T any] struct {
 	duplex[A, T]
 	session *session
@@ -40,15 +40,15 @@ func (s *stream[A, T]) close() {
 	s.session.leave()
 }
 
-// closeSend ends the sending side of the stream. The process still reads what was sent before.
+// closeSend closes the node's side of the stream. The process still receives everything that was sent before.
 func (s *stream[A, T]) closeSend() {
 	s.sending.Lock()
 	defer s.sending.Unlock()
 	_ = s.CloseSend() // fails if the stream has ended
 }
 
-// begin notes that the event or message with an id is in progress. It returns false if another one with the id is in
-// progress, because an acknowledgement could then mean either of the two.
+// begin records that the event or message with the given id is in progress. It returns false if another one with this
+// id is already in progress, because their acknowledgements could not be distinguished.
 func (s *stream[A, T]) begin(id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -59,8 +59,8 @@ func (s *stream[A, T]) begin(id string) bool {
 	return true
 }
 
-// acknowledge sends the acknowledgement of an id. After that, the process may use the id again. An error means that
-// the stream has ended.
+// acknowledge sends an acknowledgement for an id, and forgets the id, so that the process may use it again. An error
+// means that the stream has ended.
 func (s *stream[A, T]) acknowledge(id string, ack *A) error {
 	s.sending.Lock()
 	defer s.sending.Unlock()
@@ -116,8 +116,8 @@ func (r *reader[A, T]) open(ctx context.Context) (*stream[A, T], error) {
 	return &stream[A, T]{duplex: client, session: session, cancel: cancel, pending: map[string]bool{}}, nil
 }
 
-// run reads streams, beginning with s. When a stream ends, run opens a new one after a pause. The pause grows as long
-// as the streams deliver nothing that is accepted.
+// run reads streams one after another, beginning with s. After each stream, it waits and opens a new one. The wait
+// doubles each time, up to maxPause, until a stream delivers something that is accepted.
 func (r *reader[A, T]) run(s *stream[A, T]) {
 	pause := minPause
 	for down := false; ; {

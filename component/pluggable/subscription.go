@@ -35,8 +35,8 @@ type (
 	pullReader = reader[components.PullMessagesRequest, components.PullMessagesResponse]
 )
 
-// member is a subscription to a topic. It has one stream at a time. When the stream ends, its deliveries are void, and
-// the process delivers their messages again on the next stream. It is safe for concurrent use.
+// member is a subscription to a topic. It has one stream at a time. When the stream ends, its unsettled deliveries
+// become void, and the process sends their messages again on the next stream. A member is safe for concurrent use.
 type member struct {
 	broker  *broker
 	request pubsub.SubscribeRequest
@@ -66,8 +66,8 @@ type delivery struct {
 	size   int64  // size of the message in bytes
 }
 
-// Subscribe implements pubsub.Broker. Dapr's protocol has no consumer groups, so the name of the group is sent as the
-// metadata consumerID of the topic.
+// Subscribe implements pubsub.Broker. Dapr's protocol has no field for the consumer group. Subscribe therefore sends
+// the group as the metadata consumerID of the topic.
 func (b *broker) Subscribe(ctx context.Context, r pubsub.SubscribeRequest) (pubsub.Subscription, error) {
 	m := newMember(b, r)
 	first, err := m.reader.open(ctx)
@@ -113,8 +113,8 @@ func (m *member) begin(ctx context.Context, conn grpc.ClientConnInterface) (pull
 		Metadata: meta}})
 }
 
-// ready implements consumer. It waits until there is room for a message. The size of the next message is not known,
-// so the unsettled messages may exceed maxBytes by one message.
+// ready implements consumer. It waits until there is room for another message. The size of this message is not known in
+// advance, so the unsettled messages may exceed maxBytes by one message.
 func (m *member) ready(s *pullStream) error {
 	for {
 		freed := m.freed.Wait()
@@ -133,7 +133,8 @@ func (m *member) ready(s *pullStream) error {
 	}
 }
 
-// accept implements consumer. It puts a message into the queue. A message that cannot be settled ends the stream.
+// accept implements consumer. It puts a message into the queue. If the id of the message is missing, too long or
+// already in use, the message could not be acknowledged later. accept then returns an error, which ends the stream.
 func (m *member) accept(s *pullStream, in *components.PullMessagesResponse) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -164,8 +165,8 @@ func (m *member) accept(s *pullStream, in *components.PullMessagesResponse) erro
 	return nil
 }
 
-// name returns an id that identifies the message in several deliveries. This is the id of the CloudEvent, or
-// otherwise the id that the process has given the message. name returns "" if the id is longer than maxMessageID.
+// name returns an id that stays the same when the message is delivered again. This is the id of the CloudEvent, if
+// there is one, and otherwise the id from the process. name returns "" if the id is longer than maxMessageID.
 func (d *delivery) name() string {
 	name := cmp.Or(d.ID, d.id)
 	if len(name) > maxMessageID {
@@ -174,9 +175,9 @@ func (d *delivery) name() string {
 	return name
 }
 
-// messageOf returns the message of a delivery, without the metadata that metadataOf has added. If the other
-// metadata exceeds a limit, the message has none, and notice says why. ttlInSeconds does not count, because
-// metadataOf may have added it to metadata that already had the maximum size.
+// messageOf returns the message of a delivery. It leaves out the metadata quorate.id and quorate.key, which the node
+// added when it published the message. If the other metadata exceed a limit, the message gets no metadata, and notice
+// gives the reason. ttlInSeconds does not count towards the limits, because the node may have added it too.
 func messageOf(in *components.PullMessagesResponse) (out pubsub.Message, notice string) {
 	meta := in.GetMetadata()
 	out = pubsub.Message{Data: in.GetData(), ContentType: in.GetContentType(), ID: meta[metaID], Key: meta[metaKey]}
@@ -203,7 +204,7 @@ func messageOf(in *components.PullMessagesResponse) (out pubsub.Message, notice 
 	return out, notice
 }
 
-// ended implements consumer. It voids all unsettled deliveries, because all of them came from this stream.
+// ended implements consumer. It makes all unsettled deliveries void, because they belong to the stream that has ended.
 func (m *member) ended(*pullStream) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -249,8 +250,8 @@ func (m *member) Receive(ctx context.Context, limit int) ([]pubsub.Delivery, err
 	}
 }
 
-// take removes a delivery from the unsettled ones, and counts the attempt if it has failed. It returns fault.NotFound
-// if the delivery is settled or void.
+// take removes a delivery from the unsettled deliveries. If the outcome is Failed, take counts the attempt. It returns
+// fault.NotFound if the delivery was settled, or if its stream has ended.
 func (m *member) take(ref string, o pubsub.Outcome) (*delivery, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -272,8 +273,8 @@ func (m *member) take(ref string, o pubsub.Outcome) (*delivery, error) {
 	return d, nil
 }
 
-// Settle implements pubsub.Subscription. If a message is not acknowledged, the process decides when to deliver it
-// again.
+// Settle implements pubsub.Subscription. For every outcome except Acknowledged, the process decides when it delivers
+// the message again.
 func (m *member) Settle(_ context.Context, d *pubsub.Delivery, o pubsub.Outcome) error {
 	held, err := m.take(d.Ref, o)
 	if err != nil {
@@ -290,8 +291,9 @@ func (m *member) Settle(_ context.Context, d *pubsub.Delivery, o pubsub.Outcome)
 	return nil
 }
 
-// DeadLetter implements pubsub.Subscription. It publishes the message before it acknowledges the delivery. It does not
-// check the size of the message, because a message that was received can be received again.
+// DeadLetter implements pubsub.Subscription. It publishes the message to the given topic, and then acknowledges the
+// delivery. It does not check the size of the message. Since the message was small enough to be received, it can be
+// received again.
 func (m *member) DeadLetter(ctx context.Context, d *pubsub.Delivery, topic string) error {
 	m.mu.Lock()
 	held := m.held[d.Ref]
@@ -305,9 +307,9 @@ func (m *member) DeadLetter(ctx context.Context, d *pubsub.Delivery, topic strin
 	return m.Settle(ctx, d, pubsub.Acknowledged)
 }
 
-// Close implements pubsub.Subscription. It ends the sending side of the stream first, so that the process reads all
-// acknowledgements. If the process does not end the stream within leaveTime, Close cancels the stream. The end of
-// the stream releases the deliveries that are not settled.
+// Close implements pubsub.Subscription. It first closes the sending side of the stream, so that the process still reads
+// all acknowledgements. If the process does not end the stream within leaveTime, Close cancels the stream. Messages
+// that were not settled are then delivered again.
 func (m *member) Close() {
 	m.mu.Lock()
 	m.closed = true

@@ -40,7 +40,8 @@ func (i *Instance) Group(app string) string { return cmp.Or(i.ConsumerID, app) }
 // TopicOf returns the name that a topic has at the broker.
 func (i *Instance) TopicOf(topic string) string { return i.Prefix + topic }
 
-// Capabilities returns the features of the broker by Dapr's names. It omits features for which Dapr has no name.
+// Capabilities returns the abilities of the broker, under the names that Dapr uses. It omits abilities that have no
+// name in Dapr.
 func (i *Instance) Capabilities() (out []string) {
 	a := i.Broker.Abilities()
 	if a.Bulk {

@@ -10,16 +10,17 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Metrics are the metrics of all brokers of a process. They are safe for concurrent use. Label values are from
-// bounded sets: component names, outcomes and fault codes. Topics are not labels, because applications can use any
-// number of topics.
+// Metrics are the metrics of all brokers of a process. They are safe for concurrent use.
+//
+// The number of time series is bounded, because all labels have few values: component names, outcomes and fault codes.
+// Topics are not labels, because applications may use any number of topics.
 type Metrics struct {
 	published  *prometheus.CounterVec
 	duration   *prometheus.HistogramVec
 	deliveries *prometheus.CounterVec
 }
 
-// NewMetrics registers the metrics with reg. It returns fault.Internal if reg already has metrics with these names.
+// NewMetrics creates the metrics and registers them with reg. It returns fault.Internal if they are already registered.
 func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		published: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -71,8 +72,8 @@ func (c *counted) Publish(ctx context.Context, r PublishRequest) ([]Failure, err
 	return failures, nil
 }
 
-// Staged counts the messages of a transaction as published by b, or as failed if err is not nil. It does nothing if b
-// does not record metrics.
+// Staged records the messages that a transaction has published to b. If err is not nil, the transaction failed, and the
+// messages count as failed. Staged does nothing if b does not record metrics.
 func Staged(b Broker, messages int, err error) {
 	c, ok := b.(*counted)
 	if !ok {
@@ -114,7 +115,8 @@ func (s *countedSubscription) DeadLetter(ctx context.Context, d *Delivery, topic
 	return err
 }
 
-// Drop acknowledges a delivery that no handler wants. The metrics count the delivery as dropped, not as acknowledged.
+// Drop acknowledges a delivery that no handler accepts. In the metrics, the delivery counts as dropped instead of
+// acknowledged.
 func Drop(ctx context.Context, s Subscription, d *Delivery) error {
 	c, ok := s.(*countedSubscription)
 	if !ok {

@@ -1,8 +1,8 @@
-// Package pubsub defines the contract of a publish/subscribe component: topics, messages, consumer groups, and the
-// settlement of deliveries.
+// Package pubsub defines the contract of a publish/subscribe component. The contract covers topics, messages, consumer
+// groups and deliveries.
 //
-// It owns the request and answer types, the scopes of topics, and a wrapper that adds metrics to a broker.
-// Implementations are in the folders below and pass the suite in pubsubtest. This package starts no goroutines.
+// The package has the request and answer types, the rules for who may use which topic, and the metrics of brokers.
+// Implementations are in the folders below and must pass the suite in pubsubtest. This package starts no goroutines.
 package pubsub
 
 import (
@@ -20,7 +20,7 @@ const (
 	MaxMessageMetadata = 128  // pairs of metadata of one message
 )
 
-// Message is one message of a topic. Data is a CloudEvent in JSON, or raw data if the publisher wanted that.
+// Message is one message of a topic. Data is a CloudEvent in JSON, unless the publisher chose to send raw data.
 type Message struct {
 	ID          string            // id of the CloudEvent, by which brokers may find duplicates; "" = raw data
 	Data        []byte            // never changed after Publish
@@ -56,9 +56,9 @@ type Failure struct {
 	Err   error
 }
 
-// AllFailed returns one error for a request whose messages have all failed. failures must not be empty. If there is an
-// error with fault.Indeterminate, AllFailed returns it, because its message may have been published. Otherwise it
-// returns the first error.
+// AllFailed returns one error for a request in which every message has failed. It prefers an error with
+// fault.Indeterminate, because that message may have been published. Without such an error, it returns the first error.
+// failures must not be empty.
 func AllFailed(failures []Failure) error {
 	for _, f := range failures {
 		if fault.Is(f.Err, fault.Indeterminate) {
@@ -68,8 +68,8 @@ func AllFailed(failures []Failure) error {
 	return failures[0].Err
 }
 
-// SubscribeRequest is a request to join a consumer group of a topic. Each message goes to one member of every
-// group.
+// SubscribeRequest is a request to join a consumer group of a topic. Every group gets each message, and within a group,
+// one member gets the message.
 type SubscribeRequest struct {
 	Topic    string
 	Group    string            // name of the consumer group (consumerID); never empty
@@ -115,7 +115,7 @@ type Delivery struct {
 	Token    string // for AckRequest; "" = the broker cannot take part in transactions
 }
 
-// Subscription receives the messages of one member of a group. It is safe for concurrent use.
+// Subscription is one member of a consumer group, and receives messages for the group. It is safe for concurrent use.
 type Subscription interface {
 	// Receive waits for messages until ctx ends. It returns at least one and at most limit messages, in their order, or
 	// an error: fault.Timeout when ctx ends, fault.Unavailable after Close. Messages of one sequence come in the same
@@ -165,8 +165,8 @@ type AckRequest struct {
 	Allowed func(topic string) bool
 }
 
-// StagerOf returns the broker as a Stager, or nil if it cannot take part in transactions. Use it instead of a type
-// assertion, which fails for a broker inside a wrapper.
+// StagerOf returns b as a Stager, or nil if b cannot take part in transactions. Use StagerOf instead of a type
+// assertion, which fails if b is wrapped to record metrics.
 func StagerOf(b Broker) Stager {
 	if c, ok := b.(*counted); ok {
 		b = c.Broker
@@ -175,9 +175,9 @@ func StagerOf(b Broker) Stager {
 	return s
 }
 
-// Broker is implemented by every publish/subscribe component. All methods are safe for concurrent use and return when
-// ctx ends. Errors are *fault.Error with the codes of state.Store. A topic that has no room for a message refuses it
-// with fault.Overloaded.
+// Broker is implemented by every publish/subscribe component. All methods are safe for concurrent use. A method with a
+// parameter ctx returns when ctx ends. Errors are *fault.Error with the same codes as those of state.Store. If a topic
+// has no room for a message, the code is fault.Overloaded.
 type Broker interface {
 	// Publish returns nil, nil when all messages are stored as durably as the broker promises. If only some messages
 	// were not published, it returns their failures and a nil error. A non-nil error means that no message is known to

@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// Topics are the rules of a component that say which application may use which topic. The zero value allows
+// Topics are the rules that decide which application may use which topics of a component. The zero value allows
 // everything.
 type Topics struct {
 	Allowed    []string            // topics that may be used; empty = all
@@ -27,8 +27,8 @@ func ParseTopics(text string) (out []string) {
 	return out
 }
 
-// ParseTopicScopes parses a text such as "app1=topic1,topic2;app2=", which lists the topics of each application.
-// Spaces are ignored. An application with an empty list may use no topic.
+// ParseTopicScopes parses a list of the topics that each application may use, such as "app1=topic1,topic2;app2=". In
+// this example, app2 may use no topic. Spaces are ignored.
 func ParseTopicScopes(text string) (map[string][]string, error) {
 	out := map[string][]string{}
 	for scope := range strings.SplitSeq(strings.ReplaceAll(text, " ", ""), ";") {
@@ -60,8 +60,8 @@ func (t *Topics) may(scopes map[string][]string, app, topic string) bool {
 	return !slices.Contains(t.Protected, topic)
 }
 
-// CheckGroup returns an error if text is not valid as the name of a consumer group. The error text is the end of a
-// sentence about the name, such as "is longer than 512 bytes".
+// CheckGroup returns an error if text is not a valid name of a consumer group. The error text is the end of a sentence,
+// for example "is longer than 512 bytes", so that the caller can put the name in front.
 func CheckGroup(text string) error {
 	switch {
 	case len(text) > MaxGroup:
@@ -72,8 +72,8 @@ func CheckGroup(text string) error {
 	return nil
 }
 
-// CheckTopic returns an error if text is not valid as the name of a topic. The error text is the end of a sentence
-// about the name, such as "is empty".
+// CheckTopic returns an error if text is not a valid name of a topic. The error text is the end of a sentence, for
+// example "is empty", so that the caller can put the name in front.
 func CheckTopic(text string) error {
 	switch {
 	case text == "":

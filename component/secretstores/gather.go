@@ -15,18 +15,18 @@ const gatherers = 8
 // MaxBulk is the largest number of secrets in one bulk read.
 const MaxBulk = 10_000
 
-// largestBulk is the maximum total size in bytes of the secrets of one bulk read. textCost is the size in bytes that is
-// counted for each name and value in addition to the text.
+// largestBulk is the maximum total size in bytes of the secrets in one bulk read. textCost is the overhead in bytes
+// that is added to the length of each name, key and value.
 const (
 	largestBulk = 64 << 20
 	textCost    = 64
 )
 
-// Tally adds up the size of the secrets that one bulk read returns. A limit for this size bounds the memory for the
-// answers of an external server, which may be hostile. The zero value is empty.
+// Tally adds up the size of the secrets in one bulk read. It limits the memory that a faulty or hostile server can make
+// the node use. The zero value is empty.
 type Tally struct{ size int }
 
-// Add adds a secret. It returns fault.TooLarge if all secrets together have more than 64 MiB.
+// Add adds the size of a secret. It returns fault.TooLarge if the total exceeds 64 MiB.
 func (t *Tally) Add(name string, secret map[string]string) error {
 	t.size += textCost + len(name)
 	for key, value := range secret {
@@ -39,10 +39,10 @@ func (t *Tally) Add(name string, secret map[string]string) error {
 		Msg: "the secrets of the store have more than 64 MiB together", Hint: "read secrets one by one"}
 }
 
-// Gather reads the named secrets, for a store that cannot read several secrets in one call. It calls the function get
-// once for each name, with several calls at a time. It omits a secret that no longer exists. Any other error ends
-// Gather; the returned error names the secret. For more than MaxBulk names, Gather makes no call and returns
-// fault.TooLarge. It also returns fault.TooLarge if the secrets exceed the limit of Tally.
+// Gather reads the named secrets one by one, for stores that cannot read several secrets in one call. It calls get once
+// for each name, with several calls at the same time. If get returns fault.NotFound, Gather omits the secret. On any
+// other error, Gather stops and returns an error that contains the name of the secret. Gather returns fault.TooLarge if
+// there are more than MaxBulk names, or if the secrets exceed the size limit of Tally.
 func Gather(ctx context.Context, names []string,
 	get func(ctx context.Context, name string) (map[string]string, error)) (map[string]map[string]string, error) {
 	if err := Fits(len(names)); err != nil {

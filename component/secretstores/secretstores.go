@@ -1,9 +1,9 @@
-// Package secretstores defines the contract of a secret store, which the secrets API and the references in component
-// files use.
+// Package secretstores defines the interface of secret stores. The secrets API reads secrets through it, and the loader
+// resolves the secret references in component files through it.
 //
-// It owns the contract, the scopes that determine which secrets an application may read, and a wrapper that adds
-// metrics to a store. Implementations are in the folders below and pass the suite in secretstorestest. Only Gather
-// starts goroutines; they end before Gather returns.
+// The package also contains the scopes, which limit the secrets that applications may read, and a wrapper that records
+// metrics. The implementations are in the subfolders. They all pass the test suite in secretstorestest. Only Gather
+// starts goroutines. They end before Gather returns.
 package secretstores
 
 import (
@@ -23,9 +23,9 @@ import (
 //	too_large      a limit of bulk reads or of answers is exceeded; Msg names it
 //	corrupt        the answer fails verification or cannot be decoded
 //
-// A secret must have exactly one name, because scopes compare names. Some services also find a secret by another
-// spelling, such as its URL. A store must return invalid or not_found for such a spelling. Only names that differ in
-// case may mean the same secret; see Folder.
+// A secret must have exactly one name, because a Scope compares names. For example, if a service also finds a secret by
+// its URL, the store must return invalid or not_found for the URL. There is one exception: names that differ only in
+// case may mean the same secret if the store implements Folder.
 type Store interface {
 	// Get reads one secret and returns its keys and values. If the secrets of a store have no keys, the only key is
 	// the name of the secret. metadata depends on the store and may be nil; unknown names are ignored.
@@ -61,8 +61,8 @@ type Folder interface {
 	Fold(name string) string
 }
 
-// Instance is one opened secret store with the settings of its component file. The loader creates it. It is then
-// immutable and safe for concurrent use.
+// Instance is an opened secret store with the settings of its component file. It is immutable and safe for concurrent
+// use.
 type Instance struct {
 	Name   string // metadata.name, the {store} of request paths
 	Type   string // spec.type in lower case, such as "secretstores.local.file"
@@ -71,8 +71,8 @@ type Instance struct {
 	Scopes []string // app ids that may use the store; empty = all
 }
 
-// VisibleTo reports whether app may use the store. A store may be meant for only some of the applications of a node.
-// To the others, the API behaves as if the store did not exist.
+// VisibleTo reports whether the application app may use the store. For an application that may not use it, the API
+// behaves as if the store did not exist.
 func (i *Instance) VisibleTo(app string) bool {
 	return len(i.Scopes) == 0 || slices.Contains(i.Scopes, app)
 }

@@ -2,8 +2,8 @@ package state
 
 import "slices"
 
-// Abilities are the optional interfaces of a store, except Pinger, which wrappers do not implement. A field is nil if
-// the store does not implement that interface.
+// Abilities are the optional interfaces of a store. If the store does not implement an interface, the field is nil.
+// Pinger is not among them, because wrappers do not implement it.
 type Abilities struct {
 	Transactor Transactor
 	BulkGetter BulkGetter
@@ -12,8 +12,8 @@ type Abilities struct {
 	Watcher    Watcher
 }
 
-// AbilitiesOf returns the abilities of a store. Use it instead of a type assertion, which fails for a store inside a
-// wrapper.
+// AbilitiesOf returns the optional interfaces of a store. Do not use a type assertion instead, because it fails if s is
+// a wrapper around the store.
 func AbilitiesOf(s Store) Abilities {
 	if w, ok := s.(*wrapped); ok {
 		return w.abilities
@@ -27,14 +27,15 @@ func AbilitiesOf(s Store) Abilities {
 	return a
 }
 
-// wrapped is a wrapper around a store. It has only the methods of Store, so a type assertion never finds an optional
-// method that the wrapped store lacks. Callers get the optional interfaces from AbilitiesOf.
+// wrapped is a wrapper around a store. It has only the methods of Store. Therefore a type assertion can never find an
+// optional method that the wrapped store lacks. AbilitiesOf returns the optional interfaces that the wrapped store has.
 type wrapped struct {
 	Store
 	abilities Abilities
 }
 
-// wrapper implements every ability, even those that the store below it lacks. wrap hides the ones that the store lacks.
+// wrapper is a Store that implements all optional interfaces. The function wrap hides those interfaces that the wrapped
+// store lacks.
 type wrapper interface {
 	Store
 	Transactor
@@ -65,8 +66,7 @@ func wrap(w wrapper, below Abilities) Store {
 	return &wrapped{w, a}
 }
 
-// FeaturesOf returns the features of a store: those that it reports, and those that follow from its optional
-// interfaces.
+// FeaturesOf returns the features that a store reports, and those that follow from its optional interfaces.
 func FeaturesOf(s Store) []Feature {
 	a := AbilitiesOf(s)
 	var features []Feature

@@ -12,10 +12,10 @@ const (
 	MetadataSecondaryKey = "secondaryEncryptionKey"
 )
 
-// Encrypted wraps a store so that values are encrypted and authenticated in it. Keys, expiry times and ETags are not
-// encrypted, and the wrapper does not change them. The wrapper has the same Abilities as the store.
+// Encrypted returns a wrapper that stores encrypted and authenticated values in store. It does not encrypt keys, expiry
+// times and ETags. The wrapper has the same Abilities as store.
 //
-// A read returns fault.Unimplemented if a newer version of Quorate has encrypted the value in a newer format. It
+// A read returns fault.Unimplemented if a newer version of Quorate has encrypted the value in an unknown format. It
 // returns fault.Corrupt in these cases:
 //
 //   - the value is not encrypted, or was damaged
@@ -57,8 +57,8 @@ func (e *encrypted) open(key string, item *Item) error {
 	return nil
 }
 
-// seal encrypts the value of a write. A retry with the same request id must produce the same bytes, because a store
-// may recognise a retry by its content.
+// seal encrypts the value of a write. If a write is retried with the same request id, seal produces the same bytes
+// again. A store needs this if it compares the contents to recognise a retry.
 func (e *encrypted) seal(w *Write, requestID string) error {
 	value, err := e.ring.seal(w.Key, requestID, w.Value, w.ContentType)
 	if err != nil {
@@ -116,7 +116,7 @@ func (e *encrypted) BulkGet(ctx context.Context, r BulkGetRequest) ([]Item, erro
 	return items, nil
 }
 
-// List implements Lister. The items have no values, so a value that cannot be decrypted does not fail the listing.
+// List implements Lister. The items have no values, so List also succeeds if a value cannot be decrypted.
 func (e *encrypted) List(ctx context.Context, r ListRequest) (Page, error) {
 	page, err := e.below.Lister.List(ctx, r)
 	for i := range page.Items {

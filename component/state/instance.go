@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// Instance is one opened state store with the settings of its component file. The loader creates it. It is then
-// immutable and safe for concurrent use.
+// Instance is an opened state store with the settings of its component file. It is immutable and safe for concurrent
+// use.
 //
-// Store is a wrapper that applies DefaultConsistency, DefaultTTL and MaxValueSize (see WithSettings) and counts
-// calls (see Metrics.Instrument). The fields of Instance repeat these settings for callers that display them, such
-// as GET /v1.0/metadata. Use AbilitiesOf to get the optional interfaces of Store.
+// The field Store is a wrapper around the opened store. It applies DefaultConsistency, DefaultTTL and MaxValueSize (see
+// WithSettings) and counts calls (see Metrics.Instrument). The fields with these names are for callers that display the
+// settings, such as GET /v1.0/metadata. Use AbilitiesOf to get the optional interfaces of Store.
 type Instance struct {
 	Name      string // metadata.name, the {store} of request paths
 	Type      string // spec.type in lower case, such as "state.raft"
@@ -30,7 +30,7 @@ type Instance struct {
 	Effects            bool          // transactions can have effects
 }
 
-// Outbox configures the outbox of a store: each value that a transaction sets is also published as an event.
+// Outbox configures the outbox of a store. The outbox publishes an event for each value that a transaction sets.
 type Outbox struct {
 	PubSub, Topic string // component and topic to which the events are published
 	// Internal is the publish/subscribe component that has the events until they are published; empty = the runtime
@@ -38,8 +38,8 @@ type Outbox struct {
 	Internal string
 }
 
-// VisibleTo reports whether app may use the store. A store may be meant for only some of the applications of a node.
-// To the others, the API behaves as if the store did not exist.
+// VisibleTo reports whether the application app may use the store. For an application that may not use it, the API
+// behaves as if the store did not exist.
 func (i *Instance) VisibleTo(app string) bool {
 	return len(i.Scopes) == 0 || slices.Contains(i.Scopes, app)
 }
@@ -50,14 +50,14 @@ func (i *Instance) StoredKey(app, key string) string {
 	return i.KeyPrefix.Stored(i.owner(app), key)
 }
 
-// StoredPrefix returns the prefix of the stored keys for all keys of app that begin with prefix. The result is empty
-// only if prefix is empty and keyPrefix is "none".
+// StoredPrefix returns the common prefix of the stored keys for the keys of app that begin with prefix. The result is
+// empty only if prefix is empty and keyPrefix is "none".
 func (i *Instance) StoredPrefix(app, prefix string) string {
 	return i.KeyPrefix.Stored(i.owner(app), prefix)
 }
 
-// OriginalKey is the inverse of StoredKey. It returns false if the stored key belongs to another application. It
-// also returns false for actor state, which has the same prefix as the keys of app. Listings omit such keys.
+// OriginalKey returns the key of app that StoredKey converts to stored. The second result is false if stored belongs to
+// another application. It is also false for actor state, so that listings omit actor state.
 func (i *Instance) OriginalKey(app, stored string) (string, bool) {
 	return i.KeyPrefix.Original(i.owner(app), stored)
 }

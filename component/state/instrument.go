@@ -2,8 +2,9 @@ package state
 
 import "context"
 
-// Instrument wraps store in a store that records metrics of its calls. name is the value of the label store. fallback
-// is the level that the store uses for DefaultConsistency. The wrapper has the same Abilities as store.
+// Instrument wraps store in a store that records metrics of its calls. The metrics have the label "store" with the
+// value name. fallback is the consistency level that the store uses for DefaultConsistency. The wrapper has the same
+// Abilities as store.
 func (m *Metrics) Instrument(store Store, name string, fallback Consistency) Store {
 	below := AbilitiesOf(store)
 	offered := [operations]bool{

@@ -12,10 +12,12 @@ import (
 // application ids and actor types must not contain Separator. StoredActorID escapes actor ids that contain it.
 const Separator = "||"
 
-// PrefixOf returns the part of a stored key before the first separator, or "" if there is none. Keys of a store with
-// the same prefix are in the same partition of a replicated store and in the same history of changes. With the default
-// keyPrefix, this part is the id of the application that wrote the key. PrefixOf is part of the data format and must
-// never change.
+// PrefixOf returns the part of a stored key before the first Separator, or "" if the key contains no Separator. For
+// example, PrefixOf("app||k") is "app". With the default keyPrefix, the result is the id of the application that wrote
+// the key.
+//
+// In a replicated store, keys with the same prefix are in the same partition and in the same history of changes.
+// Therefore PrefixOf is part of the data format and must never change.
 func PrefixOf(key string) string {
 	prefix, _, found := strings.Cut(key, Separator)
 	if !found {
@@ -34,8 +36,8 @@ type Owner struct {
 	Store     string // component name of the store
 }
 
-// KeyPrefix is the strategy for converting an application's key to the stored key and back. It determines which
-// applications share keys. The zero value is the default, KeyPrefixAppID. Values are comparable and immutable.
+// KeyPrefix determines the prefix of the stored keys of an application. Applications with the same prefix share their
+// keys. The zero value is the default, KeyPrefixAppID. Values are comparable and immutable.
 type KeyPrefix struct {
 	strategy strategy
 	literal  string
@@ -82,9 +84,8 @@ func ParseKeyPrefix(text string) (KeyPrefix, error) {
 	return KeyPrefix{strategy: byLiteral, literal: text}, nil
 }
 
-// literalProblem returns a description of what is wrong with a literal prefix, or "" if it is valid. A literal
-// prefix must not contain '|'. With the prefix "a|", for example, the prefix of the stored key "a|||k" would be
-// ambiguous.
+// literalProblem returns a description of what is wrong with a literal prefix, or "" if it is valid. A literal prefix
+// must not contain '|'. For example, the stored key "a|||k" could belong to the prefix "a|" or to the prefix "a".
 func literalProblem(text string) string {
 	switch {
 	case strings.ContainsRune(text, '|'):
@@ -137,8 +138,9 @@ func (p KeyPrefix) Stored(o Owner, key string) string {
 	return o.App + Separator + key
 }
 
-// Original is the inverse of Stored. It returns false if stored is not a stored key of the owner o. It also returns
-// false for a key of actor state. Such a key may have the prefix of o, but its rest contains Separator.
+// Original is the inverse of Stored: it returns the key that Stored has converted to stored. The second result is false
+// if stored is not a stored key of the owner o. It is also false for actor state: such a key may begin with the prefix
+// of o, but contains a further Separator after it.
 func (p KeyPrefix) Original(o Owner, stored string) (string, bool) {
 	key, ok := strings.CutPrefix(stored, p.Prefix(o))
 	if !ok || key == "" || strings.Contains(key, Separator) {
@@ -147,8 +149,8 @@ func (p KeyPrefix) Original(o Owner, stored string) (string, bool) {
 	return key, true
 }
 
-// ActorKey returns the stored key of one value of actor state. It does not depend on the store's key prefix
-// strategy. The caller must have validated the arguments with ValidateActor and ValidateKey.
+// ActorKey returns the stored key of one value of actor state, in the form app||type||id||key. This form is the same
+// for all key prefix strategies. The caller must have validated the arguments with ValidateActor and ValidateKey.
 func ActorKey(app, actorType, actorID, key string) string {
 	return app + Separator + actorType + Separator + StoredActorID(actorID) + Separator + key
 }

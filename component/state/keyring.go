@@ -22,17 +22,18 @@ type KeyRing struct {
 	all     map[keyID]*valueKey
 }
 
-// A sealed (encrypted) value is the concatenation of:
+// An encrypted value consists of these parts:
 //
-//	"QE" and the version 1
-//	keyID      of the key that sealed it
-//	seed       28 bytes: salt of the key of this value (16), nonce (12)
-//	box        AES-GCM of the length of the content type (1 byte), the content type and
-//	           the value, with everything before the box and the stored key as associated data
+//	magic  3 bytes: "QE" and the version 1
+//	keyID  8 bytes: id of the key in the ring that encrypted the value
+//	seed   28 bytes: the salt (16) and the nonce (12)
+//	box    AES-GCM ciphertext of the length of the content type (1 byte), the content type and the value
 //
-// Every value has its own AES key, which is derived from the salt. So the number of writes with one key of the ring is
-// not limited. The seed is a MAC of the value, the stored key and the request id. If there is no request id, random
-// bytes are used instead of the id.
+// All bytes before the box, and the stored key, are the associated data of the ciphertext.
+//
+// The salt of each value is different, and the AES key is derived from the salt. So each value has its own AES key, and
+// one key of the ring can encrypt any number of values. The seed is a MAC of the value, the stored key and the request
+// id. Without a request id, random bytes take its place.
 const (
 	sealMagic   = "QE\x01"
 	keyIDSize   = 8
@@ -56,8 +57,8 @@ type valueKey struct {
 	mix   []byte // key from which seeds are derived
 }
 
-// CheckEncryptionKey returns an error unless text is a key: 16, 24 or 32 bytes in hexadecimal. The error text is the
-// end of a sentence about the setting, such as "is not a key". The error text never contains the key.
+// CheckEncryptionKey returns an error unless text is a key of 16, 24 or 32 bytes in hexadecimal. The error text, such
+// as "is not a key", is meant to follow the name of the setting. It never contains the key.
 func CheckEncryptionKey(text string) error {
 	raw, err := hex.DecodeString(text)
 	if err != nil || len(raw) != 16 && len(raw) != 24 && len(raw) != 32 {
@@ -108,8 +109,8 @@ func newValueKey(raw []byte) *valueKey {
 	return k
 }
 
-// mac returns the HMAC-SHA-256 of parts. Each part is preceded by its length, so different lists never have the
-// same hash input.
+// mac returns the HMAC-SHA-256 of parts. It hashes the length of each part before the part itself. Therefore different
+// lists of parts never have the same hash input.
 func mac(key []byte, parts ...string) []byte {
 	h := hmac.New(sha256.New, key)
 	var size [8]byte
@@ -184,8 +185,8 @@ func (r *KeyRing) open(key string, sealed []byte) (value []byte, contentType str
 	return plain[end:], string(plain[1:end]), nil
 }
 
-// laterForm reports whether a newer version of Quorate has encrypted a value, and returns the format version of the
-// value. It returns false for every JSON text.
+// laterForm reports whether a value has the encryption format of a newer version of Quorate, and returns the number of
+// this format. It returns false for every JSON text.
 func laterForm(sealed []byte) (version byte, ok bool) {
 	if len(sealed) < len(sealMagic) || !bytes.HasPrefix(sealed, []byte(sealMagic[:2])) {
 		return 0, false

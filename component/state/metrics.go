@@ -28,8 +28,8 @@ func (o operation) String() string {
 	return [operations]string{"get", "set", "delete", "bulk_get", "transact", "list"}[o]
 }
 
-// outcome is a value of the metric label outcome: ok, not_found for a read of a missing key, or the code of the
-// error.
+// outcome is a value of the metric label "outcome". It is not_found for a read of a missing key, and ok for any other
+// call that succeeded. For a failed call, it is the code of the error.
 type outcome uint8
 
 const (
@@ -121,8 +121,8 @@ type Metrics struct {
 	monitors map[string]int // number of monitors by store; two while a reload replaces the store
 }
 
-// monitored adds change, which is 1 or -1, to the number of monitors of a store. When no monitor is left, it removes
-// the time series quorate_state_store_up of the store.
+// monitored counts the monitors of a store. The parameter change is 1 when a monitor starts and -1 when it is closed.
+// When the last monitor has been closed, monitored removes the time series quorate_state_store_up of the store.
 func (m *Metrics) monitored(store string, change int) {
 	if m == nil {
 		return
@@ -173,8 +173,8 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-// meter has the metrics of one store. It looks up the time series only once, because a lookup by labels takes longer
-// than a read of a cached value from the store.
+// meter contains the metrics of one store. It keeps the Prometheus time series, because looking them up by their labels
+// takes longer than reading a cached value.
 type meter struct {
 	metrics  *Metrics
 	store    string

@@ -31,8 +31,8 @@ type MonitorOptions struct {
 	Metrics *Metrics     // nil = none
 }
 
-// Monitor records whether the server of a store is reachable. A store without a server has a nil *Monitor, which is
-// never down. It is safe for concurrent use.
+// Monitor records whether the external server of a store can be reached. A store without an external server has a nil
+// *Monitor, for which Down always returns false. A Monitor is safe for concurrent use.
 type Monitor struct {
 	o     MonitorOptions
 	below Pinger
@@ -46,10 +46,11 @@ type Monitor struct {
 	err   error
 }
 
-// Monitored wraps a store whose server can fail. It returns the wrapper and a monitor, whose goroutine pings the
-// server until Close. If an operation fails with the code unavailable, the wrapper marks the error so that IsOutside
-// recognises it. While the server is down, the error text also contains the time of the failure. If store does not
-// implement Pinger, Monitored returns store itself and a nil Monitor.
+// Monitored wraps a store whose data is in an external server. It returns the wrapper, and a Monitor that pings the
+// server until Close. If store does not implement Pinger, Monitored returns store itself and a nil Monitor.
+//
+// If an operation fails with the code unavailable, the wrapper marks the error, so that IsOutside recognises it. While
+// the server is down, the text of this error also contains the time at which the server failed.
 func Monitored(store Store, o MonitorOptions) (Store, *Monitor) {
 	p, ok := store.(Pinger)
 	if !ok {
@@ -203,9 +204,9 @@ func (e outsideError) Unwrap() error { return e.err }
 // false for errors of this cluster's replicated store.
 func IsOutside(err error) bool { return errors.As(err, new(outsideError)) }
 
-// onError handles the error of an operation. It requests a ping of the server if the server may have caused the
-// error. It converts fault.Unavailable to an error that IsOutside recognises. While the server is down, the new error
-// also has the time of the failure. onError returns all other errors unchanged.
+// onError converts the error of an operation to the error that the caller of the wrapper gets. If the server may have
+// caused the error, onError also requests a ping. It converts fault.Unavailable to an error that IsOutside recognises.
+// While the server is down, this error contains the time at which the server failed. All other errors stay unchanged.
 func (m *Monitor) onError(err error) error {
 	switch fault.CodeOf(err) {
 	case fault.Unavailable, fault.Timeout, fault.Indeterminate, fault.Denied:

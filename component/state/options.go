@@ -26,8 +26,8 @@ const OctetStream = "application/octet-stream"
 // ParseConsistency parses the option or query parameter consistency: "", "eventual" or "strong". It returns
 // fault.Invalid for any other text.
 //
-// The levels are ordered: a greater level is stricter. The greatest level in a request applies to all its items.
-// Before the comparison, the default of the store replaces DefaultConsistency.
+// A stricter level is greater than a weaker one. If the items of one request have different levels, the greatest level
+// applies to all items. Before callers compare levels, they replace DefaultConsistency with the default of the store.
 func ParseConsistency(text string) (Consistency, error) {
 	switch text {
 	case "":
@@ -128,8 +128,8 @@ func ParseContentType(metadata map[string]string) (string, error) {
 	return "", nil
 }
 
-// DecodeBinary decodes a JSON string that contains base64 text. This is the form of an OctetStream value in a JSON
-// body. Padding is optional. It returns fault.Invalid if value is not such a string.
+// DecodeBinary decodes the value of an OctetStream item in a JSON body. Such a value is a JSON string in base64, with
+// or without padding. DecodeBinary returns fault.Invalid for any other value.
 func DecodeBinary(value []byte) ([]byte, error) {
 	const op = "state.DecodeBinary"
 	var text string

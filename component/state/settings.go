@@ -22,7 +22,7 @@ const (
 	MetadataOutboxDiscard      = "outboxDiscardWhenMissingState" // no effect: such events are always discarded
 )
 
-// Settings are the settings in a component file that exist for every state store. The zero value has the defaults.
+// Settings are the settings that the component file of every state store can contain. The zero value has the defaults.
 type Settings struct {
 	KeyPrefix          KeyPrefix
 	DefaultConsistency Consistency   // for requests without a level; DefaultConsistency = Eventual

@@ -1,8 +1,8 @@
-// Package state defines the contract of a state store. The API service uses it, and every implementation fulfils it.
+// Package state defines the interface of state stores. The API reads and writes all state through this interface.
 //
-// It owns the request and answer types, the key prefix strategies and the wrappers for settings, metrics,
-// encryption and monitoring. Implementations are in the folders below and pass the suite in statetest. A Store is
-// safe for concurrent use. Only a Monitor starts a goroutine, which ends when the Monitor is closed.
+// The package contains the types of requests and answers, and the key prefix strategies. It also contains wrappers for
+// settings, metrics, encryption and monitoring. The implementations pass the test suite in statetest. A Store is safe
+// for concurrent use. Only a Monitor starts a goroutine, which ends when the Monitor is closed.
 package state
 
 import (
@@ -17,8 +17,8 @@ import (
 // Consistency is the level that a caller requests.
 type Consistency uint8
 
-// The consistency levels. DefaultConsistency means that the request has no level. The default of the store then
-// applies: Eventual, unless the component file sets another level.
+// The consistency levels of requests. DefaultConsistency stands for a request that sets no level. The default of the
+// store then applies: Eventual, unless the component file sets another level.
 const (
 	DefaultConsistency Consistency = iota
 	Eventual
@@ -46,16 +46,16 @@ const (
 	Stale        Level = "stale"        // no promise
 )
 
-// Proof has the consistency level of an answer, and the session token for later requests. The zero value promises
-// nothing.
+// Proof describes how consistent an answer is. It also contains the session token for later requests. The zero value
+// promises nothing.
 type Proof struct {
 	Level   Level
 	Age     time.Duration // upper bound of the answer's age, for eventual reads; negative = unknown
 	Session string        // token to send with later requests; empty if the store has no sessions
 }
 
-// LargestValue is the largest value in bytes that a store reads from an outside server, unless the node or the
-// component allows larger ones. Without such a limit, a hostile server could exhaust the memory.
+// LargestValue is the default limit for values that a store reads from an external server, in bytes. The node and the
+// component may set another limit. Without a limit, a hostile server could exhaust the memory.
 const LargestValue = 64 << 20
 
 // ReadOptions are the consistency options of a read.
@@ -104,8 +104,8 @@ type Write struct {
 // LastExpiry is the last time at which a value can expire, in Unix seconds: 9999-12-31T23:59:59Z.
 const LastExpiry = 253402300799
 
-// ExpirySecond rounds an expiry up to a whole second, but at most to LastExpiry. Answers contain whole seconds, and
-// some stores keep no parts of a second.
+// ExpirySecond rounds an expiry time up to a whole second, because answers contain whole seconds and some stores keep
+// no fractions. The result is at most LastExpiry.
 func ExpirySecond(at time.Time) time.Time {
 	second := at.Truncate(time.Second)
 	if second.Before(at) {
@@ -124,9 +124,10 @@ type TTL struct {
 	At      *time.Time // if not nil: time of the expiry, any time from the year 0 to 9999; overrides Seconds
 }
 
-// LockToken is a fencing condition of a write: the write is executed only if the lock still has this token.
-// Component is the name of the lock component. Prefix and Resource are the fields of lock.Key. A store that does not
-// support locks returns fault.Invalid.
+// LockToken is the fencing token of a lock. A write with a LockToken is executed only if this token is still the
+// current token of the lock. Component is the name of the lock component, and Prefix and Resource are the fields of
+// lock.Key. Only the replicated store checks tokens. The API rejects a write with a token if the lock does not protect
+// the state store.
 type LockToken struct {
 	Component string
 	Prefix    string
@@ -134,8 +135,9 @@ type LockToken struct {
 	Token     uint64
 }
 
-// ActorEpoch is a fencing condition of a write of actor state. The write is executed only if the actor still has
-// this epoch and the session of its host has not ended. A store without a directory of actors ignores the condition.
+// ActorEpoch is a fencing condition for writes of actor state. A write is executed only if the actor still has this
+// epoch and the session of the actor's host has not ended. Only the replicated store checks the condition. Other stores
+// ignore it.
 type ActorEpoch struct {
 	App      string // application that hosts the actor
 	Type, ID string
@@ -182,9 +184,10 @@ type Operation struct {
 	Write
 }
 
-// Effect is a change in another component that a transaction makes. The operations of the transaction and all its
-// effects are applied together, or none of them is. The other component creates the effect. It does so only for a store
-// whose Instance.Effects is true. The store returns fault.Unimplemented for an effect that it does not know.
+// Effect is a change in another component that is part of a transaction. For example, a transaction can publish events.
+// Either all operations and all effects of the transaction are applied, or none of them. The other component creates
+// effects only for stores whose Instance.Effects is true. A store returns fault.Unimplemented for an effect that it
+// does not know.
 type Effect interface {
 	// Effect returns a description of the effect for errors, such as "events for the topic orders".
 	Effect() string
@@ -202,9 +205,9 @@ type TransactRequest struct {
 	Effects     []Effect    // empty unless Instance.Effects is true
 }
 
-// Written is the outcome of a write. ETags has one element per item or operation, in request order. The element of a
-// deletion is empty. ETags is nil if the store does not know them. Some stores never learn the ETags of their writes.
-// Other stores acknowledge a write with eventual consistency before they know its ETag.
+// Written is the outcome of a write. ETags has one element for each item or operation, in request order; the element of
+// a deletion is empty. ETags is nil if the store does not know the new ETags. For example, some stores acknowledge a
+// write with eventual consistency before they know its ETag.
 type Written struct {
 	ETags []string
 	Proof
@@ -277,7 +280,8 @@ type BulkGetter interface {
 	BulkGet(ctx context.Context, r BulkGetRequest) ([]Item, error)
 }
 
-// ListRequest pages through the stored keys that start with Prefix, in the order of the store (see Lister).
+// ListRequest is a request for one page of the stored keys that begin with Prefix. The keys are in the order of the
+// store (see Lister).
 type ListRequest struct {
 	Prefix string // stored key prefix, never empty for an application's own listing
 	// After is the stored key to continue after; empty = from the start. If After is a non-empty prefix followed by
@@ -312,8 +316,8 @@ const (
 	FeatureTTL           Feature = "TTL"
 	// FeatureKeysLike means that the keys of a prefix can be listed.
 	FeatureKeysLike Feature = "KEYS_LIKE"
-	// FeatureActorUnfenced means that the store has the actor state, but does not check which host owns the actor when
-	// its state is written.
+	// FeatureActorUnfenced means that the store contains the state of actors, but does not implement fencing. So it
+	// accepts a write from a node that no longer hosts the actor.
 	FeatureActorUnfenced Feature = "ACTOR_UNFENCED"
 	// FeatureDeleteWithPrefix is a feature of Dapr's state.in-memory. No API depends on it.
 	FeatureDeleteWithPrefix Feature = "DELETE_WITH_PREFIX"

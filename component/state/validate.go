@@ -38,9 +38,9 @@ func ValidateKey(key string) error {
 	return nil
 }
 
-// ValidateActorKey checks a key of actor state in the form type||id||key, which tools that copy a store use. It returns
-// an error unless the key has three parts and each is valid according to ValidateKey. It does not call ValidateActor,
-// because Dapr allows more characters in types and ids, and such state can be copied too.
+// ValidateActorKey checks a key of actor state in the form type||id||key. Tools that copy a store use this form. The
+// key must have three parts, and each part must be valid according to ValidateKey. The parts need not pass
+// ValidateActor, because Dapr allows more characters, and its state can be copied too.
 func ValidateActorKey(key string) error {
 	const actorParts = 3
 	parts := strings.Split(key, Separator)
@@ -56,8 +56,8 @@ func ValidateActorKey(key string) error {
 	return nil
 }
 
-// ValidateAppID returns fault.Invalid unless id is a valid application id: 1 to MaxAppIDSize ASCII letters, digits,
-// '-' and '_'. A dot is not allowed, because it separates an id from its namespace.
+// ValidateAppID returns fault.Invalid unless id is a valid application id: 1 to MaxAppIDSize ASCII letters, digits, '-'
+// and '_'. A dot is not allowed, because stored keys may contain the namespace and the id in the form "namespace.id".
 func ValidateAppID(id string) error {
 	switch {
 	case id == "":
@@ -92,8 +92,8 @@ func ValidateActor(actorType, actorID string) error {
 	return validateActorName("actor id", actorID)
 }
 
-// IsDotSegment reports whether a server could read a path segment with this name as "." or "..". Some servers remove
-// everything after a ';' from a segment, even if the ';' is escaped.
+// IsDotSegment reports whether a server could interpret name as the path segment "." or "..". This is also true for a
+// name such as "..;x". Some servers remove everything from the ';' on, even if the ';' is escaped.
 func IsDotSegment(name string) bool {
 	bare, _, _ := strings.Cut(name, ";")
 	return bare == "." || bare == ".."

@@ -39,7 +39,8 @@ func (b HistoryBounds) WithDefaults() HistoryBounds {
 	return b
 }
 
-// Position is a point in the sequence of changes of a store. It includes all changes up to Revision.
+// Position is a point in the sequence of changes of a store. It is directly after the change with the number Revision.
+// A watch that resumes at a Position delivers the later changes.
 type Position struct {
 	Cluster  string // 8 hexadecimal digits of the cluster; empty = not checked
 	Revision uint64
@@ -54,8 +55,8 @@ func (p Position) String() string {
 	return text
 }
 
-// ParsePosition parses the text form of a position: a revision, or a cluster id, a dot and a revision. It returns
-// fault.Invalid for any other text.
+// ParsePosition parses the text form of a position. The text is a revision such as "42", or a cluster id and a revision
+// such as "0a1b2c3d.42". ParsePosition returns fault.Invalid for any other text.
 func ParsePosition(text string) (p Position, err error) {
 	cluster, revision, found := strings.Cut(text, ".")
 	if !found {

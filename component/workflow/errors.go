@@ -21,8 +21,8 @@ func AlreadyExists(id string) *fault.Error {
 		"' already exists and the create enforces instance ID uniqueness", Key: id}
 }
 
-// ChildRuns returns the error for a start that cannot replace the terminal instance with the same id, because a
-// descendant of this instance still runs. child is the id of the descendant.
+// ChildRuns returns the error of a start that must not replace the terminal instance with the same id, because a
+// descendant of this instance is not terminal. child is the id of the descendant.
 func ChildRuns(id, child string) *fault.Error {
 	return &fault.Error{Code: fault.Conflict, Op: "workflow", Msg: "cannot recreate workflow with ID '" + id +
 		"': child workflow '" + child + "': orchestration has not yet completed", Key: id}

@@ -1,9 +1,10 @@
 // Package workflow defines the contract between the workflow APIs and an engine. An engine stores instances of
-// workflows and gives their work to the workers of an application. The rules in package turn belong to the contract.
-// Every engine applies them, so all engines run a workflow the same way. This package owns only the contract, and has
-// no goroutines.
+// workflows. It gives the work of an application's instances to the workers of the application.
 //
-// The messages are those of the Durable Task protocol that the workers of Dapr's SDKs speak.
+// Every engine must also apply the rules in package turn, so that all engines run a workflow in the same way. Package
+// workflow itself has no goroutines.
+//
+// The messages are those of the Durable Task protocol, which the workers of Dapr's SDKs use.
 package workflow
 
 import (
@@ -13,18 +14,17 @@ import (
 	"github.com/dapr/durabletask-go/api/protos"
 )
 
-// Engine stores the instances of an application's workflows and hands out their work. Every method takes the id of the
-// application that owns the instance; instances of two applications may have the same id. All methods are safe for
+// Engine stores the instances of workflows and hands out their work. Every method has a parameter for the id of the
+// application that owns the instance. Instances of two applications may have the same id. All methods are safe for
 // concurrent use and return when ctx ends. Errors are *fault.Error with these codes:
 //
-//   - NotFound: there is no such instance, see NoInstance
+//   - NotFound: the instance does not exist, see NoInstance
 //   - Conflict: an instance with this id exists, see AlreadyRuns, AlreadyExists and ChildRuns
 //   - Invalid: the request is wrong, or the state of the instance does not allow it, see Stalled and NotTerminal
-//   - TooLarge, Overloaded, Unavailable, Timeout: certainly not done
-//   - Indeterminate: may or may not have been done
+//   - TooLarge, Overloaded, Unavailable, Timeout: the request was certainly not executed
+//   - Indeterminate: the request may have been executed
 //
-// A caller must not change a message after it has passed the message to an engine. It must not change a message that
-// an engine returns.
+// A caller must not change a message that it has passed to an engine or received from an engine.
 type Engine interface {
 	// Start stores a new instance, and returns before the instance has run. With a start time in the future, the
 	// instance runs at that time. If an instance with the id exists, the rules of turn.Reuse decide.
@@ -98,8 +98,8 @@ type Worker struct {
 	Retention Retention
 }
 
-// Retention is how long an instance is kept after its end, by the status with which the instance has ended. 0 = until
-// the instance is purged.
+// Retention defines how long an instance is kept after it has ended. The time depends on the status with which the
+// instance has ended. 0 means that the instance is kept until it is purged.
 type Retention struct{ Completed, Failed, Terminated time.Duration }
 
 // Of returns how long an instance with the terminal status s is kept. Terminated applies to all statuses except

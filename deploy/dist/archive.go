@@ -16,8 +16,9 @@ type entry struct {
 	mode     int64
 }
 
-// archive writes a .tar.gz file with the given name. The file contains one folder with the program, its bill of
-// materials, and other files such as the license and the systemd unit.
+// archive writes a .tar.gz file. The archive contains one folder with the program, its bill of materials, and other
+// files such as the license and the systemd unit. The parameter name is the name of the folder, and of the file without
+// its extension.
 func (r release) archive(name, binary, bom string) (err error) {
 	f, err := os.Create(filepath.Join(r.out, name+".tar.gz"))
 	if err != nil {

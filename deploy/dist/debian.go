@@ -67,8 +67,8 @@ func (r release) debian(p platform, binary string) error {
 	return errors.Join(deb.Default.Package(info, f), f.Close())
 }
 
-// debianVersion returns the version in dpkg's format, with a "~" before a pre-release: dpkg then sorts 0.9.0~dev
-// before 0.9.0. A version that is no semantic version sorts before all others.
+// debianVersion returns the version in dpkg's format. A pre-release gets a "~", for example 0.9.0~dev, so that dpkg
+// sorts it before 0.9.0. If the version is not a semantic version, dpkg sorts the result before all semantic versions.
 func (r release) debianVersion() string {
 	v := "0~" + r.version
 	if semver.IsValid("v" + r.version) {

@@ -22,8 +22,8 @@ import (
 // imageUser is the user of the image, and the owner of its empty folders.
 const imageUser = 65532
 
-// image writes the container image of a platform as a file that docker load, podman load and ctr images import read.
-// The image has the files and the settings of deploy/container/Dockerfile.prebuilt.
+// image writes the container image of a platform to a file. The file can be imported with docker load, podman load and
+// ctr images import. The image has the same files and settings as one from deploy/container/Dockerfile.prebuilt.
 func (r release) image(p platform, binary string) error {
 	files, err := r.layer(binary)
 	if err != nil {

@@ -1,9 +1,10 @@
 // Command dist builds the files of a release: archives with checksums, a bill of materials for each archive, Debian
-// packages and container images as files.
+// packages, and container images as files.
 //
 //	dist -version 1.2.3 -out ../../bin/dist
 //
-// Run it in deploy/dist. By default it reads the sources two directories above. It writes to the directory of -out.
+// Run it in the directory deploy/dist. By default it reads the sources from ../.. and writes to ../../bin/dist. It
+// empties the output directory first.
 package main
 
 import (
@@ -79,8 +80,8 @@ func run(ctx context.Context, args []string) error {
 	return r.checksums()
 }
 
-// commitTime returns the time of the last commit, or the current time without git. All files in a release get this
-// time, so two builds of the same commit are identical.
+// commitTime returns the time of the last commit. If git fails, commitTime returns the current time. All files in a
+// release get this time, so that two builds of the same commit are identical.
 func commitTime(ctx context.Context, root string) time.Time {
 	text, err := exec.CommandContext(ctx, "git", "-C", root, "log", "-1", "--format=%cI").Output()
 	if err != nil {

@@ -26,7 +26,7 @@ type Member struct {
 
 const (
 	// keepFailed is how long the record of a failed incarnation stays in memory, because the incarnation may recover.
-	// Meanwhile Records does not return it.
+	// Records does not return this record while the incarnation is failed.
 	keepFailed = 10 * time.Minute
 	// keepEnded is how long an ended incarnation is remembered, so that late messages about it are ignored.
 	keepEnded = 10 * time.Minute
@@ -278,8 +278,8 @@ func (m *Machine) Peer(l Incarnation) string {
 	return ""
 }
 
-// Size returns the number of other incarnations that this Machine stores, and the encoded size of their records in
-// bytes.
+// Size returns the number of incarnations of other nodes that this Machine stores, and the encoded size of their
+// records in bytes.
 func (m *Machine) Size() (incarnations, bytes int) { return len(m.held), m.bytes }
 
 // Counts returns the counters since New.
@@ -313,8 +313,11 @@ func (m *Machine) Quiet() bool {
 		m.compare.differs.IsZero()
 }
 
-// expire drops the records of strays, which are incarnations that gossip does not know, after keepStray. It drops the
-// records of failed incarnations after keepFailed. It forgets ended incarnations after keepEnded.
+// expire removes what is too old:
+//
+//   - records of strays after keepStray; a stray is an incarnation that gossip does not know
+//   - records of failed incarnations after keepFailed
+//   - the entries of ended incarnations after keepEnded
 func (m *Machine) expire(now time.Time) {
 	for l, h := range m.held {
 		n := m.members[l]
@@ -383,8 +386,9 @@ func (m *Machine) have(l Incarnation) uint64 {
 	return 0
 }
 
-// take applies the update u and returns true. If u is not new, its base is missing, its incarnation has ended, or the
-// record would exceed the limits, take only counts u and returns false.
+// take applies the update u and returns true. It does not apply u if u is not new, if the base of u is missing, if the
+// incarnation has ended, or if the record would exceed the limits. In these cases, take counts the update and returns
+// false.
 func (m *Machine) take(now time.Time, u update) bool {
 	have := m.have(u.incarnation)
 	switch _, over := m.ended[u.incarnation]; {
@@ -420,8 +424,8 @@ func (m *Machine) take(now time.Time, u update) bool {
 	return true
 }
 
-// applied returns the entries of a record after the update u. old is the record before the update. It is not used if u
-// has the whole record.
+// applied returns the entries of the record after the update u. old is the record before the update. If u contains the
+// whole record, old may be nil.
 func (u *update) applied(old *Record) []Entry {
 	if u.base == 0 {
 		return u.put
@@ -440,7 +444,7 @@ func (u *update) applied(old *Record) []Entry {
 }
 
 // fits reports whether a new record can be stored within the limits. h is what this node has stored for the same
-// incarnation, and nil if the incarnation is unknown. The new record replaces the one in h.
+// incarnation, or nil. If h has a record, the new record replaces it, so the old size does not count.
 func (m *Machine) fits(record *Record, h *held) bool {
 	size := m.bytes + record.size
 	if h != nil && h.record != nil {

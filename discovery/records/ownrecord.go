@@ -9,16 +9,16 @@ import (
 // the previous one. So this node sends at most ten broadcasts per second.
 const coalesce = 100 * time.Millisecond
 
-// A broadcast that changes only the load of applications must wait longer after the previous broadcast than other
-// broadcasts: loadPausePerOne times the number of members, but at least loadPause. Without this pause, load updates
-// would displace other messages in a large cluster.
+// The minimum time between the previous broadcast and a broadcast that changes only the load of applications. This is
+// loadPausePerOne times the number of members, but at least loadPause. Without this pause, load updates would displace
+// other messages in a large cluster.
 const (
 	loadPause       = 2 * time.Second
 	loadPausePerOne = 250 * time.Millisecond // pause for each member
 )
 
-// maxGone is how many removed applications this node remembers. An update lists the applications that were removed
-// since its base version, so the node must remember them.
+// maxGone is how many removed applications this node remembers. It needs them for updates, because an update lists the
+// applications that were removed since its base version.
 const maxGone = 256
 
 // own is this node's record.
@@ -73,7 +73,8 @@ func onlyLoad(a, b []Entry) bool {
 	return slices.EqualFunc(a, b, func(x, y Entry) bool { x.Load, y.Load = 0, 0; return x == y })
 }
 
-// forget limits gone to maxGone applications. It drops those that were removed first, and raises floor accordingly.
+// forget removes entries from gone until at most maxGone applications are left. It begins with those that were removed
+// first. It also raises floor, because updates since older versions would now be incomplete.
 func (o *own) forget() {
 	for len(o.gone) > maxGone {
 		oldest, at := App{}, o.version+1
@@ -101,9 +102,9 @@ func (o *own) announce(self Incarnation, now time.Time) {
 	o.announced, o.at, o.minor = o.record(self), now, false
 }
 
-// message returns the broadcast for the current version of the record, with at most limit bytes. It contains the whole
-// record if that fits. Otherwise it contains the changes since an older version, as many as fit. If not even the
-// newest changes fit, it contains only the version number.
+// message returns the broadcast for the current version of the record. The broadcast has at most limit bytes. It
+// contains the whole record if this fits. Otherwise it contains the changes since the oldest version for which the
+// changes fit. If not even the newest changes fit, it contains only the version number.
 func (o *own) message(self Incarnation, limit int) []byte {
 	whole := update{incarnation: self, version: o.version, put: o.entries}
 	if b := whole.encode(); len(b) <= limit {
@@ -121,8 +122,8 @@ func (o *own) message(self Incarnation, limit int) []byte {
 // maxBases bounds how many versions message tries.
 const maxBases = 16
 
-// bases returns the newest maxBases versions on which an update can be based, in ascending order. An update contains
-// the changes since its base, so all these changes must still be known. With an older base an update is larger, but
+// bases returns the newest maxBases versions that can be the base of an update, in ascending order. An update contains
+// all changes since its base, so this node must still know these changes. An update with an older base is larger, but
 // more nodes can apply it.
 func (o *own) bases() []uint64 {
 	var all []uint64

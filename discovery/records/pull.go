@@ -15,8 +15,8 @@ const (
 
 	maxPulls = 4   // maximum number of pulls in progress
 	maxAsked = 512 // records in one question
-	// spreadPulls is the upper bound of the delay before a pull. The delay differs between nodes, so that they do not
-	// all pull the same record at once.
+	// spreadPulls is the upper bound of the delay before a pull of a record. The delay differs between nodes, so that
+	// they do not all pull the same record at the same time.
 	spreadPulls = 300 * time.Millisecond
 	retryPull   = 500 * time.Millisecond
 	maxTries    = 3
@@ -31,7 +31,8 @@ type want struct {
 	busy    bool // a pull is in progress
 }
 
-// pulls has the records that this node must still pull, and the node whose digest it must pull.
+// pulls contains the pulls that this node must still do: pulls of records, and at most one pull of another node's
+// digest.
 type pulls struct {
 	wants  map[Incarnation]*want
 	digest Incarnation // the node whose digest to pull next; zero = none
@@ -55,8 +56,8 @@ func (p *Pull) What() string {
 	return "records"
 }
 
-// want records that the node source has the record and version in the announcement a, and schedules a pull after delay.
-// It does nothing if the incarnation of the record is not alive.
+// want schedules a pull of a record from the node source, after delay. The announcement a names the record and the
+// version that source has. want does nothing if the incarnation of the record is not alive.
 func (m *Machine) want(now time.Time, a announcement, source Incarnation, delay time.Duration) {
 	n := m.members[a.incarnation]
 	if n == nil || n.State != Alive || len(m.pulls.wants) >= m.bounds.Incarnations {
@@ -72,7 +73,7 @@ func (m *Machine) want(now time.Time, a announcement, source Incarnation, delay 
 	}
 }
 
-// got records that a version of l's record has arrived. It removes the want for this record, unless a newer version is
+// got handles the arrival of a version of l's record. It cancels the pull of this record, unless a newer version is
 // wanted.
 func (p *pulls) got(l Incarnation, version uint64) {
 	if w := p.wants[l]; w != nil && w.version <= version {
@@ -80,13 +81,13 @@ func (p *pulls) got(l Incarnation, version uint64) {
 	}
 }
 
-// jitter returns the delay before a pull of l's record, below spreadPulls. It differs between nodes, so that they do
-// not all pull at once.
+// jitter returns the delay before a pull of l's record. The delay is below spreadPulls and differs between nodes, so
+// that they do not all pull at the same time.
 func (m *Machine) jitter(l Incarnation) time.Duration {
 	return time.Duration((m.self.hash(1) ^ l.hash(2)) % uint64(spreadPulls))
 }
 
-// askSilent schedules pulls from live incarnations whose record has been missing for some time.
+// askSilent schedules pulls of the records that are still missing some time after their incarnations became alive.
 func (m *Machine) askSilent(now time.Time) {
 	for l, n := range m.members {
 		if n.State != Alive || now.Before(n.nextAsk) {
@@ -147,7 +148,8 @@ func (m *Machine) sources(now time.Time) []Incarnation {
 
 func (w *want) ready(now time.Time) bool { return !w.busy && !now.Before(w.due) }
 
-// source makes w pull from the owner of the record, l, if the node in w.from is not alive or cannot be dialled.
+// source changes the node from which w pulls the record of l. If w.from is not alive or cannot be dialled, w pulls from
+// l itself.
 func (m *Machine) source(l Incarnation, w *want) {
 	if !m.alive(w.from) || m.Peer(w.from) == "" {
 		w.from = l
@@ -171,8 +173,8 @@ func (m *Machine) pull(now time.Time, from Incarnation) Pull {
 	return p
 }
 
-// Pulled processes the answer to the pull p. If the pull failed, err is its error, and Pulled returns err. It also
-// returns an error if the answer cannot be read.
+// Pulled processes the result of the pull p. If the pull failed, err is its error, and Pulled returns err. Otherwise
+// answer is the answer of the other node. Pulled returns an error if the answer cannot be read.
 func (m *Machine) Pulled(now time.Time, p Pull, answer []byte, err error) error {
 	m.pulls.flying--
 	if err == nil && len(p.incarnations) == 0 {
@@ -196,8 +198,8 @@ func (m *Machine) Pulled(now time.Time, p Pull, answer []byte, err error) error 
 	return err
 }
 
-// failed records a failed pull of l's record. The next attempt is sent to l itself. After maxTries failures, this
-// node stops trying.
+// failed handles a failed pull of l's record. The next attempt is sent to l itself. After maxTries failures, this node
+// gives up.
 func (m *Machine) failed(now time.Time, l Incarnation, w *want) {
 	w.tries++
 	w.from, w.due = l, now.Add(retryPull<<w.tries)
@@ -229,8 +231,9 @@ func (m *Machine) takeAll(now time.Time, answer []byte) (took int, err error) {
 	return took, nil
 }
 
-// Answer returns the answer to a pull of another node. If not all requested records fit into one answer, the other
-// node requests the rest again. Answer returns fault.Unimplemented if the request cannot be read.
+// Answer processes the request of another node that pulls from this node, and returns the answer. If not all requested
+// records fit into one answer, the other node requests the rest again. Answer returns fault.Unimplemented if the
+// request cannot be read.
 func (m *Machine) Answer(request []byte) ([]byte, error) {
 	k, r := open(request)
 	list := r.announcements(maxAsked)

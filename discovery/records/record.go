@@ -65,7 +65,8 @@ const (
 	unknown   Protocol = "unknown"
 )
 
-// protocolCodes returns the protocols. The index of a protocol is its code on the wire. A code is never reused.
+// protocolCodes returns all protocols that this version knows. The code of a protocol on the wire is its index in this
+// list. A code is never reused.
 func protocolCodes() []Protocol { return []Protocol{NotCalled, HTTP, HTTPS, H2C, GRPC, GRPCS} }
 
 // Callable reports whether applications with protocol p can be called.
@@ -149,7 +150,9 @@ func (l Incarnation) valid() bool {
 	return l.Node != "" && l.Boot != "" && isName(l.Node) && len(l.Boot) <= 32 && isName(l.Boot)
 }
 
-// check returns fault.Invalid or fault.TooLarge if entries, which must be sorted, cannot form one record.
+// check returns an error if entries cannot be the entries of one record. The entries must be sorted. The error is
+// fault.TooLarge if the record would exceed the bounds. It is fault.Invalid if an entry is invalid or an application is
+// listed twice.
 func (b Bounds) check(entries []Entry) error {
 	if len(entries) > b.Apps {
 		return fault.New(fault.TooLarge, "records.Serve",

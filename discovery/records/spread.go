@@ -10,16 +10,16 @@ import (
 // summaryPause is how often each node sends a hash of all its records to a few others.
 const summaryPause = 500 * time.Millisecond
 
-// settle is how long this node waits after the last new record before it acts on another node's hash that differs from
-// its own. While changes are being broadcast, hashes differ anyway.
+// settle is how long after the last new record this node ignores a different hash of another node. Hashes differ anyway
+// while changes are being broadcast.
 const settle = time.Second
 
-// patience limits the wait by settle: if hashes have differed for this long, the node acts although new records keep
-// arriving.
+// patience is how long hashes may differ while new records keep arriving. After this time, the node reacts to a
+// different hash although settle has not passed.
 const patience = 3 * time.Second
 
-// minDigestPause is the first pause between two pulls of a digest. The pause doubles with each digest that has nothing
-// new, up to maxDigestPause.
+// Pauses between two pulls of a digest. The first pause is minDigestPause. Each further pause is twice as long, up to
+// maxDigestPause. After a new record, the pause is minDigestPause again.
 const (
 	minDigestPause  = time.Second
 	maxDigestPause  = 30 * time.Second
@@ -46,7 +46,8 @@ type comparison struct {
 
 func (c *comparison) gained(now time.Time) { c.gainedAt, c.pause = now, 0 }
 
-// Hash returns a number that is equal on nodes that hold the same records of the same incarnations.
+// Hash returns a hash of the records of all live incarnations. If two nodes have the same versions of the same records,
+// their hashes are equal.
 func (m *Machine) Hash() uint64 {
 	if m.compare.fresh {
 		return m.compare.hash
@@ -119,7 +120,8 @@ func (m *Machine) relay(now time.Time, l Incarnation, version uint64, msg []byte
 	}
 }
 
-// gap handles a message about a version that must be pulled: it schedules the pull, and relays the message.
+// gap handles a message about a new version of a record, if this node cannot get this version from the message itself.
+// It schedules a pull of the record and relays the message.
 func (m *Machine) gap(now time.Time, a announcement, msg []byte) {
 	switch _, over := m.ended[a.incarnation]; {
 	case a.incarnation == m.self, a.version <= m.have(a.incarnation):
@@ -156,8 +158,8 @@ func (m *Machine) Broadcasts(overhead, limit int) [][]byte {
 // Queued returns the number of queued broadcasts.
 func (m *Machine) Queued() int { return m.queue.NumQueued() }
 
-// summarise schedules the sending of the hash, once per summaryPause. The hash is sent in as many packets as a round of
-// gossip has receivers.
+// summarise makes Broadcasts send the hash of this node's records again, once per summaryPause. Broadcasts then adds
+// the hash to as many packets as a round of gossip has receivers.
 func (m *Machine) summarise(now time.Time) {
 	if now.Sub(m.compare.sentAt) >= summaryPause && m.own.announced != nil {
 		m.compare.sentAt, m.compare.summaries = now, m.fanout
@@ -192,7 +194,8 @@ func (m *Machine) receiveSummary(now time.Time, s summary) {
 	}
 }
 
-// Digest returns the versions of all records that this node has, encoded. It is the LocalState of the gossip channel.
+// Digest returns an encoded list of the versions of all records of live incarnations. It is the LocalState of the
+// gossip channel.
 func (m *Machine) Digest() []byte {
 	d := digest{sender: m.self}
 	if v := m.own.announcedVersion(); v > 0 {
@@ -207,8 +210,8 @@ func (m *Machine) Digest() []byte {
 	return d.encode()
 }
 
-// Compare reads the Digest of another node, and schedules pulls of the records that are newer there. It returns
-// fault.Unimplemented if the digest cannot be read.
+// Compare reads the Digest of another node. It schedules a pull of each record of which the other node has a newer
+// version. Compare returns fault.Unimplemented if the digest cannot be read.
 func (m *Machine) Compare(now time.Time, b []byte) error {
 	k, r := open(b)
 	d := digest{sender: r.incarnation(), list: r.announcements(m.bounds.Incarnations + 1)}

@@ -7,9 +7,10 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// wireVersion is the first byte of every message. The second byte is the kind of the message. Numbers are uvarints. A
-// string is its length followed by its bytes. Every entry of a record begins with its length. A receiver skips
-// unknown bytes at the end of an entry, so new fields do not need a new version.
+// wireVersion is the version of the wire format. A message consists of this version in one byte, the kind of the
+// message in one byte, and the content. Numbers are uvarints. A string is its length followed by its bytes. An entry of
+// a record also begins with its length. A receiver skips unknown bytes at the end of an entry, so new fields do not
+// need a new version.
 const wireVersion = 1
 
 // Kind is the kind of a message.
@@ -135,13 +136,14 @@ func putAnnouncements(b []byte, list []announcement) []byte {
 	return b
 }
 
-// ask is the request of a pull. For each requested incarnation, it has the version of the record that the sender
-// already has. An empty list requests the digest.
+// ask is the request that a node sends for a pull. The list contains the requested incarnations, each with the version
+// that the requesting node already has. An empty list requests the digest.
 type ask struct{ list []announcement }
 
 func (a *ask) encode() []byte { return putAnnouncements(header(kindAsk), a.list) }
 
-// reader parses a message. If the message is damaged, bad is set. The values that were read must then not be used.
+// reader parses a message. If the message is damaged, the field bad is true, and the values that were read must not be
+// used.
 type reader struct {
 	b   []byte
 	bad bool
@@ -190,8 +192,9 @@ func (r *reader) incarnation() Incarnation {
 	return l
 }
 
-// count reads the number of elements of a list. Each element has at least size bytes. If the message is too short for
-// that many elements, count marks it as damaged and returns 0. So the caller allocates no memory for them.
+// count reads the number of elements of a list. size is the minimum size of an element in bytes. If the rest of the
+// message is too short for this number, count marks the message as damaged and returns 0. So a damaged message cannot
+// make the caller allocate much memory.
 func (r *reader) count(size int) int {
 	n := r.number()
 	if r.bad || n > uint64(len(r.b)/size) {

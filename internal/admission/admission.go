@@ -1,7 +1,7 @@
 // Package admission bounds the memory of the requests that a node is serving.
 //
-// It owns the memory budget, the queues of requests that wait for memory, and the rule that refuses waiting requests
-// when the node is overloaded. It is independent of protocols. It starts no goroutines.
+// A request waits in a queue until memory is free. When the node is overloaded, waiting requests are refused after a
+// short time. The package is independent of protocols. It starts no goroutines, but uses timers of package time.
 package admission
 
 import (
@@ -88,11 +88,12 @@ func New(o Options) *Budget {
 // Acquire takes bytes from the budget. If too few bytes are free, it waits in a queue for up to Options.Patience. If
 // this time passes or ctx ends, Acquire takes nothing and returns fault.Overloaded.
 //
-// If the queue has had waiting requests for longer than Options.Patience, the node is overloaded. Acquire then waits
-// only for up to Options.Target. If it times out, Acquire returns the error after a delay of about Options.Penalty.
+// If requests have been waiting in the queue for longer than Options.Patience without a break, the node is overloaded.
+// Acquire then waits only for up to Options.Target. If this time passes, Acquire delays its error by about
+// Options.Penalty.
 //
-// Large requests have their own queue, with LargePatience and LargeTarget. A large request that needs more than three
-// quarters of the budget takes all of these three quarters instead.
+// Large requests have their own queue, with LargePatience and LargeTarget. This queue has three quarters of the budget.
+// A request that needs more takes all bytes of the queue instead.
 func (b *Budget) Acquire(ctx context.Context, bytes int64) error {
 	if b == nil || bytes <= 0 {
 		return nil
@@ -240,10 +241,9 @@ func (l *lane) holdBack(ctx context.Context) {
 	}
 }
 
-// join adds a request to the number of waiting requests, and returns how long the request may wait. Normally, this is
-// l.patience. If the queue has had waiting requests for longer than l.patience, join returns the shorter l.target, and
-// persists is true. This algorithm is the controlled delay of Ben Maurer, "Fail at Scale", ACM Queue 13(8), 2015,
-// after CoDel (RFC 8289).
+// join adds a request to the waiting requests, and returns how long the request may wait. Normally, this is l.patience.
+// If the queue has not been empty for longer than l.patience, join returns the shorter l.target, and persists is true.
+// This algorithm is the controlled delay of Ben Maurer, "Fail at Scale", ACM Queue 13(8), 2015, after CoDel (RFC 8289).
 func (l *lane) join() (patience time.Duration, persists bool) {
 	now := time.Now()
 	l.mu.Lock()

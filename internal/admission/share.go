@@ -20,8 +20,8 @@ type Share struct {
 func (b *Budget) Share() Share { return Share{budget: b} }
 
 // Add acquires more bytes for the share. It returns the errors of Budget.Acquire. After an error, the share still has
-// its previous bytes. A share that already has bytes waits only as long as a small request may, because other requests
-// may be waiting for its bytes.
+// its previous bytes. If the share already has bytes, Add waits only as long as a small request would, because other
+// requests may be waiting for these bytes.
 func (s *Share) Add(ctx context.Context, bytes int64) error {
 	if s.budget == nil {
 		return nil
@@ -44,9 +44,9 @@ func (s *Share) Add(ctx context.Context, bytes int64) error {
 // maxUsed is the maximum number of bytes for which calls of Share.AddUsed wait at a time.
 const maxUsed = 32 << 20
 
-// AddUsed is Add for bytes that are in use already, such as those of an answer. While AddUsed waits, the budget does
-// not count these bytes. So the calls that wait at a time are limited to maxUsed bytes together. A call above this
-// limit returns fault.Overloaded at once, unless it would be the only one that waits.
+// AddUsed is Add for bytes that are already in use, such as those of an answer. The budget does not count these bytes
+// while AddUsed waits. Therefore the total size of all waiting calls is limited to maxUsed. If a call would exceed this
+// limit, AddUsed returns fault.Overloaded at once. A call that would be the only waiting one may exceed the limit.
 func (s *Share) AddUsed(ctx context.Context, bytes int64) error {
 	if s.TryAdd(bytes) {
 		return nil
@@ -61,9 +61,9 @@ func (s *Share) AddUsed(ctx context.Context, bytes int64) error {
 	return s.Add(ctx, bytes)
 }
 
-// fit returns how many bytes to acquire for a share that needs more bytes. A share cannot have more bytes of the
-// large lane than the whole lane has. So fit returns at most the bytes of the lane that the share does not have yet.
-// If the share requested more, it would wait forever for its own bytes.
+// fit returns how many of the given bytes the share must acquire. A share cannot have more bytes of the large lane than
+// the lane has. So for the large lane, fit returns at most the bytes that the share does not have yet. Otherwise the
+// share would wait forever for its own bytes.
 func (s *Share) fit(bytes int64) int64 {
 	if bytes <= 0 || s.budget.lane(bytes) == &s.budget.small {
 		return bytes
@@ -114,8 +114,8 @@ func (s *Share) Release() {
 	s.small, s.large, s.worked = 0, 0, time.Time{}
 }
 
-// Work records that the body of the request has arrived and that the write begins. The time from Work to Release is
-// the duration of the write. The budget adapts the limit of concurrent writes to it.
+// Work records that the body of the request has arrived and that the write begins. The duration of the write is the
+// time from Work to Release. The budget uses this duration to adapt the limit of concurrent writes.
 func (s *Share) Work() { s.worked = time.Now() }
 
 // The limits of a slow transfer. A transfer can be slow only after it has run for SlowAfter. It is slow in two cases:
@@ -129,9 +129,9 @@ const (
 	SlowRate  = 256 << 10
 )
 
-// Transfer is the transfer of a body from or to a client. The request keeps its memory until the transfer ends, so a
-// slow client makes other requests wait. All methods of a nil *Transfer do nothing. Moved and Cut are safe for
-// concurrent use.
+// Transfer tracks how fast a body is sent to or received from a client. A request keeps its memory until the transfer
+// ends, so a slow client makes other requests wait. All methods of a nil *Transfer do nothing. Moved and Cut are safe
+// for concurrent use.
 type Transfer struct {
 	lane    *lane
 	started time.Time
@@ -218,8 +218,8 @@ func (l *lane) cutWhileWaiting() (stop func()) {
 	}
 }
 
-// cutSlowestLocked aborts the slowest transfer, if it is slow enough. It also repeats the abort of transfers that were
-// aborted before and have not ended yet. The caller holds l.mu, so no transfer can end in the meantime.
+// cutSlowestLocked aborts the slowest of the slow transfers. It also calls the function cut again for transfers that
+// were aborted earlier and have not ended yet. The caller holds l.mu, so no transfer can end in the meantime.
 func (l *lane) cutSlowestLocked(now time.Time) {
 	var slowest *Transfer
 	var least float64

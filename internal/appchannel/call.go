@@ -16,12 +16,12 @@ import (
 // tokenHeader carries the token that the application checks.
 const tokenHeader = "Dapr-Api-Token"
 
-// RoundTrip sends r to the application and returns the answer, whatever its status. The URL of r has only a path and a
-// query. RoundTrip may change the header of r. The caller must close the body of the answer. The call counts towards
-// MaxConcurrency until then. Errors:
+// RoundTrip sends r to the application and returns the answer, whatever its status. The URL of r must have only a path
+// and a query. RoundTrip may change the header of r. The caller must close the body of the answer. Until then, the call
+// counts towards MaxConcurrency. Errors:
 //
 //	unavailable    the application certainly did not receive the request
-//	invalid        the request has something that cannot be sent
+//	invalid        the request cannot be sent, for example because of a header
 //	timeout        ctx or the body of r ended too early; the application did not receive the request
 //	too_large      the body is too large for a gRPC application, or the headers are too long for the application. The
 //	               application did not receive the request
@@ -89,8 +89,8 @@ func (c *Channel) leave() {
 	}
 }
 
-// held wraps the body of an answer. Closing the wrapper closes the body and ends the call, so that another call may
-// start. If body is also an io.Writer, so is the wrapper.
+// held wraps the body of an answer. When the wrapper is closed, it closes the body and ends the call, so that another
+// call may start. If body is an io.Writer, the wrapper is also an io.Writer.
 func (c *Channel) held(body io.ReadCloser) io.ReadCloser {
 	h := &heldBody{ReadCloser: body, leave: c.leave}
 	if w, ok := body.(io.Writer); ok {
@@ -122,14 +122,15 @@ func (c *Channel) unreached(err error) error {
 		" cannot be reached", Err: rootCause(err)}
 }
 
-// The errors of the client libraries for headers that are longer than the application accepts. They have no type.
+// Parts of the error texts of the client libraries for headers that are longer than the application accepts. The errors
+// can be recognised only by their texts, because they have no type of their own.
 const (
 	tooLongHTTP2 = "request header list larger than peer's advertised limit"
 	tooLongGRPC  = "header list size to send violates the maximum size"
 )
 
-// unsendable returns the error of a request that the client library refused with err. The application may be healthy,
-// and another attempt would fail too.
+// unsendable returns the error of a request that the client library refused with err before sending it. The error does
+// not mean that the application is unhealthy. Another attempt with the same request would fail in the same way.
 func (c *Channel) unsendable(err error) error {
 	text := err.Error()
 	if strings.Contains(text, tooLongHTTP2) || strings.Contains(text, tooLongGRPC) {

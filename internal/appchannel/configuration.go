@@ -14,8 +14,10 @@ import (
 
 // Notify sends a change of a configuration item to the application, as a POST request to /configuration/{store}/{key}.
 // A 2xx status means that the application has handled the change. For any other status, Notify returns fault.Internal.
-// It also returns the errors of RoundTrip. A key that has only unreserved characters and slashes is sent unescaped.
-// Any other key is escaped.
+// It also returns the errors of RoundTrip.
+//
+// Notify sends a key unescaped if the key has only unreserved characters and slashes. It escapes any other key,
+// including the slashes in it.
 func (c *Channel) Notify(ctx context.Context, store, key string, body []byte) error {
 	where := &url.URL{Path: "/configuration/" + store + "/" + key}
 	where.RawPath = "/configuration/" + url.PathEscape(store) + "/" + escapedKey(key)

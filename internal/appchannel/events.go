@@ -30,22 +30,23 @@ type event struct {
 	metadata      map[string]string
 }
 
-// Takes reports whether the application wants the events of a binding. Takes sends OPTIONS /{path} to an HTTP
-// application. A status of 2xx or 405 means yes, and any other status means no. A gRPC application returns the list of
-// its bindings. Takes returns the errors of RoundTrip. It also returns fault.Internal if a gRPC application answers
-// with an error other than Unimplemented.
+// Takes reports whether the application wants the events of a binding. It sends OPTIONS /{path} to an HTTP application.
+// A status of 2xx or 405 means yes, and any other status means no. It requests the list of bindings from a gRPC
+// application. If the application does not implement this method, the result is false. For any other error of a gRPC
+// application, Takes returns fault.Internal. It also returns the errors of RoundTrip.
 func (c *Channel) Takes(ctx context.Context, binding, path string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.OptionsTimeout)
 	defer cancel()
 	return c.carry.takes(ctx, binding, path)
 }
 
-// Take delivers an event and waits for the answer. If err is nil, the application has handled the event. The result is
-// the data of the answer. It is empty if the answer has no data or is too long. An HTTP application gets the metadata
-// of the event as headers. If the name of a metadata item is also a header that the channel or the runtime sets, this
-// item is left out. Take returns the errors of RoundTrip, and:
+// Take delivers an event and waits for the answer. If err is nil, the application has handled the event. Take returns
+// the data of the answer. The data are empty if the answer has none or is too long.
 //
-//	invalid   a name of metadata cannot be sent
+// An HTTP application gets the metadata of the event as headers. Take omits metadata whose name is a header that the
+// channel or the runtime sets. Take returns the errors of RoundTrip, and:
+//
+//	invalid   a metadata name cannot be the name of a header
 //	internal  the application answered that it failed
 func (c *Channel) Take(ctx context.Context, binding, path string, data []byte, metadata map[string]string) ([]byte,
 	error) {
@@ -140,8 +141,8 @@ func (e event) headers(h http.Header) error {
 	return nil
 }
 
-// framing reports whether the runtime itself sets the header, for example Content-Length. The metadata of an event
-// must not set such a header.
+// framing reports whether the runtime itself sets the header with the given name, as it does for Content-Length. The
+// metadata of an event must not set such a header.
 func framing(name string) bool {
 	switch name {
 	case "Content-Length", "Host", tokenHeader:
@@ -206,8 +207,9 @@ func (g *grpcCarrier) take(ctx context.Context, e event) ([]byte, error) {
 	return out.GetData(), nil
 }
 
-// answered returns the error of a gRPC call that failed with err. If err is a *fault.Error, answered returns err
-// itself. Otherwise err is the status that the application returned, and answered returns the result of explain.
+// answered converts err, the error of a gRPC call. If the application did not answer the call, err is a *fault.Error,
+// and answered returns it unchanged. Otherwise err is the gRPC status in the application's answer, and answered returns
+// the result of explain for this status.
 func answered(err error, explain func(*status.Status) error) error {
 	if _, ok := fault.As(err); ok {
 		return err
@@ -215,9 +217,9 @@ func answered(err error, explain func(*status.Status) error) error {
 	return explain(status.Convert(err))
 }
 
-// call runs the function send with the application's token, within the limit of concurrent calls. If the application
-// did not answer, call returns a *fault.Error. If the application answered with an error, call returns its gRPC
-// status.
+// call makes a gRPC call with the function send. It adds the application's token and respects the limit of concurrent
+// calls. If the application did not answer, call returns a *fault.Error. If the application answered with an error,
+// call returns this error, which is a gRPC status.
 func (g *grpcCarrier) call(ctx context.Context, send func(context.Context, ...grpc.CallOption) error) error {
 	c := g.channel
 	if err := c.admit(ctx); err != nil {

@@ -36,9 +36,9 @@ import (
 	"github.com/quorate/quorate/internal/headers"
 )
 
-// grpcCarrier sends requests as calls of Dapr's gRPC application callback. A request that is itself a gRPC call is
-// streamed to the application's own service. All other bodies are buffered in memory, up to Options.MaxMessage,
-// because the callback cannot stream.
+// grpcCarrier sends requests as calls of Dapr's gRPC application callback. The callback cannot stream, so grpcCarrier
+// buffers the body of a request in memory, up to Options.MaxMessage. There is one exception: a request that is itself a
+// gRPC call is streamed to the application's own service.
 type grpcCarrier struct {
 	channel *Channel
 	conns   *grpcPool
@@ -89,9 +89,10 @@ const overhead = 64 << 10
 // maxAnswer returns the maximum size of an answer of a gRPC application, in bytes.
 func (c *Channel) maxAnswer() int { return int(min(c.opts.MaxMessage+overhead, math.MaxInt32)) }
 
-// tooLong reports whether err means that the answer to the request in is longer than maxAnswer. gRPC reports this only
-// by a text that contains the limit. An application that refuses a request as too long answers with the same text, and
-// its limit may be the same too. So if the request itself is longer than maxAnswer, tooLong returns false.
+// tooLong reports whether err means that the answer to the request in is longer than maxAnswer. gRPC has no error type
+// for this. The only sign is an error text that contains the limit. An application that refuses a long request answers
+// with the same text, and may have the same limit. Therefore tooLong returns false if the request itself is longer than
+// maxAnswer.
 func (c *Channel) tooLong(err error, in proto.Message) bool {
 	if status.Code(err) != codes.ResourceExhausted || proto.Size(in) > c.maxAnswer() {
 		return false
@@ -116,9 +117,9 @@ func (g *grpcCarrier) probe(ctx context.Context, _ *Channel) error {
 	return nil
 }
 
-// RoundTrip sends r to the application. It forwards gRPC calls as they are, and sends every other request as the
-// callback OnInvoke. The answer of OnInvoke becomes an HTTP answer with the status 200. An error of OnInvoke becomes
-// an HTTP answer with the status 500, and with the gRPC code and message in its body.
+// RoundTrip sends r to the application. It forwards a gRPC call unchanged, and sends any other request as the callback
+// OnInvoke. The answer of OnInvoke becomes an HTTP answer with the status 200. An error of OnInvoke becomes an HTTP
+// answer with the status 500, with the gRPC code and message in its body.
 func (g *grpcCarrier) RoundTrip(r *http.Request) (*http.Response, error) {
 	trace := headers.TraceBinary(r.Header.Get("Traceparent"))
 	if kind := r.Header["Content-Type"]; len(kind) > 0 && strings.HasPrefix(kind[0], "application/grpc") {
@@ -258,8 +259,8 @@ func grpcFailure(r *http.Request, s *status.Status, md metadata.MD) *http.Respon
 	return memoryAnswer(r, http.StatusInternalServerError, h, body)
 }
 
-// grpcDetails returns the details of a gRPC error, each as JSON. If the message type of a detail is unknown, its JSON
-// has the type and the bytes in base64.
+// grpcDetails returns the details of a gRPC error as JSON. If the message type of a detail is unknown, the JSON
+// contains the name of the type, and the bytes in base64.
 func grpcDetails(s *status.Status) []json.RawMessage {
 	var out []json.RawMessage
 	for _, d := range s.Proto().GetDetails() {

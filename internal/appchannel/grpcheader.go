@@ -48,14 +48,16 @@ func ToMetadata(h http.Header) metadata.MD {
 	return md
 }
 
-// settable reports whether a call may set the metadata key. gRPC reserves some keys. It also refuses the whole call if
-// a key has a character outside a to z, 0 to 9, "-", "_" and ".". Names of HTTP headers may have other characters.
+// settable reports whether a call may set the metadata key. It returns false for a key that gRPC reserves. It also
+// returns false for a key with a character other than a to z, 0 to 9, "-", "_" and ".", because gRPC then refuses the
+// whole call.
 func settable(key string) bool {
 	return strings.Trim(key, "abcdefghijklmnopqrstuvwxyz0123456789-_.") == "" &&
 		!strings.HasPrefix(key, "grpc-") && !strings.HasSuffix(key, "-bin")
 }
 
-// printable replaces every character that gRPC does not allow in a value with "?". It keeps visible ASCII and spaces.
+// printable returns v, with "?" in place of each character that gRPC does not allow in a metadata value. Visible ASCII
+// characters and spaces are allowed.
 func printable(v string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r > '~' {
@@ -65,7 +67,8 @@ func printable(v string) string {
 	}, v)
 }
 
-// FromMetadata converts gRPC metadata to HTTP headers. It leaves out binary metadata and metadata of gRPC itself.
+// FromMetadata converts gRPC metadata to HTTP headers. It leaves out binary metadata, and entries that gRPC itself
+// sets, such as content-type.
 func FromMetadata(md metadata.MD) http.Header {
 	h := make(http.Header, len(md)+2)
 	for key, values := range md {
@@ -84,12 +87,12 @@ func FromMetadata(md metadata.MD) http.Header {
 // typed is the content type of a protobuf message. Its parameter names the message type.
 const typed = "application/x-protobuf"
 
-// typeHeader is the header for the type URL of a protobuf message that also has a content type. If a message has only
-// a type URL, the URL is sent as a parameter of the header Content-Type.
+// typeHeader is the header that has the type URL of a protobuf message, if the message also has a content type. If a
+// message has only a type URL, the URL is a parameter of the header Content-Type instead.
 const typeHeader = "Dapr-Type-Url"
 
-// SetMessageType stores the type of a message in the headers h: its content type kind and its type URL url. Either may
-// be empty.
+// SetMessageType stores the type of a message in the headers h. The parameter kind is the content type, and url is the
+// type URL of the protobuf message. Either may be empty.
 func SetMessageType(h http.Header, kind, url string) {
 	delete(h, typeHeader)
 	switch {

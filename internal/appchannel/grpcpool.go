@@ -17,8 +17,9 @@ const (
 	spareIdle = time.Minute
 )
 
-// grpcPool is a client connection that grows with the number of calls in progress. It implements
-// grpc.ClientConnInterface and is safe for concurrent use.
+// grpcPool is a set of connections to the application. Clients use it like a single gRPC connection. It opens another
+// connection when each existing one has callsPerConn calls in progress. It implements grpc.ClientConnInterface and is
+// safe for concurrent use.
 type grpcPool struct {
 	dial func(idle time.Duration) (*grpc.ClientConn, error)
 
@@ -31,8 +32,9 @@ type pooledConn struct {
 	calls int // number of calls in progress; guarded by grpcPool.mu
 }
 
-// newGRPCPool returns a pool with one connection. It calls dial for each new connection, and dial must do no I/O. The
-// parameter of dial is the idle timeout, or 0 for the default of the library.
+// newGRPCPool returns a pool with one connection. The pool calls dial for each new connection, and dial must do no I/O.
+// The parameter idle of dial is the idle timeout of the connection. If idle is 0, the default of the gRPC library
+// applies.
 func newGRPCPool(dial func(idle time.Duration) (*grpc.ClientConn, error)) (*grpcPool, error) {
 	first, err := dial(0)
 	if err != nil {

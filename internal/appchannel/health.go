@@ -11,8 +11,9 @@ import (
 // portInterval is the time between checks of a closed port.
 const portInterval = 100 * time.Millisecond
 
-// watch keeps the health of the application up to date until ctx ends. It waits until the port of the application is
-// open, and then probes the health if probes are enabled. When a call could not connect, watch begins again.
+// watch tracks whether the application is healthy, until ctx ends. First it waits until the port of the application is
+// open. Then it probes the health of the application, if probes are enabled. If a call later fails to connect, watch
+// waits for the port again.
 func (c *Channel) watch(ctx context.Context) {
 	for c.awaitPort(ctx) {
 		if c.opts.Health.Enabled {
@@ -66,8 +67,8 @@ func (c *Channel) dialOnce(ctx context.Context) error {
 }
 
 // probeWhileOpen probes the health of the application at intervals of Health.Interval. One successful probe makes the
-// application healthy, and Health.Threshold consecutive failures make it unhealthy. probeWhileOpen returns when a
-// call could not connect or ctx ends.
+// application healthy, and Health.Threshold consecutive failures make it unhealthy. probeWhileOpen returns when a call
+// fails to connect, or when ctx ends.
 func (c *Channel) probeWhileOpen(ctx context.Context) {
 	failures := 0
 	if !c.state.Load().healthy {

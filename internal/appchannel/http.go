@@ -18,9 +18,9 @@ import (
 const (
 	dialTimeout = 5 * time.Second
 
-	// idleTimeout is how long a connection to the application stays open without a request. It is below 5 s, the
-	// timeout of common servers, so that the node closes an idle connection before the application does. A request on
-	// a connection that the application is closing could not be retried.
+	// idleTimeout is how long a connection to the application may be idle before the node closes it. Many servers close
+	// an idle connection after 5 s, so the node closes the connection first. Otherwise the node could send a request
+	// while the application closes the connection, and could not safely retry the request.
 	idleTimeout = 3 * time.Second
 
 	idleConnections = 256
@@ -96,8 +96,8 @@ func (h *httpCarrier) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, h.channel.unreached(err)
 }
 
-// statusAndSize returns the status and size of an answer for an observer. A nil answer means that the application did
-// not answer.
+// statusAndSize returns the status and the size of an answer, as an Observer gets them. If the application did not
+// answer, the parameter answer is nil, and the status is 500.
 func statusAndSize(answer *http.Response) (status int, size int64) {
 	if answer == nil {
 		return http.StatusInternalServerError, 0

@@ -36,11 +36,12 @@ type JobEvent struct {
 	Attempt uint64 // 1 = the first attempt
 }
 
-// TakeJob delivers a tick of a job to POST /job/{name}, or to OnJobEvent of a gRPC application. Results:
+// TakeJob delivers a tick of a job to the application. An HTTP application gets POST /job/{name}, and a gRPC
+// application gets a call of OnJobEvent. Results:
 //
 //   - If the application has handled the tick, known is true and err is nil.
 //   - If the application does not know the job, known is false and err is nil.
-//   - If the application answers that it failed, err is fault.Internal.
+//   - If the application reports a failure, known is true and err is fault.Internal.
 //   - If the application does not answer, known is true and err is an error of RoundTrip.
 func (c *Channel) TakeJob(ctx context.Context, e *JobEvent) (known bool, err error) {
 	if g, ok := c.carry.(*grpcCarrier); ok {
@@ -106,8 +107,9 @@ type refusal struct {
 
 func (r *refusal) Error() string { return r.text }
 
-// AnswerOf returns the answer of the application that caused err, an error of TakeJob, TakeMessage or TakeBatch. It
-// returns nil if err has another cause. The answer has no readable body.
+// AnswerOf returns the answer with which the application refused a job or a message. The parameter err is an error of
+// TakeJob, TakeMessage or TakeBatch. If err has another cause, AnswerOf returns nil. The body of the answer cannot be
+// read.
 func AnswerOf(err error) *http.Response {
 	var r *refusal
 	if errors.As(err, &r) {

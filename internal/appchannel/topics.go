@@ -60,9 +60,10 @@ type TopicMessage struct {
 	Proto    func() *runtime.TopicEventRequest // for a gRPC application
 }
 
-// TakeMessage delivers a message and waits for the answer. It returns the errors of RoundTrip. It also returns
-// fault.Internal, with the first bytes of the answer, if the application did not handle the message. If the reason is
-// the status of the answer, AnswerOf returns that answer.
+// TakeMessage delivers a message to the application and waits for its answer. It returns the errors of RoundTrip. If
+// the application did not handle the message, the error is fault.Internal, and its text has the first bytes of the
+// answer. If the status of the answer was the reason, AnswerOf returns this answer. An answer that is too long is
+// fault.Corrupt.
 func (c *Channel) TakeMessage(ctx context.Context, m *TopicMessage) (TopicAnswer, error) {
 	ctx, cancel := context.WithCancel(ctx) // net/http registers each request with its context; cancel removes this
 	defer cancel()
@@ -88,8 +89,8 @@ func (c *Channel) TakeMessage(ctx context.Context, m *TopicMessage) (TopicAnswer
 	return verdict, nil
 }
 
-// excerpt returns the first bytes of an answer, for an error and the log. The result is on one line, with control
-// characters escaped. It begins with a colon, and is empty if there is no text.
+// excerpt returns the first bytes of an answer on one line, for an error or the log. It escapes control characters. The
+// result begins with ": ", for example ": out of memory". If the answer has no text, the result is empty.
 func excerpt(answer []byte) string {
 	cut := len(answer) > maxExcerpt
 	var b strings.Builder
@@ -126,8 +127,8 @@ func topicAnswer(word string, byDefault TopicAnswer) TopicAnswer {
 	return TopicRetry
 }
 
-// headers adds to h the headers that an HTTP application gets with the message. The metadata of the message become
-// headers too, unless the runtime sets a header of the same name.
+// headers adds to h the headers that an HTTP application gets with the message. Each entry of the message's metadata
+// also becomes a header, unless the runtime sets or reserves this header.
 func (m *TopicMessage) headers(h http.Header) {
 	h["Traceparent"] = []string{printable(m.Parent)}
 	if m.State != "" {
@@ -196,9 +197,9 @@ type TopicBatch struct {
 	Proto  func() *runtime.TopicEventBulkRequest // for a gRPC application
 }
 
-// TakeBatch delivers several messages. It returns the answers of the application by entry id. An entry that has no
-// answer was not handled. If the application has no handler for batches, known is false. The errors are those of
-// TakeMessage.
+// TakeBatch delivers several messages in one request. It returns the answer to each message, by entry id. A message
+// without an answer was not handled. If the application has no handler for batches, known is false. The errors are
+// those of TakeMessage.
 func (c *Channel) TakeBatch(ctx context.Context, b *TopicBatch) (answers map[string]TopicAnswer, known bool,
 	err error) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -233,10 +234,11 @@ func (c *Channel) TakeBatch(ctx context.Context, b *TopicBatch) (answers map[str
 	return answers, true, nil
 }
 
-// Subscriptions asks the application for its subscriptions. An HTTP application answers with JSON, and a gRPC
-// application with a message. Only the result for its protocol is set. Both results are nil if the application has no
-// subscriptions. Subscriptions returns the errors of RoundTrip. It also returns fault.Internal if the application
-// answered that it failed.
+// Subscriptions requests the subscriptions of the application, whose id is the parameter app. An HTTP application
+// answers with JSON, which is the first result. A gRPC application answers with a message, which is the second result.
+// The unused result is nil. If the application has no subscriptions, both results are nil.
+//
+// Subscriptions returns the errors of RoundTrip. It returns fault.Internal if the application answers that it failed.
 func (c *Channel) Subscriptions(ctx context.Context, app string) ([]byte, *runtime.ListTopicSubscriptionsResponse,
 	error) {
 	ctx, cancel := context.WithCancel(ctx)

@@ -12,8 +12,8 @@ import (
 // informationalKey is the key of a context for the function that WithInformational sets.
 type informationalKey struct{}
 
-// WithInformational returns a context for sending a request. The function f is called with each informational (1xx)
-// answer to the request, before RoundTrip returns. An error of f ends the request.
+// WithInformational returns a context for sending a request. RoundTrip then calls f with each informational (1xx)
+// answer to the request, before it returns the final answer. If f returns an error, the request fails with this error.
 func WithInformational(ctx context.Context, f func(code int, header http.Header) error) context.Context {
 	return context.WithValue(ctx, informationalKey{}, f)
 }
@@ -36,8 +36,8 @@ func (h *head) restore(header http.Header) {
 	}
 }
 
-// check returns an error if an answer does not fit its request. net/http may leave a body in a 204 or a 304, and the
-// header Content-Length in a 204. check removes them.
+// check returns an error if an answer does not fit its request. It also removes parts that net/http may leave in an
+// answer: the body of a 204 or a 304, and the header Content-Length of a 204.
 func check(r *http.Request, a *http.Response) error {
 	switch {
 	case a.StatusCode < 100 || a.StatusCode > 999:
@@ -72,9 +72,9 @@ func checkLength(a *http.Response) error {
 	}
 }
 
-// checkSwitch returns an error for an answer that switches the protocol, unless the request is for that protocol.
-// After a switch, the connection is a tunnel for the bytes of the caller. So a server must not be able to switch the
-// protocol unless the caller has requested it.
+// checkSwitch returns an error for an answer that switches the protocol, unless the request is for that protocol. A
+// server must not switch the protocol on its own, because the bytes of the caller then pass through the connection
+// unchecked.
 func checkSwitch(r *http.Request, a *http.Response) error {
 	if !hasToken(r.Header["Connection"], "upgrade") || len(r.Header["Upgrade"]) == 0 {
 		return bad("the server switches the protocol, which the request did not ask for")

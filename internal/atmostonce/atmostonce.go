@@ -109,8 +109,8 @@ func (s *sending) gotConn(info httptrace.GotConnInfo) {
 	}
 }
 
-// writesHeaders is called before a header is sent. The hook WroteHeaders would come too late: net/http may call it
-// after the answer has arrived.
+// writesHeaders records that a part of the request may have been sent. net/http calls writesHeaders before it sends a
+// header. The hook WroteHeaders would be too late, because net/http may call that hook after the answer has arrived.
 func (s *sending) writesHeaders(string, []string) { s.headers.Store(true) }
 
 // gotInformational passes an informational answer to the function that WithInformational has set. It first checks the
@@ -156,8 +156,8 @@ func (s *sending) finish() {
 	s.finished = true
 }
 
-// accept checks an answer. It wraps the body of the answer, so that memory is released when the body is read or
-// closed.
+// accept checks an answer. It also wraps the body of the answer, so that the memory of the head is released when the
+// caller has read or closed the body.
 func (s *sending) accept(a *http.Response) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -239,9 +239,9 @@ func (s *sending) explain(ctx context.Context, err error) error {
 	return err
 }
 
-// isViolation reports whether net/http ended an HTTP/2 connection because of what the server sent. An example is a
-// head that is twice as long as the limit. net/http does not export the type of this error. isViolation recognizes
-// the error by the kind of its type, uint32. No other error of a connection has a type of this kind.
+// isViolation reports whether net/http closed an HTTP/2 connection because of what the server sent. For example, a head
+// may be twice as long as the limit. net/http does not export the type of this error. So isViolation recognizes the
+// type by its underlying kind, uint32. No other error of a connection has this kind.
 func isViolation(err error) bool {
 	for ; err != nil; err = errors.Unwrap(err) {
 		if reflect.TypeOf(err).Kind() == reflect.Uint32 {
@@ -251,8 +251,8 @@ func isViolation(err error) bool {
 	return false
 }
 
-// began reports whether any of the request may have been sent. If ctx has ended, it returns true for every request
-// with a connection of its own, because net/http may still be writing.
+// began reports whether any part of the request may have been sent. If the request has its own connection, as over
+// HTTP/1, and ctx has ended, began returns true, because net/http may still be writing.
 func (s *sending) began(ctx context.Context) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

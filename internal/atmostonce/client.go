@@ -32,9 +32,11 @@ func NewClient(t *http.Transport, l Limits) *Client {
 	return &Client{transport: t, limits: l, idle: map[string][]*link{}}
 }
 
-// RoundTrip sends r and returns the answer. The results have the same meaning as the results of the function RoundTrip.
-// Unlike that function, it calls no httptrace hooks. There are two exceptions, for which it calls that function:
-// requests with the header Expect, and all requests on systems where noticesEnd is false.
+// RoundTrip sends r and returns the answer. The results have the same meaning as those of the function RoundTrip of
+// this package. The method calls no httptrace hooks.
+//
+// In two cases, the method calls the function RoundTrip, which does call the hooks: if r has the header Expect, and on
+// systems where noticesEnd is false.
 func (c *Client) RoundTrip(r *http.Request) (answer *http.Response, wasSent bool, err error) {
 	if !noticesEnd || len(r.Header["Expect"]) > 0 {
 		return RoundTrip(c.transport, r, c.limits)
@@ -57,8 +59,8 @@ func (c *Client) RoundTrip(r *http.Request) (answer *http.Response, wasSent bool
 // bodiless reports whether a request has no body. Only such a request can be sent again on another connection.
 func bodiless(r *http.Request) bool { return r.Body == nil || r.Body == http.NoBody }
 
-// link returns an idle connection to the host of u, if there is one; used is then true. Otherwise it opens a new
-// connection, and used is false.
+// link returns a connection to the host of u. If there is an idle connection, link returns that one, and used is true.
+// Otherwise link opens a new connection, and used is false.
 func (c *Client) link(ctx context.Context, u *url.URL) (l *link, used bool, err error) {
 	if err := context.Cause(ctx); err != nil {
 		return nil, false, err
@@ -129,8 +131,8 @@ func (c *Client) closeUnused() {
 	}
 }
 
-// unused removes the connections that have been idle for too long from the list and returns them. If connections are
-// left in the list, it starts the timer again.
+// unused returns the connections that have been idle for too long, and removes them from the list. If other connections
+// are left in the list, unused starts the timer again.
 func (c *Client) unused() (out []*link) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -154,8 +156,8 @@ func (c *Client) unused() (out []*link) {
 	return out
 }
 
-// Close closes the idle connections now, and the connections in use when their requests end. The Client remains
-// usable, but it opens a new connection for each further request.
+// Close closes the idle connections. A connection in use is closed when its request ends. After Close, the Client can
+// still send requests, but it opens a new connection for each of them.
 func (c *Client) Close() {
 	c.mu.Lock()
 	c.closed = true

@@ -42,8 +42,8 @@ func Transport(t *http.Transport) *http.Transport {
 
 var errHandshake = errors.New("the TLS handshake took too long")
 
-// dialTLS opens a connection with TLS, as the transport t itself would do. The result checks the heads of the answers
-// that are read from it, unless the server speaks HTTP/2.
+// dialTLS opens a connection with TLS, as the transport t itself would do. Unless the server speaks HTTP/2, the
+// connection checks the heads of answers while they are read.
 func dialTLS(ctx context.Context, t *http.Transport, proxy proxyFunc, network, addr string) (net.Conn, error) {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -142,9 +142,9 @@ func (c *counted) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// unwrap returns the counting connection below c. shared is true if c may carry several requests at a time, as with
-// HTTP/2, and conn is then nil. watcher checks the heads of answers on c. It is nil if the heads cannot be checked, as
-// with HTTP/2.
+// unwrap returns the counted connection below c. The result shared is true if several requests may use c at the same
+// time, as over HTTP/2. In that case, conn is nil. The result watcher checks the heads of the answers on c. It is nil
+// if these heads cannot be checked, as over HTTP/2.
 func unwrap(c net.Conn) (conn *counted, watcher *watch, shared bool) {
 	switch t := c.(type) {
 	case *secured:

@@ -16,7 +16,7 @@ const (
 	DefaultMaxFields = 1000     // lines, and names in the headers Connection and Trailer
 )
 
-// The memory that a head takes. A head that takes at most freeHead bytes needs no memory of the budget.
+// The memory that a head takes from the budget. A head of up to freeHead bytes takes none.
 const (
 	fieldCost = 256 // bytes for each field, in addition to its text
 	freeHead  = 16 << 10
@@ -31,8 +31,9 @@ type Memory interface {
 	Release(bytes int64)
 }
 
-// Limits limit the head of an answer. The limit in bytes is http.Transport.MaxResponseHeaderBytes. The zero value has
-// the default number of fields and no budget.
+// Limits limit the number of fields in the head of an answer, and the memory for heads. The size of a head in bytes is
+// limited by http.Transport.MaxResponseHeaderBytes instead. The zero value has the default number of fields and no
+// budget.
 type Limits struct {
 	Fields int    // 0 = DefaultMaxFields
 	Memory Memory // nil = none
@@ -183,8 +184,8 @@ func equal(name []byte, known string) bool {
 	return len(name) == len(known) && bytes.EqualFold(name, []byte(known))
 }
 
-// isInformational reports whether net/http reads a status line as that of an informational answer. The final answer
-// to the request follows such an answer.
+// isInformational reports whether net/http reads this status line as the start of an informational (1xx) answer. A
+// final answer follows an informational answer. Status 101 is not informational in this sense.
 func isInformational(line []byte) bool {
 	_, status, _ := bytes.Cut(line, []byte{' '})
 	text, _, _ := bytes.Cut(bytes.TrimLeft(status, " "), []byte{' '})
@@ -209,8 +210,8 @@ func (h *heads) acquire() error {
 	return h.err
 }
 
-// next returns what was recorded about the next head that net/http has parsed. It returns an error if nothing is
-// recorded, because the answer then began before the request was sent.
+// next returns the record of the next head that net/http has parsed. It returns an error if there is no record. The
+// server has then answered before the request was sent.
 func (h *heads) next() (head, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -247,9 +248,11 @@ func (h *heads) release() {
 }
 
 // Admit checks the number of fields in the headers and trailers of an answer. It is for answers whose head was not
-// checked on arrival, such as answers over HTTP/2 or gRPC. For a large head, it acquires memory. The function release
-// returns this memory to the budget, and may be called several times. Admit returns a *BadAnswer if there are too many
-// fields. If l.Memory refuses the memory, Admit returns the error of l.Memory.
+// checked on arrival, such as answers over HTTP/2 or gRPC. For a large head, Admit acquires memory from l.Memory. The
+// caller must call release to return this memory. It may call release several times.
+//
+// Admit returns a *BadAnswer if there are too many fields. If the memory cannot be acquired, Admit returns the error of
+// l.Memory.
 func (l Limits) Admit(ctx context.Context, parts ...map[string][]string) (release func(), err error) {
 	fields, size := 0, 0
 	for _, part := range parts {

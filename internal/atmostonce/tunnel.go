@@ -25,11 +25,11 @@ var errTunnel = errors.New("the proxy took too long to open a tunnel")
 // proxyFunc chooses the proxy of a request, as in http.Transport.Proxy.
 type proxyFunc func(*http.Request) (*url.URL, error)
 
-// ports maps the schemes of the proxies through which dialTLS opens tunnels to the default ports of these proxies.
+// ports has the default port of each kind of proxy that dialTLS supports, by the scheme of the proxy's URL.
 var ports = map[string]string{"http": "80", "https": "443", "socks5": "1080", "socks5h": "1080"}
 
-// tunnels reports whether dialTLS opens the tunnel through this proxy. proxy and err are the results of a proxyFunc.
-// If net/http opened the tunnel instead, the heads of the answers could not be watched.
+// tunnels reports whether dialTLS opens the tunnel through this proxy. The parameters are the results of a proxyFunc.
+// dialTLS opens the tunnel itself, because it cannot check the heads of answers in a tunnel that net/http opens.
 func tunnels(proxy *url.URL, err error) bool {
 	return err == nil && proxy != nil && ports[proxy.Scheme] != ""
 }
@@ -44,8 +44,8 @@ func (f proxyFunc) untunneled(r *http.Request) (*url.URL, error) {
 	return u, err
 }
 
-// dial opens a connection to addr that TLS can use. If there is a proxy for addr, it opens a tunnel through this
-// proxy.
+// dial opens the connection to addr over which TLS then runs. If there is a proxy for addr, the connection is a tunnel
+// through this proxy.
 func (f proxyFunc) dial(ctx context.Context, t *http.Transport, network, addr string) (net.Conn, error) {
 	if f == nil {
 		return t.DialContext(ctx, network, addr)

@@ -1,8 +1,8 @@
-// Package child runs a command, such as an application beside its node, as a child process.
+// Package child runs a command as a child process, such as an application beside its node.
 //
-// It owns the process group of the command, the prefix of the output lines, and the end of the command. A signal to
-// the command also reaches the processes that the command has started. A Process has one goroutine that waits for the
-// command, and one for each output stream. All of them end with the command.
+// It owns the process group of the command and the prefix of its output lines, and it stops the command. A signal goes
+// to the whole process group, so it also reaches the processes that the command has started. A Process has one
+// goroutine that waits for the command, and one for each output stream. All of them end with the command.
 package child
 
 import (

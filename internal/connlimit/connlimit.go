@@ -1,5 +1,5 @@
-// Package connlimit limits the number of connections of one listener. It owns the count, and the choice of the
-// connection to close, which is the one that has been idle longest. It has no goroutines.
+// Package connlimit limits the number of connections of one listener. It owns the count of the connections. If there
+// are too many, it closes the connection that has been idle longest. It has no goroutines.
 package connlimit
 
 import (
@@ -130,7 +130,7 @@ func (w *Limiter) Leave(c net.Conn) {
 	w.leaveLocked(c)
 }
 
-// LeaveWithRequests records that a connection ends together with its requests in progress. For example, an upgraded
+// LeaveWithRequests records that a connection ends when its requests in progress end. For example, an upgraded
 // connection ends when the handler of its request returns.
 func (w *Limiter) LeaveWithRequests(c net.Conn) {
 	w.mu.Lock()

@@ -14,13 +14,12 @@ const (
 )
 
 // Impatient returns a listener that accepts from l. On its connections, a write fails if it makes no progress for
-// longer than stall. So a client that does not read its answer cannot keep memory and a goroutine in use without
-// limit.
+// longer than stall. So a client that does not read its answer cannot occupy memory and a goroutine forever.
 //
-// Its connections have a method CloseWrite. net/http calls CloseWrite when it closes a connection before it has read
-// the whole request, for example if the body is above the limit. CloseWrite discards what still arrives, for a bounded
-// time. Otherwise the kernel would reset the connection. Most clients would then lose the answer, because they send
-// the whole request before they read.
+// The connections have a method CloseWrite. net/http calls it before it closes a connection whose request it has not
+// read completely, for example because the body is too large. CloseWrite reads and discards the rest of the request for
+// a limited time. Otherwise the kernel would reset the connection, and most clients would lose the answer, because they
+// send the whole request before they read.
 func Impatient(l net.Listener, stall time.Duration) net.Listener {
 	return &impatient{Listener: l, stall: stall, lingering: map[*stalling]struct{}{}}
 }
@@ -54,8 +53,8 @@ func (l *impatient) Close() error {
 	return l.Listener.Close()
 }
 
-// begin marks c as lingering, and limits the lingering to lingerTime by a read deadline. While c lingers, the bytes
-// that arrive on it are discarded. begin returns false if the listener is closed or the deadline cannot be set.
+// begin marks c as lingering: CloseWrite now discards the bytes that arrive on c. It sets a read deadline, so that c
+// lingers for at most lingerTime. begin returns false if the listener is closed or the deadline cannot be set.
 func (l *impatient) begin(c *stalling) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

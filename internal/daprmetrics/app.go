@@ -95,8 +95,9 @@ func (a *App) Delivered(component, topic, status string, took time.Duration) {
 		a.metrics.options().Namespace, status, a.metrics.topics.label(topic), status)
 }
 
-// DeliveredBulk records the delivery of a batch, with the number of messages by status. As in Dapr, the metric that
-// counts messages has a label for the status, and the metrics of the whole batch have none.
+// DeliveredBulk records the delivery of a batch of messages. The parameter messages has the number of messages with
+// each status. As in Dapr, the status is a label of the metric that counts messages. In the metrics that count batches,
+// this label is empty.
 func (a *App) DeliveredBulk(component, topic string, messages map[string]int, took time.Duration) {
 	namespace, topic := a.metrics.options().Namespace, a.metrics.topics.label(topic)
 	a.operation("dapr_component_pubsub_ingress_bulk_count", "dapr_component_pubsub_ingress_bulk_latencies", took,

@@ -13,14 +13,14 @@ func streamLabel(streaming bool) string {
 	return "unary"
 }
 
-// Sent records that the application source calls the application target. The parameter streaming is true for a
-// streaming gRPC call.
+// Sent records a call from one application to another. The parameters source and target are the ids of the calling and
+// the called application. The parameter streaming is true for a streaming gRPC call.
 func (m *Metrics) Sent(source, target string, streaming bool) {
 	m.inc("dapr_runtime_service_invocation_req_sent_total", source, target, streamLabel(streaming))
 }
 
-// Answered records that the application source got the answer of the application target, and the duration of the
-// call. For a streaming call, the duration is not recorded.
+// Answered records that a call between applications was answered, and how long it took. The parameters source and
+// target are the ids of the calling and the called application. For a streaming call, the duration is not recorded.
 func (m *Metrics) Answered(source, target, status string, streaming bool, took time.Duration) {
 	m.inc("dapr_runtime_service_invocation_res_recv_total", source, target, status, streamLabel(streaming))
 	if !streaming {
@@ -28,19 +28,20 @@ func (m *Metrics) Answered(source, target, status string, streaming bool, took t
 	}
 }
 
-// Received records that the application source on another node calls the application target on this node.
+// Received records a call from another node to an application on this node. The parameter target is the id of the
+// called application, and source is the id of the caller.
 func (m *Metrics) Received(target, source string) {
 	m.inc("dapr_runtime_service_invocation_req_recv_total", target, source)
 }
 
-// Replied records that the application target on this node has answered a call of the application source on another
-// node.
+// Replied records that an application on this node has answered a call from another node. The parameter target is the
+// id of the called application, and source is the id of the caller.
 func (m *Metrics) Replied(target, source, status string) {
 	m.inc("dapr_runtime_service_invocation_res_sent_total", target, source, status)
 }
 
-// Decided records a decision of access control. The parameter allowed is the decision. The parameter specific is true
-// if a policy for the caller made the decision, and false if it was the default action.
+// Decided records a decision of access control. The parameter allowed reports whether the call was allowed. The
+// parameter specific is true if a policy for the caller decided, and false if the default action decided.
 func (m *Metrics) Decided(caller, domain, namespace string, specific, allowed bool) {
 	name := "dapr_runtime_acl_global_policy_action_blocked_total"
 	switch {
@@ -66,9 +67,9 @@ func (m *Metrics) PolicyApplied(source, document, policy, target, state string) 
 	m.circuit(labels)
 }
 
-// circuit sets the gauges of a circuit breaker: 1 for its current state, and 0 for the other states. The last element
-// of labels must be the current state, and circuit overwrites it. If this element is empty, the policy is not a
-// circuit breaker, and circuit does nothing.
+// circuit sets the gauges of a circuit breaker: 1 for its current state, and 0 for each other state. The last element
+// of labels is the current state. If it is empty, the policy is not a circuit breaker, and circuit does nothing.
+// circuit overwrites the last element.
 func (m *Metrics) circuit(labels []string) {
 	state := labels[len(labels)-1]
 	gauge := m.now.Load().circuits

@@ -19,8 +19,8 @@ func (a *App) Failed(code string) {
 	}
 }
 
-// failedCall records the error of a call of the gRPC API. The code of the error is the item errorCode in the metadata
-// of the error details, or otherwise the reason in the details. Only codes that begin with ERR_ or DAPR_ are recorded.
+// failedCall counts the error of a call of Dapr's gRPC API by its code. The code is in the ErrorInfo of the error: the
+// metadata item errorCode or, if there is none, the reason. Only codes that begin with ERR_ or DAPR_ are counted.
 func (a *App) failedCall(method string, err error) {
 	if !a.metrics.options().ErrorCodes || !strings.HasPrefix(method, daprMethods) {
 		return

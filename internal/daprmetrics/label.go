@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// maxValues is how many values of a label get their own metric series, if clients choose the values. All further
-// values share the value "other". Dapr has no such limit.
+// maxValues is how many different values a label may have if clients choose its values. All further values are replaced
+// by the value "other". Dapr has no such limit.
 const maxValues = 1000
 
 const other = "other"
@@ -47,7 +47,7 @@ func (b *bounded) label(value string) string {
 //
 //   - the configured pattern that matches the path, if there is one
 //   - otherwise "", if Options.Paths is false
-//   - otherwise the path itself. Paths of the API lose their keys and ids, as in Dapr.
+//   - otherwise the path itself. As in Dapr, keys and ids are removed from paths of the API.
 func (m *Metrics) path(path string) string {
 	if pattern := m.options().Patterns.Match(path); pattern != "" {
 		return pattern

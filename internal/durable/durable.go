@@ -82,9 +82,11 @@ func Sum(body []byte) string {
 	return fmt.Sprintf("crc32c:%08x", crc32.Checksum(body, crc32.MakeTable(crc32.Castagnoli)))
 }
 
-// Publish renames a file from the path current to the path final, and syncs the directory of final. The content of
-// the file must be complete and synced. If a file with the path final exists, Publish overwrites it if replace is
-// true, and returns fs.ErrExist otherwise. If replace is false, the path current may remain as a second link to the
+// Publish renames a file from the path current to the path final, and syncs the directory of final. The content of the
+// file must be complete and synced.
+//
+// If replace is true, Publish overwrites an existing file with the path final. If replace is false, Publish returns
+// fs.ErrExist in this case. After success without replace, the path current may still exist as a second link to the
 // file. The caller must then remove this link.
 func Publish(current, final string, replace bool) error {
 	var err error

@@ -20,7 +20,7 @@ const (
 )
 
 // Credential implements azcore.TokenCredential. Concurrent requests for the same token share one fetch, which has its
-// own timeout. So requests do not wait for one another while Entra ID hangs. A Credential is safe for concurrent use.
+// own timeout. Requests for different tokens do not wait for one another. A Credential is safe for concurrent use.
 type Credential struct {
 	source  azcore.TokenCredential
 	fetches *flight.Group[azcore.AccessToken]
@@ -49,13 +49,14 @@ func (c *Credential) Close() {
 	}
 }
 
-// refusedToken is the error of a token request that Entra ID refused. The field meaning is the same error for the
-// operator. It is made when the answer of Entra ID arrives: the body of the answer can be read only once, but several
+// refusedToken is the error of a token request that Entra ID refused. The field meaning describes the same error for
+// the operator. The field is set as soon as the answer arrives, because the body can be read only once. Several
 // requests may share the error.
 type refusedToken struct {
 	error
 	meaning *fault.Error
 }
 
-// Unwrap returns the error of the library. Other parts of the library recognize this error and do not retry.
+// Unwrap returns the original error of Microsoft's library. The library does not retry a request that fails with this
+// error.
 func (e *refusedToken) Unwrap() error { return e.error }

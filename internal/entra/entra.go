@@ -1,7 +1,7 @@
 // Package entra creates Microsoft Entra ID credentials from the settings that components of Azure services share.
 //
-// It owns the choice of the kind of credential, and turns failures into messages for the operator. Its only
-// goroutines fetch tokens. Close of the credential ends them.
+// It owns the rules for choosing a kind of credential, and converts failures to messages for the operator. It has
+// goroutines only while it fetches tokens. Credential.Close ends them.
 package entra
 
 import (
@@ -187,9 +187,9 @@ func (s Settings) ofTheMachine(options policy.ClientOptions) (azcore.TokenCreden
 	return chain, nil
 }
 
-// Failure converts an error of Microsoft's libraries to a *fault.Error. service is the name of the called service,
-// for the message. The message has only the status and the error code of the answer, because its body may quote the
-// request.
+// Failure converts an error of Microsoft's libraries to a *fault.Error. The parameter service is the name of the called
+// service. The message has only the status and the error code of the answer. It leaves out the body of the answer,
+// which may quote the request. If ctx has ended, the error is fault.Timeout.
 func Failure(ctx context.Context, service string, err error) *fault.Error {
 	const op = "entra.Failure"
 	if ctx.Err() != nil {
@@ -215,8 +215,8 @@ func Failure(ctx context.Context, service string, err error) *fault.Error {
 		Hint: "check the address, the certificate authorities and the network"}
 }
 
-// final is an error that Microsoft's libraries do not retry. If such an error does not come from the answer of a
-// service, it means that this machine has no Azure identity.
+// final is an error that Microsoft's libraries do not retry. Some final errors come from the answer of a service. Any
+// other final error means that this machine has no Azure identity.
 type final interface {
 	error
 	NonRetriable()

@@ -1,8 +1,9 @@
-// Package fault is the error type of Quorate: a Code for programs, the operation that failed, a message for people,
-// and a hint how to fix it.
+// Package fault has the error type of Quorate. An Error has a Code for programs, the operation that failed, a message
+// for people, and a hint how to fix the problem.
 //
-// It owns the closed set of codes and their wire form. The api packages map codes to HTTP statuses and public error
-// names. It has no goroutines. Values are immutable after creation and safe to share.
+// The package owns the codes, and the encoding in which nodes send errors to each other. The api packages map codes to
+// HTTP statuses and public error names. The package has no goroutines. An Error does not change after it was created,
+// so goroutines may share it.
 package fault
 
 import (

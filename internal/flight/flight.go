@@ -43,18 +43,19 @@ type failure struct {
 	at  time.Time
 }
 
-// New returns a Group. timeout is the time limit of a fetch. After a failed fetch for a key, Do starts no further
-// fetch for this key for the duration rest.
+// New returns a Group. The parameter timeout is the time limit of a fetch. The parameter rest is the time after a
+// failed fetch in which Do starts no other fetch for the same key.
 func New[T any](timeout, rest time.Duration) *Group[T] {
 	g := &Group[T]{timeout: timeout, rest: rest, failures: map[string]failure{}}
 	g.life, g.end = context.WithCancel(context.Background())
 	return g
 }
 
-// Do returns the result of fetch. If a fetch for key is running, Do waits for its result instead. If ctx ends
-// first, Do returns the cause of its end, and the fetch continues for the other callers. If the last fetch for key
-// failed a short time ago, Do returns the error of that fetch. After Close, Do returns ErrClosed. The context of
-// fetch ends with the timeout of the Group or with Close, but not with ctx.
+// Do returns the result of fetch. If a fetch for key is already running, Do waits for its result instead. If the last
+// fetch for key failed a short time ago, Do returns the error of that fetch. After Close, Do returns ErrClosed.
+//
+// If ctx ends first, Do returns the cause, and the fetch continues for the other callers. The context of fetch does not
+// depend on ctx. It ends after the timeout of the Group, or with Close.
 func (g *Group[T]) Do(ctx context.Context, key string, fetch func(context.Context) (T, error)) (T, error) {
 	var none T
 	if err := g.refusal(key); err != nil {
@@ -98,8 +99,8 @@ func (g *Group[T]) run(key string, fetch func(context.Context) (T, error)) (T, e
 	return value, err
 }
 
-// attempt calls fetch. It converts a panic to an error. Otherwise a server whose answer makes a client library panic
-// would end the process.
+// attempt calls fetch and converts a panic to an error. A client library may panic because of the answer of a server,
+// and this must not end the process.
 func attempt[T any](ctx context.Context, fetch func(context.Context) (T, error)) (value T, err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -1,9 +1,11 @@
 // Package frames limits how much memory a server can make a client library allocate.
 //
-// Client libraries of databases allocate the length that a message announces, before its bytes arrive. A Conn checks
-// the messages of a server first. The package owns the framing of protocols, and the rule that a large message reaches
-// the library only when all its bytes have arrived. It interprets a message only where a library would panic or would
-// misread the rest of the message. It starts no goroutines.
+// A database server announces the length of a message or a value before it sends the bytes. Client libraries allocate
+// this much memory before the bytes arrive. So a Conn checks each message first, and passes a large message to the
+// library only when it has arrived completely. It checks the content of a message only where a library would otherwise
+// panic or misread what follows.
+//
+// The package owns these checks for several protocols. It starts no goroutines.
 package frames
 
 import (
@@ -94,8 +96,8 @@ func (c *Conn) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// inspect checks bytes that were read while c.unread was empty. It returns how many of them the reader may see now.
-// It keeps the others, which belong to an incomplete message, in c.unread.
+// inspect checks the bytes p, which were read while c.unread was empty. It returns how many bytes at the start of p the
+// reader may see now. It keeps the other bytes in c.unread, because they belong to an incomplete message.
 func (c *Conn) inspect(p []byte) (int, error) {
 	held, err := c.checked(p, len(p))
 	if err != nil || held == 0 {
@@ -132,7 +134,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// Error is the error of a failed check. It is not a *fault.Error: which fault code fits depends on the request that
+// Error is the error of a failed check. It is not a *fault.Error, because the fault code depends on the request that
 // the client sent.
 type Error struct {
 	TooLarge bool // false = the message is malformed

@@ -9,8 +9,9 @@ type message struct {
 	holds  bool   // the client sees the message only when it is complete
 }
 
-// take consumes bytes at the start of p, and returns their number n. These bytes belong to the header, which has the
-// given size, or to the rest of the message. begins is true if the bytes complete the header. The caller must then set
+// take consumes the bytes at the start of p that belong to the current message, and returns their number n. If the
+// header is incomplete, these are bytes of the header. Otherwise they are bytes of the rest of the message. The
+// parameter size is the size of the header. If the bytes complete the header, begins is true, and the caller must set
 // left and holds.
 func (m *message) take(p []byte, size int) (n int, begins bool) {
 	if m.begun {

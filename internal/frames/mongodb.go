@@ -6,7 +6,8 @@ import (
 	"strconv"
 )
 
-// The bounds of messages of MongoDB. The driver accepts messages of the size that the server announces.
+// The bounds of messages of MongoDB. The driver has no fixed limit for messages: it accepts the size that the server
+// announces.
 const (
 	mongoHeader   = 16         // bytes
 	kindAt        = 12         // position of the type in the header
@@ -17,11 +18,11 @@ const (
 	opMessage     = 2013
 )
 
-// MongoDB checks the messages of a server of MongoDB after the negotiation of TLS.
+// MongoDB checks the messages of a MongoDB server. If the connection uses TLS, these are the decrypted messages.
 //
-// It bounds each message. Large messages are held until they are complete. Compressed messages are an error, because
-// the driver allocates the length that they announce. An authentication request for an excessive number of SCRAM
-// iterations is also an error, because the driver would calculate for hours.
+// It limits the size of each message, and holds large messages until they are complete. Compressed messages are an
+// error, because the driver allocates the length that they announce. An authentication with too many iterations of
+// SCRAM is also an error, because the driver would calculate for hours.
 type MongoDB struct {
 	message message
 	count   int // messages so far
@@ -77,8 +78,8 @@ func (c *MongoDB) begin(n int) error {
 	return nil
 }
 
-// signIn checks a message that may belong to the authentication with SCRAM: "r=...,s=...,i=iterations". It returns an
-// error if the server requests more than maxIterations.
+// signIn checks a message that may belong to an authentication with SCRAM. Such a message contains a text of the form
+// "r=...,s=...,i=iterations". signIn returns an error if the number of iterations exceeds maxIterations.
 func signIn(message []byte) error {
 	for {
 		_, rest, found := bytes.Cut(message, []byte(",i="))

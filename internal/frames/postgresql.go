@@ -13,11 +13,11 @@ const (
 	maxNotices  = 1 << 20   // bytes of all notices since the last request
 )
 
-// PostgreSQL checks the messages of a server of PostgreSQL after the negotiation of TLS.
+// PostgreSQL checks the messages of a PostgreSQL server. If the connection uses TLS, these are the decrypted messages.
 //
-// It bounds each message, and the sum of all messages since the last request. Large messages are held until they are
-// complete. Notifications are an error unless the connection subscribes to them, because pgx keeps unread
-// notifications in memory.
+// It limits the size of each message, and the total size of all messages since the last request. It holds large
+// messages until they are complete. Notifications are an error unless the connection subscribes to them, because pgx
+// keeps unread notifications in memory.
 type PostgreSQL struct {
 	longest int64 // maximum bytes of a value
 	listens bool

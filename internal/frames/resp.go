@@ -16,12 +16,14 @@ const (
 	overhead      = 1 << 20  // bytes that replies may have beside the longest string
 )
 
-// RESP checks replies of Redis in the protocols RESP2 and RESP3.
+// RESP checks the replies of a Redis server in the protocols RESP2 and RESP3.
 //
-// It bounds lines, strings, nesting and numbers of elements, and the sum of all replies to the last request. Strings
-// above 64 KiB are held until they are complete. A reply without a request is an error. RESP also checks the form of
-// replies of sentinels and of messages to subscribers, because go-redis panics if the form is wrong. It holds such a
-// reply or message until it is complete.
+// It limits the length of lines and strings, the number of elements, how deep they are nested, and the total size of
+// the replies since the last request. It holds strings above 64 KiB until they are complete. A reply without a request
+// is an error.
+//
+// go-redis panics if a reply of a sentinel, or a message to a subscriber, has a wrong form. So RESP holds such a reply
+// or message until it is complete, and checks its form.
 type RESP struct {
 	longest  int64 // maximum bytes of a string
 	requests requests
@@ -90,8 +92,8 @@ func (r *RESP) begin(kind byte) error {
 	return nil
 }
 
-// piece checks the part of the current string or line that is at the start of p. It returns the number of bytes of
-// this part, and whether the string or line has ended.
+// piece checks the bytes at the start of p that belong to the current string or line. The result n is the number of
+// these bytes. The result ended is true if they complete the string or line.
 func (r *RESP) piece(p []byte) (n int, ended bool, err error) {
 	if r.left > 0 {
 		n = int(min(r.left, int64(len(p))))
@@ -125,8 +127,8 @@ func (r *RESP) bound() int64 {
 	return r.longest + overhead
 }
 
-// end handles the end of a string or line. The parameter unseen also ends there, and the last part of the string or
-// line has n bytes.
+// end handles the end of a string or line. The parameter unseen has the bytes that the client has not seen yet, up to
+// this end. The last part of the string or line has n bytes.
 func (r *RESP) end(unseen []byte, n int) error {
 	complete, err := r.value(n)
 	if err != nil || !complete {
@@ -138,9 +140,10 @@ func (r *RESP) end(unseen []byte, n int) error {
 	return r.complete(unseen[len(unseen)-r.held:])
 }
 
-// value handles the end of a string or line whose last part has n bytes. It returns true if the string or line
-// completes an element. A line that announces a string or an aggregate does so only if it announces null or an empty
-// array, map, set or push.
+// value handles the end of a string or line whose last part has n bytes. It returns true if an element is now complete.
+// A string completes an element, and so does a line with a simple value, such as a number. A line that announces a
+// string completes an element only if the string is null. A line that announces an aggregate completes an element only
+// if the aggregate is null or empty.
 func (r *RESP) value(n int) (bool, error) {
 	if r.size == 0 { // a string
 		if !r.strict {
@@ -175,8 +178,8 @@ func (r *RESP) value(n int) (bool, error) {
 	return false, malformed("Redis sent a reply of an unknown type")
 }
 
-// text begins a string with the given length. n is the number of bytes of the last part of the line that announces
-// this length.
+// text begins a string that a line has announced. The string has length bytes, and the last part of the line has n
+// bytes.
 func (r *RESP) text(length int64, n int) error {
 	if length > r.longest {
 		return tooLarge("a value in Redis has " + strconv.FormatInt(length, 10) + " bytes; the longest that is read " +
@@ -228,8 +231,8 @@ func (r *RESP) element() bool {
 	return true
 }
 
-// complete handles the end of a reply. The parameter reply has the bytes of the reply if r.strict is set. Otherwise
-// the parameter is empty and not used.
+// complete handles the end of a reply. The parameter reply has the bytes of the reply. It is used only if r.strict is
+// set, and is empty otherwise.
 func (r *RESP) complete(reply []byte) error {
 	address := false
 	if waiting := r.requests.waiting; len(waiting) > 0 {

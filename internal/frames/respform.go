@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// form checks the form of a reply from a sentinel, or of a message to a subscriber. address is true if the client has
-// requested the address of a master.
+// form checks the form of a reply of a sentinel, or of a message to a subscriber. It returns an error if go-redis would
+// panic. The parameter address is true if the client has requested the address of a master.
 func (r *RESP) form(reply []byte, address bool) error {
 	kind, elements := parts(reply)
 	if !strings.ContainsRune("*~>", rune(kind)) {
@@ -31,9 +31,8 @@ type part struct {
 
 func (p part) isText() bool { return p.kind == '$' || p.kind == '+' || p.kind == '=' }
 
-// wellFormed reports whether go-redis can convert the reply e to a message to a subscriber. It returns false if the
-// reply does not begin with a text, or if it is a message in a form that makes go-redis panic. It returns true for
-// types of messages that go-redis does not know.
+// wellFormed reports whether go-redis can read the elements e as a message to a subscriber without a panic. It returns
+// false if the first element is not a text. It returns true for types of messages that go-redis does not know.
 func wellFormed(e []part) bool {
 	if len(e) == 0 || !e[0].isText() {
 		return false
@@ -71,8 +70,8 @@ func wellFormed(e []part) bool {
 	return true
 }
 
-// parts returns the type and the elements of a reply that RESP has checked. An element that is itself an array also
-// has its own elements, but no deeper ones. Attributes are left out.
+// parts returns the type and the elements of a reply that RESP has checked. It parses two levels: the elements of the
+// reply, and the elements of those elements. It leaves out deeper levels and attributes.
 func parts(reply []byte) (byte, []part) {
 	p, _ := parse(reply, 2)
 	return p.kind, p.all

@@ -24,7 +24,7 @@ type requests struct {
 	word  []byte // begin of the current argument
 }
 
-// maxWord is how many bytes of an argument or line are kept. Longer ones are not recognized.
+// maxWord is how many bytes of an argument or line are kept. Longer arguments and lines are not recognized.
 const maxWord = 32
 
 // sent reads bytes of commands. It reports whether they have the form of commands.

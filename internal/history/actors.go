@@ -27,8 +27,8 @@ func (r Result) String() string {
 	return []string{"wrote nothing", "wrote", "refused", "unknown outcome"}[r]
 }
 
-// Turn is one turn of an actor, as the application saw it. All times are durations since the start of the history. A
-// turn that writes has read the counter of the actor, and writes the next number.
+// Turn is one turn of an actor, as the application saw it. If a turn writes, the application reads the counter of the
+// actor and writes the next number. All times are durations since the start of the history.
 type Turn struct {
 	Actor  string
 	Node   string // the node beside which the application runs
@@ -51,9 +51,9 @@ type ActorCall struct {
 	Refused         string // the reason, if the node reported that the application has not got the call
 }
 
-// lateTurn is how long after the first turn of a later owner an earlier owner may still begin turns. By design the
-// earlier owner begins none, because its lease ends 400 ms earlier. But its process may be suspended between the check
-// of the lease and the call of the application.
+// lateTurn is how long an earlier owner of an actor may still begin turns after a later owner has begun its first turn.
+// Normally the earlier owner begins none, because its lease ends 400 ms earlier. But its process may be suspended after
+// it has checked the lease and before it calls the application.
 const lateTurn = 2 * time.Second
 
 // Actors records the turns of actors and the calls of their clients. It is safe for concurrent use.
@@ -102,7 +102,8 @@ func (h *Actors) Size() int {
 	return len(h.turns)
 }
 
-// Owned returns how many actors had their newest turn at each node, by the name of the node.
+// Owned returns, for each node, how many actors had their newest turn at this node. The keys are the names of the
+// nodes.
 func (h *Actors) Owned() map[string]int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -136,11 +137,11 @@ func (h *Actors) Acknowledged() (n int) {
 //  1. No acknowledged increment is lost. Two acknowledged writes of a counter never have the same value. A turn that
 //     writes has read at least the value of every write that was acknowledged before the turn began. The final value
 //     counts all acknowledged increments, and possibly increments of unknown outcome.
-//  2. Writes of an earlier epoch come before writes of a later epoch. A write is not applied if it was sent after the
-//     beginning of a turn of a later epoch.
-//  3. Turns of an actor do not overlap if they have the same epoch or are in the same process of a node. An earlier
-//     owner begins no turn more than two seconds after a later owner has begun one. The latter rule does not apply
-//     to owners whose node was paused.
+//  2. Writes of an earlier epoch come before writes of a later epoch. A write is not
+//     acknowledged if its turn sends it after a turn of a later epoch has begun.
+//  3. Turns of an actor do not overlap if they have the same epoch, or are in the same process of a node. An earlier
+//     owner begins no turn more than two seconds after a later owner has begun one, unless the earlier owner's node was
+//     paused.
 //  4. A call is delivered at most once. If the node reported that a call was not delivered, there is no turn for it.
 //     An acknowledged call has a turn with the acknowledged result.
 func (h *Actors) Check() []string {
@@ -213,8 +214,9 @@ func checkWrites(all []*Turn) (bad []string) {
 	return append(bad, checkEpochs(all)...)
 }
 
-// checkEpochs returns a violation for each turn in which an earlier owner acts after a later owner has begun a turn.
-// The parameter turns must be sorted by the times at which the turns began.
+// checkEpochs returns a violation for each turn of an earlier owner that comes too late. Such a turn sends a successful
+// write after a later owner has begun a turn, or begins more than lateTurn after that. The parameter turns must be
+// sorted by the times at which the turns began.
 func checkEpochs(turns []*Turn) (bad []string) {
 	first := map[uint64]*Turn{} // first turn of each epoch
 	for _, t := range turns {

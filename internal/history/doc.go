@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// never is the end of a call that was not answered. The call may take effect at any time after its start.
+// never is the end time of a call without an answer. Such a call may take effect at any time after its start.
 const never = int64(1) << 62
 
 // WallClock returns a clock that counts the nanoseconds since the call of WallClock.
@@ -25,8 +25,8 @@ func WallClock() func() int64 {
 	return func() int64 { return int64(time.Since(begun)) }
 }
 
-// CallClock returns a clock that counts its calls. So no two of its times are equal, even in tests whose virtual time
-// stands still.
+// CallClock returns a clock whose time is the number of its calls. So all its times differ, even in tests whose virtual
+// time stands still.
 func CallClock() func() int64 {
 	var calls atomic.Int64
 	return func() int64 { return calls.Add(1) }

@@ -84,9 +84,9 @@ func (h *Due) Missing() (names []string) {
 	return names
 }
 
-// mostUnderWay is the maximum number of ticks of a reminder or job that are still in progress when its deletion is
-// acknowledged. One is from the leader. Another may be from a former leader that was paused just after it had
-// confirmed its leadership.
+// mostUnderWay is how many ticks of a reminder or job may still reach the application after its deletion was
+// acknowledged. One tick may be on the way from the leader. Another may come from a former leader that was paused just
+// after it had confirmed its leadership.
 const mostUnderWay = 2
 
 // clockGrain is the precision of the times of the store.
@@ -99,8 +99,8 @@ const clockGrain = 5 * time.Millisecond
 //  3. After the deletion of a reminder or job was acknowledged, at most two of its ticks begin. If the deletion was
 //     acknowledged before the first tick was due, no tick begins.
 //
-// Check omits the second and third guarantee if the request that stored the reminder or job was sent more than once. A
-// repeated request starts the schedule again, and may be applied after the deletion.
+// If the reminder or job was registered by more than one request, Check omits the second and third guarantee. The
+// reason is that a repeated request starts the schedule again, and may be applied after the deletion.
 func (h *Due) Check() (bad []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -13,17 +13,17 @@ import (
 // FamilySize is the greatest number of keys in a family.
 const FamilySize = 3
 
-// KeyCall is a request on keys of one family: a read, or changes that are applied all together or not at all. Calls on
-// different families are checked independently, so one call must not touch two families. If a family has only one key,
-// the name of the key is the name of the family.
+// KeyCall is a request on keys of one family. It either reads keys or changes them, and the changes are applied all
+// together or not at all. Families are checked independently, so one call must not use keys of two families. If a
+// family has only one key, the family has the name of the key.
 type KeyCall struct {
 	Family string
 	Read   []int // positions of keys in the family, less than FamilySize
 	Write  []Change
 }
 
-// Change is a change of one key. In a history, no value is written to the same key twice. So the condition that a key
-// has a certain ETag is the same as the condition that the key has a certain value. Expect is this value.
+// Change is a change of one key. A condition on the ETag of the key is recorded as the value that has this ETag, in the
+// field Expect. This is possible because a history writes no value to the same key twice.
 type Change struct {
 	Key    int    // less than FamilySize
 	Value  string // empty = delete
@@ -41,8 +41,8 @@ type KeyAnswer struct {
 // family is the state of the keys of one family; an empty string is a key without a value.
 type family [FamilySize]string
 
-// keysModel returns the model of a single store that never fails. A call of unknown outcome has no end. So its
-// changes may come last in the order, after all other calls, where no call sees them.
+// keysModel returns the model of a single store that never fails. A call of unknown outcome has no end time. So its
+// changes may come after all other calls, where no call sees them.
 func keysModel() porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return family{} },
@@ -55,7 +55,7 @@ func keysModel() porcupine.Model {
 }
 
 // keysStep reports whether a store with the values in have could give this answer to this call. It also returns the
-// values after the call. All conditions are checked before the first change.
+// values after the call. The modelled store checks all conditions before it applies the first change.
 func keysStep(have family, call KeyCall, answer KeyAnswer) (bool, family) {
 	for i, k := range call.Read {
 		if answer.Values[i] != have[k] {
@@ -131,8 +131,8 @@ func (h *Keys) Add(client int, begin int64, in KeyCall, out KeyAnswer) {
 		porcupine.Operation{ClientId: client, Input: in, Call: begin, Output: out, Return: end})
 }
 
-// ETag records that a client has seen a value with an ETag. It records a violation if the value was seen with another
-// ETag before, or the ETag with another value. An empty ETag or value is not recorded.
+// ETag records that a client has seen a value with an ETag. It records a violation if the same value was seen with a
+// different ETag before, or the same ETag with a different value. If the ETag or the value is empty, it does nothing.
 func (h *Keys) ETag(family string, key int, etag, value string) {
 	if etag == "" || value == "" {
 		return
@@ -197,10 +197,10 @@ func (h *Keys) Take(families ...string) *Keys {
 	return out
 }
 
-// Check returns an error if a violation was recorded, or if no order explains the answers of a family. It also returns
-// an error if the search for an order takes too long. The searches of all families share the time limit, but each has
-// at least one second. The error of a search is a *NotLinearizable. If there is no order, this error names a
-// visualization in the directory dir.
+// Check returns an error if a violation was recorded. Otherwise it searches for an order of the calls that explains the
+// answers, for one family after the other. If a family has no such order, or if its search takes too long, Check
+// returns a *NotLinearizable. All searches together may take as long as limit, but each may take at least one second.
+// If there is no order, the error names a visualization in the directory dir.
 func (h *Keys) Check(limit time.Duration, dir string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -137,8 +137,8 @@ func lockStep(s lockState, in LockCall, out LockAnswer) []any {
 	return nil
 }
 
-// learn sets the fencing token of the lock if it is not known yet. It returns false if the lock has another token, or
-// if token is not higher than the tokens of all earlier grants.
+// learn sets the fencing token of the lock to token, if the fencing token is not known yet. The new token must be
+// higher than the tokens of all earlier grants. learn reports whether the lock now has this fencing token.
 func (s *lockState) learn(token uint64) bool {
 	if s.token == 0 && token > s.last {
 		s.token, s.last = token, token

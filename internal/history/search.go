@@ -29,9 +29,9 @@ func (n *NotLinearizable) Error() string {
 		result, n.Picture)
 }
 
-// search looks for an order of the calls of one family that the model permits and that agrees with their times. It
-// returns a NotLinearizable if there is no such order, or if the search exceeds the time limit, which is at least one
-// second. If the search proves that there is no order, search also writes a visualization to a file in dir.
+// search looks for an order of the calls of one family. The model must permit the order, and the order must agree with
+// the times of the calls. If there is no such order, search returns a NotLinearizable and writes a visualization to a
+// file in dir. search also returns a NotLinearizable if it takes longer than limit. The limit is at least one second.
 func search(model porcupine.Model, family string, calls []porcupine.Operation, limit time.Duration, dir string) error {
 	limit = max(limit, time.Second)
 	switch porcupine.CheckOperationsTimeout(model, calls, limit) {

@@ -46,7 +46,7 @@ type Delivery struct {
 	Settled  bool // a state transaction with the token of the delivery was acknowledged
 }
 
-// Subscription is the consumer group of a topic. Dead is its topic of dead letters, or empty if it has none.
+// Subscription is the consumer group of a topic. Dead is the topic that gets the dead letters of the group, or "".
 type Subscription struct{ Topic, Dead string }
 
 // Topics records what is published to topics and delivered from them. Each topic has one consumer group. It is safe
@@ -85,8 +85,8 @@ func (h *Topics) AddDelivery(d *Delivery) {
 	h.deliveries[at] = append(h.deliveries[at], d)
 }
 
-// Resolve sets the result of a publish whose outcome was not known at first. An example is a transaction whose values
-// were read later.
+// Resolve sets the result of a publish whose outcome was unknown at first. For example, the values of a state
+// transaction may be read later, and show whether the transaction was committed.
 func (h *Topics) Resolve(name string, r Result) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -105,19 +105,20 @@ func (h *Topics) Undecided() (unknown []Publish) {
 	return unknown
 }
 
-// Holds records the ids of all messages that a topic has at the end, in the order of the topic. No message may have
-// been removed from the topic.
+// Holds records the ids of all messages that a topic has at the end, in the order of the topic. The caller must make
+// sure that no message was ever removed from the topic.
 func (h *Topics) Holds(topic string, ids []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.logs[topic] = ids
 }
 
-// Missing returns the messages that must still be delivered, each as its topic, a space and its id. There are two
-// kinds:
+// Missing returns the messages that must still be delivered. Each element of the result is a topic, a space and the id
+// of a message. There are two kinds:
 //
-//   - messages of acknowledged publishes that the subscriber of their topic has neither accepted nor rejected
-//   - rejected messages that the subscriber of the dead-letter topic has not accepted
+//   - A message of an acknowledged publish, if the subscriber of its topic has neither accepted nor rejected it.
+//   - A rejected message, if the subscriber of the dead-letter topic has not accepted it. The element then names the
+//     dead-letter topic.
 func (h *Topics) Missing() (ids []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -181,19 +182,18 @@ type published struct {
 // Check returns the violations of these guarantees:
 //
 //  1. A topic has each message of an acknowledged publish once, and no message of a refused publish. If the outcome of
-//     a publish is unknown, the topic has all of its messages, or none of them. The messages of a publish are in their
-//     order. So the topic has events only of committed transactions.
-//  2. Messages with the same key are in the order of their publishes, if each publish was acknowledged before the next
-//     began.
-//  3. A message is delivered only after the subscriber has accepted or rejected all earlier messages with the same key
-//     in the topic.
-//  4. If the subscriber has rejected a message of an acknowledged publish and never accepted the message, the topic of
-//     dead letters has this message once. That topic has only messages that the subscriber has rejected. At most one
-//     transaction with a token of a message is acknowledged, and such a message is no dead letter.
-//  5. Nothing is delivered that was not published.
+//     a publish is unknown, the topic has either all of its messages or none. The messages of one publish are in their
+//     order. So a topic has the events of a state transaction only if the transaction was committed.
+//  2. Two messages with the same key are in the order of their publishes, if the first publish was acknowledged before
+//     the second began.
+//  3. A message is delivered only after the subscriber has accepted or rejected all earlier messages with the same key.
+//  4. If the subscriber has rejected a message of an acknowledged publish, and has never accepted it, the topic of dead
+//     letters has the message once. That topic has only messages that the subscriber has rejected. At most one state
+//     transaction that acknowledges a message succeeds, and such a message is no dead letter.
+//  5. Only published messages are delivered.
 //
-// Some checks need all messages of a topic, and are omitted if Holds was not called for the topic. The cost of Check
-// is linear in the number of messages and deliveries.
+// Some checks need all messages of a topic, and are omitted if Holds was not called for the topic. The cost of Check is
+// linear in the number of messages and deliveries.
 func (h *Topics) Check() (bad []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -16,8 +16,8 @@ type Step struct {
 	After []int // indexes of the steps whose results are the input
 }
 
-// Instance is one start of a workflow. The output of the workflow is the results of its steps. All times are since the
-// start of the history.
+// Instance is a workflow instance that a client has tried to start. The output of the workflow is the list of the
+// results of its steps. All times are since the start of the history.
 type Instance struct {
 	ID         string
 	Kind       string
@@ -84,9 +84,9 @@ func (h *Workflows) Ended(id string, o Outcome) {
 	h.outcomes[id] = o
 }
 
-// Open returns the ids of the instances that must still end: those that are not known to be completed or terminated.
-// It omits an instance whose start was refused, and an instance whose start has an unknown outcome if the instance is
-// known not to exist.
+// Open returns the ids of the instances that must still end. These are the instances that are not known to be completed
+// or terminated, with two exceptions. An instance whose start was refused is left out. If the outcome of the start is
+// unknown, the instance is left out once it is known not to exist.
 func (h *Workflows) Open() (ids []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -125,8 +125,8 @@ func (h *Workflows) Newest() (at time.Duration) {
 //  1. An instance whose start was acknowledged completes, or is terminated by a client. An instance whose start was
 //     refused does nothing. An instance whose start has an unknown outcome either completes, or does not exist and
 //     has done nothing.
-//  2. The output has one result for each step. It is the result of an execution of this step for this instance.
-//  3. Only one result of each activity is used: all executions of later steps got the same results as the output has.
+//  2. The output has one result for each step. Each result comes from an execution of this step in this instance.
+//  3. Only one result of each step is used: all executions of later steps got the result that is in the output.
 //
 // The cost of Check is linear in the number of steps and executions.
 func (h *Workflows) Check() (bad []string) {

@@ -44,7 +44,7 @@ type Note struct {
 	Run    *Run     `json:"run,omitempty"` // nil in the notes of a shared directory
 }
 
-// Run describes a process of the command quorate run, for the commands that list and stop such processes.
+// Run describes a process of the command quorate run. Other commands list and stop such processes.
 type Run struct {
 	HTTP    string    `json:"http,omitempty"` // host:port of the HTTP API; empty for a run file
 	GRPC    string    `json:"grpc,omitempty"`
@@ -122,9 +122,9 @@ func (p *Presence) Close() error {
 	return errors.Join(err, p.f.Close())
 }
 
-// List returns the notes of all live nodes, sorted by node id. It removes the notes of nodes that ended without
-// Close. It reads at most 1024 directory entries. If dir does not exist, the list is empty. List returns
-// fault.Denied if other users can access dir.
+// List returns the notes of all live nodes, sorted by node id. It removes the notes of nodes that ended without Close.
+// It looks only at the first 1024 entries of dir. If dir does not exist, the list is empty. List returns fault.Denied
+// if other users can access dir.
 func List(dir string) ([]Note, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -173,8 +173,8 @@ func read(path string) (n Note, alive bool) {
 // Hold is the lock on a shared directory.
 type Hold struct{ f *os.File }
 
-// holdSuffix is the suffix of the lock file, which is beside the locked directory. The lock file is never removed. A
-// lock on a removed file would not exclude a process that creates the file again.
+// holdSuffix is the suffix of the lock file, which is beside the locked directory. The lock file is never removed.
+// Otherwise one process could have locked the removed file while another creates and locks a new file.
 const holdSuffix = ".holder"
 
 // TryHold locks dir, or returns false if another process has the lock. It creates the parent directory if necessary.
@@ -202,9 +202,9 @@ func TryHold(dir string) (*Hold, bool, error) {
 // failureInterval is the minimum time between two log records of failed attempts to lock a directory.
 const failureInterval = time.Minute
 
-// Await locks dir. While another process has the lock, or an attempt fails, it tries again after each pause. A failed
-// attempt is logged, but does not end the wait: the caller does not need the lock yet, and the failure may be
-// temporary, for example because the process has too many open files. Await returns an error only if ctx ends.
+// Await locks dir. While another process has the lock, or an attempt fails, Await waits for pause and tries again. It
+// logs failed attempts but does not give up, because a failure may be temporary. For example, the process may have too
+// many open files. Await returns an error only if ctx ends.
 func Await(ctx context.Context, dir string, pause time.Duration, log *slog.Logger) (*Hold, error) {
 	tick := time.NewTicker(pause)
 	defer tick.Stop()
@@ -228,9 +228,10 @@ func Await(ctx context.Context, dir string, pause time.Duration, log *slog.Logge
 // Release unlocks the directory. It must be called only once.
 func (h *Hold) Release() error { return h.f.Close() }
 
-// Secret returns the path of the file with the given name in dir. Only this user can read the file. If the file does
-// not exist, Secret creates it with the text that the function fresh returns. If several processes call Secret at the
-// same time, all of them use the same file. Secret returns fault.Denied if other users can access an existing file.
+// Secret returns the path of a file with a shared secret. The file has the given name in dir, and only this user can
+// read it. If the file does not exist, Secret creates it with the text that the function fresh returns. If several
+// processes call Secret at the same time, all of them use the same file. Secret returns fault.Denied if other users can
+// access an existing file.
 func Secret(dir, name string, fresh func() string) (string, error) {
 	path := filepath.Join(dir, name)
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
@@ -257,8 +258,8 @@ func Secret(dir, name string, fresh func() string) (string, error) {
 	return path, nil
 }
 
-// Private creates dir if necessary. It returns fault.Denied if other users can access dir, for example because another
-// user has created it in a shared parent directory.
+// Private creates dir if necessary, so that only this user can access it. It returns fault.Denied if other users can
+// access dir. For example, another user may have created dir in a shared parent directory.
 func Private(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return trouble(err, "the directory for what nodes of this host share cannot be made: "+dir)

@@ -28,8 +28,8 @@ type conn struct {
 
 type connKey struct{}
 
-// Attach returns a Drain for a server that does not serve yet. It wraps the handler and the hooks of the server, so
-// the caller must set these before.
+// Attach returns a Drain for the server s, which must not serve yet. It wraps the handler and the hooks of s, so the
+// caller must set the handler and the hooks before the call.
 func Attach(s *http.Server) *Drain {
 	d := &Drain{server: s, unused: map[net.Conn]*conn{}, busy: map[net.Conn]struct{}{}}
 	state, connContext, handler := s.ConnState, s.ConnContext, s.Handler
@@ -62,9 +62,9 @@ func (d *Drain) add(c net.Conn) *conn {
 	return added
 }
 
-// follow handles a change of state that http.Server.ConnState reports. It records the new state, and closes a
-// connection that arrived after Shutdown. In net/http, a connection is active from the end of a request head to the
-// end of the answer.
+// follow records the new state of a connection. net/http calls it at each change, as http.Server.ConnState. If the
+// connection arrived after Shutdown, follow closes it. In net/http, a connection is active from the end of a request
+// head to the end of the answer.
 func (d *Drain) follow(c net.Conn, to http.ConnState) {
 	if d.record(c, to) {
 		_ = c.Close() // net/http notices the closed connection

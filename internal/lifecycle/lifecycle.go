@@ -16,7 +16,8 @@ import (
 )
 
 // reserve is the time that Close keeps back for each closer that has not run yet. Otherwise a slow closer could use up
-// the time of closers that write to disk. In total, Close keeps back at most 1/reserved of the time until the deadline.
+// the time of later closers, which may write to disk. In total, Close keeps back at most 1/reserved of the time until
+// the deadline.
 const (
 	reserve  = 250 * time.Millisecond
 	reserved = 8
@@ -109,8 +110,8 @@ func shareOf(ctx context.Context, n int) time.Duration {
 	return max(0, min(reserve, time.Until(deadline)/time.Duration(reserved*n)))
 }
 
-// before returns a context with a deadline that is earlier than that of ctx by the duration d. If ctx has no
-// deadline, the returned context ends with ctx.
+// before returns a copy of ctx with an earlier deadline: d before the deadline of ctx. If ctx has no deadline, the copy
+// has none either.
 func before(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -120,7 +121,7 @@ func before(ctx context.Context, d time.Duration) (context.Context, context.Canc
 }
 
 // run calls one closer with the context soft, and returns its error. If the closer has not returned when the context
-// hard ends, run no longer waits for it and returns fault.Timeout.
+// hard ends, run returns fault.Timeout and leaves the closer running.
 func run(soft, hard context.Context, it item) error {
 	result := make(chan error, 1)
 	go func() { result <- it.close(soft) }()

@@ -2,9 +2,9 @@ package lifecycle
 
 import "sync"
 
-// Tracker counts calls and goroutines that may begin at any time until it is closed. A sync.WaitGroup alone does not
-// allow that: if its count is zero, no call may begin concurrently with Wait. The zero value is ready to use. All
-// methods are safe for concurrent use.
+// Tracker counts calls and goroutines, so that Close can wait for them. Calls may begin at any time, even concurrently
+// with Close. A sync.WaitGroup does not allow this: while its count is zero, no call may begin concurrently with Wait.
+// The zero value is ready to use. All methods are safe for concurrent use.
 type Tracker struct {
 	mu      sync.Mutex
 	closed  bool

@@ -32,8 +32,8 @@ func InUse(network string, at netip.AddrPort, flag string) string {
 	return fmt.Sprintf("%s: stop it, or choose a port with %s; 0 picks a free one", who, flag)
 }
 
-// text describes the process with its pid and command. It shows arguments only for a Quorate node, because the
-// arguments of a node contain no secrets.
+// text describes the process with its pid and command. It shows the arguments of the command only if the process is a
+// Quorate node. The arguments of a node contain no secrets, while those of other programs may.
 func (p process) text() string {
 	switch {
 	case p.pid == os.Getpid():

@@ -1,7 +1,7 @@
 // Package logadapt lets libraries that have their own loggers write to log/slog.
 //
-// It owns the mapping of levels, names and arguments, which includes the lower levels of some Raft lines. It has no
-// goroutines. Every logger is safe for concurrent use if its slog.Handler is.
+// It owns the mapping of levels, names and arguments. It also lowers the levels of some lines of the Raft library. It
+// has no goroutines. Every logger is safe for concurrent use if its slog.Handler is.
 package logadapt
 
 import (
@@ -107,8 +107,9 @@ func fromHCLog(l hclog.Level) slog.Level {
 	}
 }
 
-// plain converts the arguments of an hclog call, which are keys and values in turn. It converts values of hclog's own
-// types to text. If the number of arguments is odd, the last one is a value and gets the key "extra".
+// plain converts the arguments of an hclog call to arguments of log/slog. The arguments alternate between keys and
+// values. Values of hclog's own types become text. If the number of arguments is odd, the last one is a value and gets
+// the key "extra".
 func plain(args []any) []any {
 	if len(args) == 0 {
 		return nil

@@ -9,21 +9,22 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// quietPeriod is how long repeated log lines of hashicorp/raft get the level debug. A line is repeated if it has
-// the same message and peer as an earlier line.
+// quietPeriod is how long the repetitions of a log line of hashicorp/raft get the level debug. A repetition has the
+// same message and peer as the first line.
 const quietPeriod = 10 * time.Minute
 
 // maxQuiet is how many combinations of message and peer a limiter remembers.
 const maxQuiet = 1024
 
-// Raft returns a logger for hashicorp/raft. It writes like the logger of HCLog, but lowers some levels, so that only
-// problems that need an operator are errors:
+// Raft returns a logger for hashicorp/raft. It writes like the logger of HCLog, but lowers the level of some lines. So
+// only problems that need an operator are errors. The lines with a lower level are:
 //
-//   - Lines about unanswered requests and refused votes get level info, and repetitions within ten minutes get level
-//     debug. The library logs unanswered requests as errors, although the peer may only be stopping.
+//   - Lines about unanswered requests and refused votes get level info, because the peer may only be stopping.
+//     Repetitions within ten minutes get level debug.
 //   - Lines that appear at every change of leader get level info. Lines about the empty log of a new follower get
 //     level debug.
-//   - Lines that repeat while there is no quorum keep their level, and repetitions within ten minutes get level debug.
+//   - Some lines repeat while there is no quorum. The first line keeps its level, and repetitions within ten minutes
+//     get level debug.
 func Raft(l *slog.Logger) hclog.Logger {
 	return &hcLogger{base: l, out: l, limiter: &limiter{now: time.Now, last: map[string]time.Time{}}}
 }
@@ -91,8 +92,8 @@ func (c *limiter) level(level slog.Level, msg string, args []any) slog.Level {
 	return level
 }
 
-// once returns the level of a line that may repeat. The first line with this message and peer in a quietPeriod gets
-// the level in the parameter first. Further lines get slog.LevelDebug.
+// once returns the level of a line that may repeat. The first line with this message and peer gets the level in the
+// parameter first. Further lines within quietPeriod get slog.LevelDebug.
 func (c *limiter) once(msg, peer string, first slog.Level) slog.Level {
 	key, now := msg+"\x00"+peer, c.now()
 	c.mu.Lock()

@@ -17,13 +17,14 @@ import (
 // Set is a set of patterns. It is safe for concurrent use. The zero value has no patterns.
 type Set struct{ mux *http.ServeMux }
 
-// registered matches the text in an error of ServeMux that names a line of code in this package. This text would not
-// help the user.
+// registered matches the part of a ServeMux error that says where in the source code a pattern was registered. It is
+// always a line of this package, which does not help the user.
 var registered = regexp.MustCompile(` \(registered at [^)]*\)`)
 
 // New returns a set of patterns in the syntax of http.ServeMux, without verb and host. As in Dapr, each pattern also
-// matches calls of this path on any application: with the prefix /v1.0/invoke/{app_id}/method. New returns
-// fault.Invalid if two patterns conflict or a pattern has a syntax error.
+// matches the paths of calls to other applications. For example, /orders/{id} also matches
+// /v1.0/invoke/shop/method/orders/7. New returns fault.Invalid if two patterns conflict or a pattern has a syntax
+// error.
 func New(patterns []string) (s Set, err error) {
 	defer func() { // ServeMux reports a bad pattern with a panic
 		if why := recover(); why != nil {

@@ -14,8 +14,9 @@ import (
 	"github.com/quorate/quorate/internal/pending"
 )
 
-// callConnections is how many call connections from one other server this node keeps open. The other server normally
-// opens two. After a network failure or a renewal of certificates, old connections may remain for a while.
+// callConnections is how many connections for calls this node keeps open from one other server. If there are more, it
+// closes the oldest. The other server normally opens two. After a network failure or a renewal of certificates, old
+// connections may remain for a while.
 const callConnections = 8
 
 // accept accepts connections until l is closed.
@@ -49,7 +50,7 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// receive reads the preamble of c in a new goroutine. It then passes the connection to give, or refuses it.
+// receive reads the preamble of c in a new goroutine. It then passes the connection to its user, or refuses it.
 func (p *Port) receive(c net.Conn) {
 	tune(c)
 	waiting := p.pending.Add(c)
@@ -72,9 +73,8 @@ func (p *Port) receive(c net.Conn) {
 	}
 }
 
-// explainCut returns the error of a connection that failed during its preamble. If this node closed the connection
-// because of a limit, the error is a refusal that names the limit. The parameter cut tells which limit this is. In
-// all other cases, explainCut returns err.
+// explainCut returns why a connection failed during its preamble. If this node closed the connection because of a
+// limit, cut is this limit, and explainCut returns a refusal that names the limit. Otherwise it returns err.
 func (p *Port) explainCut(cut pending.Cut, err error) error {
 	switch cut {
 	case pending.TooMany, pending.TooManyOf:
@@ -88,9 +88,9 @@ func (p *Port) explainCut(cut pending.Cut, err error) error {
 	return err
 }
 
-// welcome performs TLS and reads the preamble of an accepted connection. It ends the pending state of the connection
-// before it sends the answer. Otherwise the limits for pending connections could close a connection that already
-// carries a request.
+// welcome performs TLS, reads the preamble of an accepted connection and sends the answer. Before the answer, it
+// removes the connection from the pending connections. Otherwise the limits for pending connections could close a
+// connection that already carries a request.
 func (p *Port) welcome(raw *pending.Conn) (*conn, hello, error) {
 	ctx, cancel := context.WithTimeout(p.ctx, p.opts.Timing.Handshake)
 	defer cancel()
@@ -128,8 +128,8 @@ func tell(c net.Conn, err error) {
 }
 
 // settle completes the preamble of a registered connection. It sends the answer if there is one, and removes the
-// deadline of the handshake. stop must be a function from bind. If the handshake has already timed out, settle returns
-// an error. After an error, the connection is closed.
+// deadline of the handshake. The parameter stop is the result of bind. If the handshake has already timed out, settle
+// returns an error. After any error, the connection is closed.
 func (c *conn) settle(answer []byte, stop func() bool) error {
 	var err error
 	if len(answer) > 0 {
@@ -165,9 +165,9 @@ func (p *Port) judge(c *conn, h hello, state *tls.ConnectionState) error {
 	return nil
 }
 
-// register adds a connection to the registry. It returns a refusal if the registry is full. It also returns a refusal
-// if the cluster or epoch of this node has changed since the preamble. Refresh cannot close such a connection,
-// because it closes only registered connections.
+// register adds a connection to the registry. It returns a refusal if the registry is full, or if the cluster or epoch
+// of this node has changed since the preamble. The second check is necessary because Refresh closes only connections
+// that are already registered.
 func (p *Port) register(c *conn) *Refusal {
 	if r := p.conns.add(c); r != nil {
 		return r
@@ -181,8 +181,9 @@ func (p *Port) register(c *conn) *Refusal {
 	return nil
 }
 
-// give passes an accepted connection to its user: a tunnel to the listener for tunnels, and a Raft connection to the
-// transport of its group. It serves a connection for calls itself, and returns when this connection ends.
+// give passes an accepted connection to its user. A tunnel goes to the listener for tunnels, and a Raft connection goes
+// to the transport of its group. A connection for calls is served by give itself, which then returns when this
+// connection ends.
 func (p *Port) give(c *conn, h hello) {
 	switch {
 	case h.kind == kindTunnel:

@@ -6,12 +6,13 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// admit returns nil if the server self accepts a connection that begins with the hello h. Otherwise it returns the
-// reason for the refusal. It has no side effects. The rules:
+// admit decides whether a server accepts a connection. The parameter self is the identity of this server, and h is the
+// hello of the other side. admit returns nil if the connection is accepted, and otherwise the reason for the refusal.
+// It has no side effects. The rules:
 //
-//   - The hello must be addressed to self and come from another server.
-//   - Both sides must have the same cluster and the same epoch. AnyEpoch matches every epoch, but not on connections
-//     of Raft.
+//   - The hello must be addressed to this server and come from another server.
+//   - Both sides must have the same cluster and the same epoch. AnyEpoch matches every epoch, except on Raft
+//     connections.
 //   - A connection for joining is also accepted if the epochs differ, or if a side has no cluster yet. Such a
 //     connection can only call methods with Join set.
 func admit(self Identity, h hello) *Refusal {

@@ -86,8 +86,9 @@ func (p *Port) delist(s *callee) {
 	delete(p.servers, s)
 }
 
-// drain refuses further calls, and waits until running handlers have returned and their answers have been sent. Then it
-// closes the connections. The limit is the maximum time for all connections together.
+// drain closes connections for calls when this node stops. It refuses further calls, and waits until running handlers
+// have returned and their answers have been sent. Then it closes the connections. The parameter limit is the maximum
+// time for all connections together.
 func drain(servers []*callee, limit time.Duration) {
 	for _, s := range servers {
 		s.leave()
@@ -104,8 +105,8 @@ func drain(servers []*callee, limit time.Duration) {
 	}
 }
 
-// leave ends the use of a connection, because this node is stopping. It cancels the contexts of running handlers, and
-// refuses calls whose handler has not started. It sends the caller a go-away frame, so that the caller makes no new
+// leave prepares a connection for its end, because this node is stopping. It cancels the contexts of running handlers,
+// and refuses calls whose handler has not started. It sends the caller a go-away frame, so that the caller makes no new
 // calls on this connection.
 func (c *callee) leave() {
 	c.cancel()
@@ -256,8 +257,8 @@ func (c *callee) pass(s *stream) {
 	c.proceed(s)
 }
 
-// answer sends the answer of the handler. If err is not nil, answer sends err instead; the handler may then not have
-// run.
+// answer sends the result of a call to the caller. If err is nil, the result is the answer of the handler. Otherwise
+// the result is err, and the handler may not have run.
 func (c *callee) answer(s *stream, m *method, answer []byte, err error) {
 	c.metrics(m).end(s.task.begun, s.task.size, len(answer), err)
 	s.task.over, s.in.buf = true, nil

@@ -71,8 +71,8 @@ func (c *Client) Call(ctx context.Context, server, method string, payload []byte
 	return c.measured(ctx, server, method, payload, func(l *link) chan struct{} { return l.slots })
 }
 
-// Wait is Call for a method whose handler may wait for a long time. The limit Limits.InFlight applies to calls by Wait
-// separately, so they never delay calls by Call.
+// Wait does the same as Call. It is for methods whose handlers may wait for a long time. Limits.InFlight limits the
+// calls by Wait and the calls by Call separately. So a call by Wait never delays a call by Call.
 func (c *Client) Wait(ctx context.Context, server, method string, payload []byte) ([]byte, error) {
 	return c.measured(ctx, server, method, payload, func(l *link) chan struct{} { return l.waits })
 }
@@ -214,9 +214,9 @@ func (c *Client) line(ctx context.Context, l *link, lane *lane) (*line, error) {
 	}
 }
 
-// redial starts to connect to the server of l in the background. The new connection is for the requests of lane,
-// which are either the short or the long requests. redial returns fault.Unavailable if the server is in backoff after
-// failed dials, or if the Port of this node is closed. The caller holds lane.mu.
+// redial starts to connect to the server of l in the background. The new connection is for lane, which carries either
+// the short or the long requests. redial returns fault.Unavailable if the server is in backoff after failed dials, or
+// if the Port of this node is closed. The caller holds lane.mu.
 func (c *Client) redial(l *link, lane *lane) error {
 	if err := c.port.health.blocked(target{l.server, false}); err != nil {
 		return err
@@ -246,8 +246,8 @@ func (c *Client) connect(l *link, lane *lane, d *dialing) {
 	c.tidy(l)
 }
 
-// set installs a dialled line, or removes a line that has ended. If ended is nil, the dial has ended: set installs the
-// line in the parameter to, which is nil if the dial has failed. Otherwise set removes the line in the parameter ended.
+// set changes the line of a lane after a dial or after the end of a line. After a dial, ended is nil, and to is the new
+// line. If the dial failed, to is also nil. After the end of a line, ended is this line, and set removes it.
 func (l *lane) set(to, ended *line) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

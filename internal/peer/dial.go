@@ -16,7 +16,8 @@ func dialTCP(ctx context.Context, addr string) (net.Conn, error) {
 	return d.DialContext(ctx, "tcp", addr)
 }
 
-// keepAlive returns settings with which an idle connection fails about 11 seconds after the death of the other host.
+// keepAlive returns settings that detect the failure of the other host. With them, an idle connection fails about 11
+// seconds after that host has died.
 func keepAlive() net.KeepAliveConfig {
 	return net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 3}
 }
@@ -33,8 +34,8 @@ func tune(c net.Conn) {
 	limitUnsent(t)
 }
 
-// dial opens a connection to a server. If it fails, no request was sent. It then returns fault.Unavailable, with the
-// server, its address and the cause.
+// dial opens a connection to a server. If it fails, no request was sent. The error is then fault.Unavailable, and it
+// names the server, its address and the cause.
 func (p *Port) dial(ctx context.Context, to string, k kind, group uint32) (*conn, error) {
 	if err := p.ready(); err != nil {
 		return nil, err
@@ -53,7 +54,8 @@ func (p *Port) dial(ctx context.Context, to string, k kind, group uint32) (*conn
 	return c, nil
 }
 
-// unreached counts a failed dial, and returns its error. It logs the error if the reason is a lack of trust.
+// unreached counts a failed dial, and returns the error for the caller of dial. If one of the two nodes does not trust
+// the other, unreached also logs the error.
 func (p *Port) unreached(to, addr string, k kind, err error) error {
 	p.metrics.dialFailures(k).Inc()
 	if addr != "" {
@@ -128,8 +130,8 @@ func (p *Port) introduce(ctx context.Context, raw net.Conn, self Identity, h hel
 	return c, nil
 }
 
-// greet sends the hello h and reads the answer. It checks server, cluster and epoch in the answer by the rules of
-// admit. So a connection to a wrong server fails even if that server accepts it.
+// greet sends the hello h and reads the answer of the other server. It checks the server, cluster and epoch in this
+// answer by the rules of admit. So a connection to a wrong server fails even if that server accepts it.
 func greet(c net.Conn, h hello) error {
 	if _, err := c.Write(h.encode()); err != nil {
 		return err

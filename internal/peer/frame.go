@@ -94,7 +94,8 @@ func appendFrame(b []byte, kind frameType, flags uint8, stream uint64, parts ...
 	return b
 }
 
-// decodeFrame decodes the head of a frame, and checks the type of the frame and the length of its body.
+// decodeFrame decodes the head of a frame. It returns an error if the type is unknown or the body has an invalid
+// length.
 func decodeFrame(b *[frameHead]byte) (frame, error) {
 	f := frame{kind: frameType(b[4]), flags: b[5], stream: binary.BigEndian.Uint64(b[6:])}
 	length := binary.BigEndian.Uint32(b[:])
@@ -123,7 +124,7 @@ func (o opening) encode() []byte {
 	return binary.AppendUvarint(b, uint64(o.size))
 }
 
-// decodeOpening decodes the body of an open frame. payload is the rest of the body: the first chunk of the request.
+// decodeOpening decodes the body of an open frame: the head, and the first chunk of the request as payload.
 func decodeOpening(body []byte) (o opening, payload []byte, err error) {
 	d := decoder{b: body}
 	o.method = d.string()

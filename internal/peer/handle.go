@@ -7,7 +7,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// proceed starts the handler if the request is complete and the call has a slot of its gate.
+// proceed starts the handler of a call, if the whole request has arrived and the call has a slot of its gate. A gate
+// limits the concurrent calls of one method.
 func (c *callee) proceed(s *stream) {
 	if t := s.task; c.err == nil && t.owner && !t.running && !t.over && s.in.fin {
 		t.running = true
@@ -33,8 +34,8 @@ func (c *callee) handle(s *stream) {
 	c.answer(s, s.task.method, answer, err)
 }
 
-// invoke runs the handler of a call. If the handler panics, invoke logs the panic and returns an error. Otherwise one
-// bad request could end the process of every node that receives it.
+// invoke runs the handler of a call. If the handler panics, invoke logs the panic and returns an error. So one bad
+// request cannot end the process of every node that receives it.
 func (c *callee) invoke(s *stream) (answer []byte, err error) {
 	t := s.task
 	defer func() {

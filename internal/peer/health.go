@@ -22,11 +22,12 @@ type health struct {
 	lost map[target]span // servers without a new connection since a dial failed; Port.Alive does not change it
 }
 
-// span has the times of the first and the last failed dial to a server, since this node was last connected to it.
+// span has the times of two failed dials to a server: the first one since this node was last connected to the server,
+// and the latest one.
 type span struct{ first, last time.Time }
 
-// target is a server and the purpose of a connection to it, Raft or calls. Failures are recorded per purpose, because
-// a server can answer calls before it runs a Raft group.
+// target is a server and the purpose of a connection to it: Raft or calls. Failures are recorded separately for each
+// purpose, because a server can answer calls before it runs a Raft group.
 type target struct {
 	server string
 	raft   bool
@@ -66,15 +67,16 @@ func (h *health) failed(t target, err error) {
 	h.lost[t] = s
 }
 
-// The times that decide whether a server counts as lost. It is lost if Raft has failed to dial it for at least
-// lostAfter. If the last attempt is more than staleAfter ago, the state of the server is unknown.
+// The times that decide whether a server counts as lost. A server is lost if dials for Raft have failed for at least
+// lostAfter. If the last failed dial is more than staleAfter ago, the state of the server is unknown.
 const (
 	lostAfter  = 2 * time.Second
 	staleAfter = 10 * time.Second
 )
 
-// lostSince returns the time of the first failure if Raft cannot reach a server. It returns false in all other cases:
-// Raft can reach the server, has not tried recently, or has failed for less than lostAfter.
+// lostSince returns the time at which dials for Raft to a server began to fail. It returns false if there was a
+// connection with the server since then, or if the last failure is more than staleAfter ago. It also returns false if
+// the first and the last failure are less than lostAfter apart.
 func (h *health) lostSince(server string) (time.Time, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -108,8 +110,8 @@ func (h *health) contact(server string) {
 	h.retry(server)
 }
 
-// reported records that another source, such as gossip, reports server as reachable. It wakes the waiters of the
-// server.
+// reported ends the backoff of a server, because another source, such as gossip, reports it as reachable. It wakes the
+// requests that wait for the server.
 func (h *health) reported(server string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -126,7 +128,7 @@ func (h *health) retry(server string) {
 	}
 }
 
-// blocked returns the error of the last dial to t while the backoff of t lasts, and nil otherwise.
+// blocked returns nil if t may be dialed now. While the backoff of t lasts, it returns the error of the last dial.
 func (h *health) blocked(t target) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -10,12 +10,13 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// snapshotMark is appended to the server id in an address to which raft sends a snapshot. So Dial recognizes the
-// connections for snapshots. No server id contains snapshotMark.
+// snapshotMark marks an address to which raft sends a snapshot. The address is the server id followed by snapshotMark.
+// Dial opens a connection for snapshots to such an address. No server id contains snapshotMark.
 const snapshotMark = "\x00snapshot"
 
 // layer is the raft.StreamLayer of one group. It dials servers by their ids, and accepts the connections of the group
-// that arrive at the port. Close also closes all of these connections, because raft.NetworkTransport does not.
+// that arrive at the port. Close also closes the connections in both directions, because raft.NetworkTransport does
+// not.
 type layer struct {
 	port     *Port
 	group    uint32
@@ -58,8 +59,8 @@ func (h *held) Close() error {
 	return h.Conn.Close()
 }
 
-// hold registers a connection, so that the Close of the layer closes it. inbound is true if the other side has opened
-// the connection. hold returns nil if the layer is closed.
+// hold registers a connection, so that it is closed together with the layer. inbound is true if the other side has
+// opened the connection. hold returns nil if the layer is already closed.
 func (l *layer) hold(c net.Conn, inbound bool) *held {
 	l.mu.Lock()
 	defer l.mu.Unlock()

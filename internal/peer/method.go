@@ -36,12 +36,14 @@ type Request struct {
 //   - The connection is lost.
 //   - The port closes.
 //
-// The handler must not change the answer after it has returned. The error of a handler is sent with code, hint and
-// key. An error of a context is sent as fault.Indeterminate.
+// The handler must not change the answer after it has returned. The caller receives an error of the handler with its
+// code, hint and key. If the handler returns the error of a context, the caller receives fault.Indeterminate, because
+// the handler may have done part of its work.
 type Handler func(ctx context.Context, r Request) ([]byte, error)
 
-// Method is a method that other nodes may call. For each connection, this node has at most Concurrency requests of
-// MaxRequest bytes in memory, and as many answers of MaxAnswer bytes.
+// Method is a method that other nodes may call. The limits apply to each connection separately. At most Concurrency
+// requests of MaxRequest bytes are in memory, and as many answers of MaxAnswer bytes. In addition, each call that waits
+// for a handler has at most 64 KiB of its request in memory.
 type Method struct {
 	Name        string // 1 to 64 bytes
 	Handle      Handler

@@ -11,8 +11,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// otherMethod is the value of the label "method" for unknown methods, and for all further methods when 2*maxMethods
-// meters exist.
+// otherMethod is the value of the label "method" for unknown methods. When there are 2*maxMethods meters, it is also
+// the value for every method that has no meter yet.
 const (
 	otherMethod = "other"
 	maxMethods  = 64
@@ -102,8 +102,8 @@ func (m *metrics) dialFailures(k kind) prometheus.Counter {
 	return m.dialFailed.WithLabelValues(k.String())
 }
 
-// meter measures the calls of one method on one side, caller or callee. It keeps the metrics of the method, so that
-// calls need not look them up.
+// meter measures the calls of one method on one side, caller or callee. It keeps references to the metrics, so that a
+// call does not have to look them up.
 type meter struct {
 	all      *metrics
 	key      meterKey
@@ -115,8 +115,8 @@ type meter struct {
 	failed   [outcomes]atomic.Pointer[prometheus.Counter] // made at first use
 }
 
-// meter returns the meter of a method on one side, caller or callee. When 2*maxMethods meters exist, all further
-// methods share one meter per side. This limits the number of metric series, even if names of methods are generated.
+// meter returns the meter of a method on one side, caller or callee. When there are 2*maxMethods meters, all further
+// methods of a side share one meter. So the number of metric series is limited, whatever method names callers use.
 func (m *metrics) meter(s side, name string) *meter {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -16,9 +16,9 @@ import (
 // batch is the approximate size in bytes of one write to the network.
 const batch = 64 << 10
 
-// mux carries many streams over one connection. The streams with data to send take turns: each sends one chunk in its
-// turn. A mux has three goroutines: a reader, a writer and a watcher. role is the side of the connection that the mux
-// serves: caller or callee.
+// mux carries many streams over one connection. It runs on both sides of the connection, and role handles what differs
+// between caller and callee. Streams take turns to send: each sends one chunk per turn. A mux has three goroutines: a
+// reader, a writer and a watcher.
 type mux struct {
 	conn   *conn
 	role   role
@@ -72,7 +72,8 @@ func (t *turns) pop() *stream {
 	return s
 }
 
-// remove removes the stream s from the queue. Otherwise an ended stream would stay in memory until it gets its turn.
+// remove removes s from the queue, if s is in the queue. If an ended stream were not removed, it would stay in memory
+// until its next turn.
 func (t *turns) remove(s *stream) {
 	if !s.queued {
 		return
@@ -118,8 +119,8 @@ func (m *mux) run() {
 // fail ends the connection. If it is called several times, the first error is kept.
 func (m *mux) fail(err error) { m.failIf(err, func() bool { return true }) }
 
-// failIf calls the function still with mu held. If the result is true and the connection has not ended yet, failIf ends
-// it with err.
+// failIf ends the connection with err, if the connection is open and the function passed as still returns true. failIf
+// calls this function with mu held.
 func (m *mux) failIf(err error, still func() bool) {
 	m.mu.Lock()
 	if m.err != nil || !still() {
@@ -157,8 +158,8 @@ func (m *mux) write() {
 	}
 }
 
-// gather appends to b the frames that are sent next. It copies the payloads, because a caller may reuse its payload as
-// soon as its call has returned.
+// gather appends the next frames to b, up to about one batch. It copies the payloads, because a caller may reuse its
+// payload as soon as its call has returned.
 func (m *mux) gather(b []byte) []byte {
 	m.mu.Lock()
 	if m.err != nil {
@@ -279,9 +280,9 @@ func (m *mux) widen(id uint64, body []byte) error {
 	return nil
 }
 
-// watch closes the connection if nothing arrives for Timing.Dead. A working connection is never silent for so long,
-// because the caller sends something in every interval of Timing.Ping, and the callee answers pings. watch counts these
-// intervals instead of reading the clock, so a process that was paused for a while keeps its connections.
+// watch closes the connection if nothing arrives for Timing.Dead. A working connection is never silent for that long:
+// the caller sends something in every Timing.Ping, and the callee answers pings. watch counts ticks instead of reading
+// the clock, so that a process that was paused keeps its connections.
 func (m *mux) watch() {
 	tick := time.NewTicker(m.timing.Ping)
 	defer tick.Stop()
@@ -314,9 +315,9 @@ func errSilent(server string, silent time.Duration) error {
 		fmt.Sprintf("server %q has not been heard for %s", server, silent))
 }
 
-// tick does the periodic work of a mux whose role is caller. idle is how long the connection has had no calls. tick
-// returns the new value of idle: 0 while calls are in progress, and otherwise idle plus Timing.Ping. If ping is true,
-// tick sends a ping. If the new value is at least Timing.Idle, tick closes the connection.
+// tick runs every Timing.Ping on the caller's side of a connection. It sends a ping if ping is true. It closes the
+// connection if there were no calls for Timing.Idle. idle is the time without calls before this tick, and the result is
+// the time after it.
 func (m *mux) tick(ping bool, idle time.Duration) time.Duration {
 	m.mu.Lock()
 	if idle += m.timing.Ping; m.busy() {

@@ -91,8 +91,8 @@ type Limits struct {
 	Message  int // bytes of one request or answer; default 70 MiB
 }
 
-// maxInFlight is the number of unanswered calls that a callee accepts on one connection, by Client.Call and by
-// Client.Wait together. It does not depend on the Limits of the callee.
+// maxInFlight is the maximum number of unanswered calls that a callee accepts on one connection. Calls by Client.Call
+// and by Client.Wait count together. The Limits of the callee do not change it.
 const maxInFlight = 2048
 
 func (o Options) withDefaults() Options {

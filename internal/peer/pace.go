@@ -10,12 +10,12 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// piece is the maximum number of bytes in one write to the connection. If a write takes longer than the time limit,
-// the connection has stalled, and the write fails.
+// piece is the maximum number of bytes in one write to the connection. Each piece has its own time limit. So a slow
+// connection can send any amount of data, but a write on a stalled connection fails.
 const piece = 64 << 10
 
-// paced is a connection for Raft requests. raft sets one deadline for a whole request. paced applies this time limit
-// to each piece of the request instead. Otherwise large requests would always fail on a slow link.
+// paced is a connection for Raft requests. raft sets one deadline for a whole request, but paced applies this time
+// limit to each piece of the request. Otherwise large requests would always fail on a slow link.
 type paced struct {
 	net.Conn
 	limit time.Duration
@@ -48,8 +48,8 @@ type snapshotOut struct {
 	stall, answer time.Duration
 }
 
-// SetDeadline sets the deadline for reading the answer to t. If Timing.SnapshotAnswer from now is later than t, it
-// sets this later deadline instead.
+// SetDeadline sets the deadline for reading the answer. The deadline is t or Timing.SnapshotAnswer from now, whichever
+// is later. It does not apply to writes.
 func (c *snapshotOut) SetDeadline(t time.Time) error {
 	if least := time.Now().Add(c.answer); t.Before(least) {
 		t = least
@@ -73,8 +73,8 @@ func (c *snapshotOut) Write(b []byte) (n int, err error) {
 }
 
 // snapshotIn is a connection that receives a snapshot. If no byte arrives for the duration stall, Read closes the
-// connection and returns an error. After a failed read, raft reads the rest of the snapshot to discard it. If the
-// connection stayed open, raft would wait for the same duration again.
+// connection and returns an error. After an error, raft reads the rest of the snapshot to discard it. On an open
+// connection, this would take the duration stall once more.
 type snapshotIn struct {
 	net.Conn
 	stall time.Duration

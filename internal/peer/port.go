@@ -1,16 +1,16 @@
-// Package peer is the TCP port of a node that Raft groups and calls between nodes share.
+// Package peer implements the TCP port through which nodes communicate. Raft groups, calls and tunnels share this port.
+// A call is a request with an answer. A tunnel is a connection for the protocol of another package.
 //
-// It owns the preamble of every connection, which names caller, callee, cluster, epoch and purpose. It also owns
-// dialing and accepting, mutual TLS, one Raft transport for each group, calls with a request and an answer, and
-// tunnels. All calls to a server share two connections. A tunnel is a plain connection for the protocol of another
-// package.
+// Each connection begins with a preamble that names caller, callee, cluster, epoch and purpose. The package owns this
+// preamble, dialing and accepting, mutual TLS, the Raft transport of each group, calls, and tunnels. All calls to one
+// server share two connections.
 //
-// The package transports the bytes of groups, calls and tunnels without interpreting them. Servers are addressed by
-// id. Options.Resolve returns the network address before each dial. The caller provides certificates.
+// The package does not interpret the data of groups, calls and tunnels. Servers are addressed by id, and
+// Options.Resolve returns the network address before each dial. The caller provides certificates.
 //
 // An open Port has one goroutine for each listener, for each connection in its preamble, and for each running handler.
-// Each call connection has a reader, a writer and a watcher. Each group has the goroutines of raft.NetworkTransport.
-// Close ends all goroutines.
+// Each connection for calls has a reader, a writer and a watcher. Each group has the goroutines of
+// raft.NetworkTransport. Close ends all goroutines.
 package peer
 
 import (
@@ -126,21 +126,21 @@ func (p *Port) Open(listeners ...net.Listener) error {
 // Client returns the client for methods of other servers of the cluster.
 func (p *Port) Client() *Client { return p.calls }
 
-// Join returns the client for joining a cluster. It can call only methods with Method.Join set. The client also works
-// if this node or the called server belongs to no cluster yet.
+// Join returns the client for joining a cluster. The client can call only methods with Method.Join set. It also works
+// while this node or the called server does not belong to a cluster yet.
 func (p *Port) Join() *Client { return p.joins }
 
-// Alive tells the port that a server is running again, for example according to gossip. The port then dials the server
-// without further backoff, and sends the requests that wait for it.
+// Alive reports to the port that a server is running again, for example according to gossip. The port then dials the
+// server without further backoff, and sends the requests that wait for it.
 func (p *Port) Alive(server string) { p.health.reported(server) }
 
-// LostSince returns the time since which Raft cannot connect to a server. It returns false if Raft can connect, has
-// not tried recently, or has failed for less than two seconds.
+// LostSince returns the time at which dials for Raft to a server began to fail. It returns false if there was a
+// connection with the server since then, or if the last failure is more than 10 seconds ago. It also returns false if
+// the first and the last failure are less than two seconds apart.
 func (p *Port) LostSince(server string) (time.Time, bool) { return p.health.lostSince(server) }
 
-// Refresh closes the connections that were opened while this node had another cluster or epoch. It does not close
-// connections for joining. Call it after every change of the epoch, so that servers of the previous epoch are
-// disconnected.
+// Refresh closes the connections that were opened while this node had another cluster or epoch, except connections for
+// joining. Call it after every change of the epoch, so that servers with the previous epoch are disconnected.
 func (p *Port) Refresh() { p.conns.refresh(p.opts.Self()) }
 
 // Direction is the side that dialled a connection, as seen from this node.
@@ -194,7 +194,7 @@ func (p *Port) Close() error {
 	return p.err
 }
 
-// shut stops the port from accepting and dialling. It returns the transports and call connections that Close must still
+// shut stops accepting and dialing. It returns the transports and the connections for calls that Close must still
 // close.
 func (p *Port) shut() (transports []*Transport, servers []*callee) {
 	p.mu.Lock()
@@ -215,7 +215,8 @@ func (p *Port) shut() (transports []*Transport, servers []*callee) {
 	return transports, servers
 }
 
-// spawn runs f in a goroutine for which Close waits. If the port is closed, it does not run f and returns false.
+// spawn runs f in a new goroutine, and Close waits for this goroutine. If the port is closed, spawn does not run f and
+// returns false.
 func (p *Port) spawn(f func()) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -249,9 +250,9 @@ func (p *Port) transport(group uint32) *Transport {
 	return p.groups[group]
 }
 
-// Raft returns a new transport for a Raft group. Its Raft addresses are server ids. The method Raft may be called
-// before Open, but no server can be reached until then. It returns fault.Invalid if the group already has an open
-// transport, and fault.Unavailable if the port is closed.
+// Raft returns a new transport for a Raft group. In this transport, the address of a server is its id. Raft may be
+// called before Open, but the transport reaches no server until then. Raft returns fault.Invalid if the group already
+// has an open transport, and fault.Unavailable if the port is closed.
 func (p *Port) Raft(group uint32) (*Transport, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -10,9 +10,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// The preamble of a connection: a hello from the caller and an answer from the callee. Numbers are big-endian. Magic,
-// version and length have the same position in every version. So a node can refuse a hello of another version with an
-// answer that the other node can read.
+// The preamble of a connection: a hello from the caller and an answer from the callee. Numbers are big-endian. The
+// magic bytes, the version and the length have the same positions in every version. Therefore nodes of different
+// versions can read a refusal.
 //
 //	hello   "qrtp" | version u8 | length u16 | kind u8 | epoch u64 | cluster, from, to: u8 + bytes | group uvarint
 //	answer  "qrtp" | version u8 | status u8 | length u16 | epoch u64 | cluster, server: u8 + bytes    (status 0)
@@ -74,8 +74,8 @@ func (h hello) encode() []byte {
 // the connection without an answer.
 var errGarbage = errors.New("no preamble")
 
-// readHello reads a hello, and no byte beyond it. If the error is a *Refusal, the caller of readHello must send it to
-// the other side.
+// readHello reads a hello and no further byte. If it returns a *Refusal, its caller must send the refusal to the other
+// side.
 func readHello(r io.Reader) (hello, error) {
 	var head [helloHead]byte
 	if _, err := io.ReadFull(r, head[:len(magic)]); err != nil {
@@ -129,8 +129,8 @@ func decodeHello(b []byte) (hello, error) {
 	return h, nil
 }
 
-// encodeAnswer encodes the answer to a hello. If refused is nil, the answer accepts the connection and contains self.
-// Otherwise it contains refused.
+// encodeAnswer encodes the answer to a hello. If refused is nil, the answer accepts the connection and contains the
+// identity self. Otherwise the answer contains the refusal.
 func encodeAnswer(self Identity, refused *Refusal) []byte {
 	b := make([]byte, answerHead, 512)
 	copy(b, magic)
@@ -146,7 +146,7 @@ func encodeAnswer(self Identity, refused *Refusal) []byte {
 	return b
 }
 
-// readAnswer reads the answer to a hello, and no byte beyond it. It returns a *Refusal if the other side refused the
+// readAnswer reads the answer to a hello and no further byte. It returns a *Refusal if the other side refused the
 // connection.
 func readAnswer(r io.Reader) (Identity, error) {
 	var head [answerHead]byte
@@ -184,7 +184,8 @@ func decodeAnswer(status Reason, body []byte) (Identity, error) {
 	return id, nil
 }
 
-// encodeFault encodes err for an answer or a frame. If the result would be too long, it shortens the texts of err.
+// encodeFault encodes err for an answer or a frame. If the encoding has more than maxAnswer bytes, encodeFault shortens
+// the texts of err.
 func encodeFault(err error) []byte {
 	b := fault.Marshal(err)
 	for limit := maxFaultText; len(b) > maxAnswer; limit /= 2 {
@@ -211,8 +212,8 @@ func appendString(b []byte, s string) []byte {
 	return append(b, s[:min(len(s), maxID)]...)
 }
 
-// decoder reads fields from the front of b. If a field is missing, bad becomes true, and this field and all further
-// ones are zero.
+// decoder reads fields from the front of b. If b ends before a field, bad becomes true, and the decoder returns zero
+// values from then on.
 type decoder struct {
 	b   []byte
 	bad bool

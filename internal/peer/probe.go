@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Probe opens a new connection to server, with TLS and preamble as for calls, and closes it. It returns how long that
-// took, or fault.Unavailable if the connection cannot be opened.
+// Probe measures how long it takes to open a connection to server, including TLS and the preamble. It uses a new
+// connection, which it closes at once. It returns fault.Unavailable if the connection cannot be opened.
 func (p *Port) Probe(ctx context.Context, server string) (time.Duration, error) {
 	begun := time.Now()
 	c, err := p.dial(ctx, server, kindCall, 0)

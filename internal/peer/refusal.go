@@ -45,8 +45,7 @@ func (r Reason) String() string {
 		"plain", "authority", "expired"}[r]
 }
 
-// trust reports whether a connection was refused because one side does not trust the other side. An operator has to
-// fix that.
+// trust reports whether the reason is that one side does not trust the other side. An operator has to fix that.
 func (r Reason) trust() bool {
 	switch r {
 	case ReasonCertificate, ReasonTLS, ReasonPlain, ReasonAuthority, ReasonExpired:
@@ -55,7 +54,8 @@ func (r Reason) trust() bool {
 	return false
 }
 
-// Refusal is the error of a connection that either side refused. Errors of Call and of the Raft transport wrap it.
+// Refusal is the error of a connection that was refused by this node or by the other side. Errors of Call and of the
+// Raft transport wrap it.
 type Refusal struct {
 	Reason Reason
 	Err    *fault.Error

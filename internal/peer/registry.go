@@ -119,14 +119,14 @@ func (r *registry) heal(server string, d Direction) {
 	}
 }
 
-// refresh closes the connections that were opened when this node had another identity than self. It does not close
+// refresh closes the connections that were opened when the identity of this node differed from self. It does not close
 // connections for joining.
 func (r *registry) refresh(self Identity) {
 	r.end(func(c *conn) bool { return c.kind != kindJoin && c.self != self })
 }
 
-// thin closes the oldest inbound connections of the kind k from a server, until at most keep of them are open. A peer
-// that returns after a network failure may have left old connections open.
+// thin limits the inbound connections of the kind k from one server. It closes the oldest ones until at most keep of
+// them are open. For example, old connections may remain open after a network failure.
 func (r *registry) thin(server string, k kind, keep int) {
 	for {
 		var oldest *conn

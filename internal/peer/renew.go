@@ -47,8 +47,8 @@ func (l *line) retire() {
 	l.rouse()
 }
 
-// retire sends the caller a go-away frame. The caller closes the connection when it has received all answers. The
-// callee must not close the connection first, because answers that are still on the way could be lost.
+// retire sends the caller a go-away frame. The caller then closes the connection when it has received all answers. If
+// the callee closed it, answers that are still on the way could be lost.
 func (c *callee) retire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -59,9 +59,9 @@ func (c *callee) retire() {
 	c.rouse()
 }
 
-// Recheck verifies the certificates of the other sides of all open connections again. It closes a connection if the
-// certificate has expired, or if the token or authority behind it has been withdrawn. Call it periodically, and after
-// a change of the tokens or authorities.
+// Recheck verifies the certificate of the other side of every open connection again. It closes the connection if the
+// certificate has expired, or if its token or authority is no longer accepted. Call Recheck periodically, and after a
+// change of the tokens or authorities.
 func (p *Port) Recheck() {
 	if p.opts.TLS == nil {
 		return

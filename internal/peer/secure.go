@@ -14,9 +14,11 @@ import (
 // tlsHandshake is the first byte of a caller that speaks TLS.
 const tlsHandshake = 0x16
 
-// secureServer starts TLS on an accepted connection, if this port uses TLS. If only one side uses TLS, it sends the
-// caller a refusal and returns this refusal. If only this port uses TLS, secureServer also returns the hello of the
-// caller, which names the caller. In all other cases the hello is empty.
+// secureServer starts TLS on an accepted connection, if this port uses TLS. If only one side uses TLS, secureServer
+// sends the caller a refusal, and returns the refusal as its error.
+//
+// The returned hello is empty, except if the caller does not use TLS although this port does. The hello then names the
+// refused caller.
 func (p *Port) secureServer(ctx context.Context, raw net.Conn) (net.Conn, *tls.ConnectionState, hello, error) {
 	c := &replay{Conn: raw}
 	if _, err := raw.Read(c.first[:]); err != nil {
@@ -65,8 +67,8 @@ func (r *replay) Read(p []byte) (int, error) {
 	return copy(p, r.first[:]), nil
 }
 
-// explainAccept converts the error of a TLS handshake on an accepted connection to a refusal with a hint. It does not
-// change timeouts.
+// explainAccept explains a failed TLS handshake on an accepted connection. It returns a refusal with a hint, except for
+// a timeout, which it returns unchanged.
 func explainAccept(err error) error {
 	switch {
 	case err == nil, errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
@@ -99,8 +101,8 @@ func (p *Port) secureClient(ctx context.Context, raw net.Conn, server string) (n
 	return c, state, explainDial(server, err)
 }
 
-// explainDial converts the error of a TLS handshake on a dialed connection to a refusal with a hint. It does not
-// change errors that the network may have caused.
+// explainDial explains a failed TLS handshake on a dialed connection. It returns a refusal with a hint. If the network
+// may have caused the error, explainDial returns it unchanged.
 func explainDial(server string, err error) error {
 	if err == nil {
 		return nil
@@ -118,7 +120,8 @@ func explainDial(server string, err error) error {
 	return remoteAlert(server, err)
 }
 
-// remoteAlert returns a refusal if err means that the other side rejected this node's certificate, and err otherwise.
+// remoteAlert returns a refusal if err is a TLS alert. The alert means that the other side rejected this node's
+// certificate. remoteAlert returns any other error unchanged.
 func remoteAlert(server string, err error) error {
 	if !isAlert(err) {
 		return err
@@ -148,8 +151,9 @@ func shake(ctx context.Context, c *tls.Conn) (net.Conn, *tls.ConnectionState, er
 	return c, &state, nil
 }
 
-// prove sets c.caller to the identity that the certificate of the other side proves. Without TLS, it uses the
-// unproven server id from the preamble. It returns a refusal if the certificate is not trusted.
+// prove verifies the other side and sets c.caller to its identity. With TLS, the identity comes from the certificate,
+// and prove returns a refusal if the certificate is not trusted. Without TLS, the identity is the unproven server id
+// from the preamble.
 func (p *Port) prove(c *conn, state *tls.ConnectionState) error {
 	c.caller = Caller{Server: c.server}
 	if state == nil {

@@ -11,9 +11,10 @@ const (
 	silencePoll = 2 * time.Second
 )
 
-// cutSilent closes tunnels whose other side no longer acknowledges data. It runs until the port closes. The network
-// between two nodes may fail although both nodes reach the rest of the cluster. Without cutSilent, calls between two
-// such nodes would hang for a quarter of an hour.
+// cutSilent closes tunnels whose other side no longer acknowledges data. It runs until the port closes.
+//
+// The network between two nodes may fail while both still reach the rest of the cluster. Without cutSilent, calls
+// between these two nodes would then hang for a quarter of an hour.
 func (p *Port) cutSilent() {
 	tick := time.NewTicker(silencePoll)
 	defer tick.Stop()

@@ -13,8 +13,8 @@ const (
 	unsent          = 128 << 10
 )
 
-// limitUnsent limits the unsent data in the kernel's buffer. Otherwise a small message could wait behind megabytes of
-// a large one.
+// limitUnsent limits how much unsent data the kernel buffers for a connection. With a large buffer, a small message
+// could wait behind megabytes of a large message.
 func limitUnsent(c *net.TCPConn) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -25,8 +25,8 @@ func limitUnsent(c *net.TCPConn) {
 	})
 }
 
-// manyRepeats is the number of retransmissions that makes a network failure likely. Single lost packets cause fewer
-// retransmissions.
+// manyRepeats is the number of retransmissions after which a network failure is likely. A single lost packet causes
+// fewer retransmissions.
 const manyRepeats = 3
 
 // unheard returns the time since the other side last acknowledged data on c. It returns 0 if all data is

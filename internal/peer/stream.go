@@ -120,8 +120,8 @@ func (in *inbox) keep(p []byte) {
 	in.buf = append(in.buf, p...)
 }
 
-// regrant grants the other side more bytes when it may send less than half of in.target. So there are only a few window
-// frames.
+// regrant lets the other side send more bytes. It waits until the other side may send less than half of in.target, so
+// that few window frames are necessary.
 func (s *stream) regrant() {
 	in := &s.in
 	if in.target == 0 || in.fin || in.credit >= in.target/2 {

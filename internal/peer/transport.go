@@ -28,9 +28,9 @@ const (
 //   - If the other side has closed an idle connection, the request is repeated on another connection. All repeated
 //     requests are idempotent.
 //   - Time limits apply to the time without progress, as described at Timing.Raft and Timing.SnapshotStall.
-//   - AppendEntries to a server that is down waits up to Timing.Hold, and is sent as soon as the server is reachable.
-//     If it failed at once, raft would pause before it tries again, for up to 10 s. A server that is back during such
-//     a pause would get no entries. Heartbeats do not wait.
+//   - AppendEntries to a server that is down waits until the server is reachable, at most Timing.Hold. If it failed at
+//     once, raft would pause for up to 10 s before the next attempt, even if the server is back earlier. Heartbeats do
+//     not wait.
 //
 // All methods are safe for concurrent use.
 type Transport struct {
@@ -61,8 +61,8 @@ func newTransport(p *Port, group uint32) *Transport {
 	return t
 }
 
-// transportLog logs all lines of raft.NetworkTransport at level debug. The library logs closed connections as errors,
-// but connections are also closed when a node stops normally.
+// transportLog logs every message of raft.NetworkTransport at level debug. The library logs each closed connection as
+// an error, but connections are also closed when a node stops normally.
 type transportLog struct {
 	hclog.Logger
 	to *slog.Logger
@@ -72,8 +72,8 @@ func (l transportLog) Debug(msg string, args ...any) { l.to.Debug("raft transpor
 func (l transportLog) Warn(msg string, args ...any)  { l.Debug(msg, args...) }
 func (l transportLog) Error(msg string, args ...any) { l.Debug(msg, args...) }
 
-// Interrupt ends the waiting for servers that are down. Requests to them no longer wait for up to Timing.Hold, and
-// usually fail at once. Call it before raft's Shutdown, which waits for such requests.
+// Interrupt ends all waits for servers that are down. From then on, requests to such servers usually fail at once
+// instead of waiting for up to Timing.Hold. Call Interrupt before raft's Shutdown, which waits for these requests.
 func (t *Transport) Interrupt() { t.interrupt() }
 
 // Close closes the connections of the transport in both directions and waits for the goroutines that serve them. The
@@ -163,8 +163,8 @@ func (t *Transport) EncodePeer(id raft.ServerID, _ raft.ServerAddress) []byte { 
 // DecodePeer reverses EncodePeer.
 func (t *Transport) DecodePeer(b []byte) raft.ServerAddress { return raft.ServerAddress(b) }
 
-// retry calls the function request. If the other side had closed the connection, it calls request again. It tries
-// several times, because all idle connections of the pool may be closed.
+// retry calls the function request. If the connection turns out to be closed by the other side, retry calls request
+// again. It makes several attempts, because all idle connections of the pool may be closed.
 func retry(request func() error) error {
 	var err error
 	for range poolSize + 3 {

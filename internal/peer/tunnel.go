@@ -42,10 +42,12 @@ func (t *tunnels) Close() error {
 
 func (t *tunnels) Addr() net.Addr { return address("tunnels") }
 
-// Tunnel opens a connection to server for the protocol of another package. On the server, the listener of Tunnels
-// accepts it. The caller must close it. If Tunnel fails, it returns fault.Unavailable, and no data was sent. While the
-// server is in backoff after failed dials, Tunnel fails without dialing. While many tunnels to the server are being
-// opened, Tunnel waits.
+// Tunnel opens a connection to server for the protocol of another package. On the server, the listener from Tunnels
+// accepts the connection. The caller must close it. If Tunnel fails, it returns fault.Unavailable, and no data was
+// sent.
+//
+// If dials to the server have failed recently, Tunnel fails at once until the backoff ends. If many tunnels to the
+// server are being opened, Tunnel waits.
 func (p *Port) Tunnel(ctx context.Context, server string) (net.Conn, error) {
 	if err := p.health.blocked(target{server, false}); err != nil {
 		return nil, err
@@ -65,12 +67,12 @@ func (p *Port) Tunnel(ctx context.Context, server string) (net.Conn, error) {
 	return c, nil
 }
 
-// Tunnels returns the listener that accepts the tunnels of other nodes. Every call returns the same listener. After it
-// is closed, further tunnels are refused. RemotePeer returns the identity of the other end of a tunnel.
+// Tunnels returns the listener that accepts the tunnels of other nodes. Every call returns the same listener. After the
+// listener is closed, further tunnels are refused. Use RemotePeer for the identity of the other end of a tunnel.
 func (p *Port) Tunnels() net.Listener { return p.tunnels }
 
-// Lost tells the port that a server has failed, for example according to gossip. The port then closes the tunnels to
-// and from the server. Otherwise requests over them could wait for minutes.
+// Lost reports to the port that a server has failed, for example according to gossip. The port then closes the tunnels
+// to and from the server. Otherwise requests over these tunnels could wait for minutes.
 func (p *Port) Lost(server string) { p.conns.lost(server) }
 
 // RemotePeer returns the identity of the other end of a tunnel that the listener of Tunnels has accepted.

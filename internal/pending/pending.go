@@ -1,8 +1,8 @@
-// Package pending limits how many accepted connections of a listener may wait until their peer has authenticated.
+// Package pending limits the connections of a listener that are accepted but not authenticated yet.
 //
-// It owns the count of these connections, in total and per source address, and the choice of the connection to close
-// if there are too many. The caller does the authentication. The package has no goroutines. Done and Close stop the
-// timers of Limits.FirstByte.
+// It counts these connections, in total and per source address. If there are too many, it selects one and closes it. It
+// owns the limits and this selection. The caller does the authentication. The package has no goroutines. Done and Close
+// stop the timers of Limits.FirstByte.
 package pending
 
 import (
@@ -41,12 +41,12 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// Set has the pending connections of one listener. If it has too many, it closes one of them:
+// Set has the pending connections of one listener. There are two limits:
 //
-//   - If one source address has too many, the Set closes the oldest connection of this address. So an address cannot
-//     displace the connections of others.
-//   - If there are too many in total, it closes the oldest of all. That is probably not a connection of a node,
-//     because the handshake of a node takes milliseconds.
+//   - If one source address has too many connections, the Set closes the oldest connection of this address. So one
+//     address cannot displace the connections of others.
+//   - If there are too many connections in total, the Set closes the oldest of all. It is probably not a connection of
+//     a node, because the handshake of a node takes milliseconds.
 //
 // A Set is safe for concurrent use.
 type Set struct {
@@ -75,7 +75,8 @@ const (
 	Closed        // the Set was closed
 )
 
-// Conn is one pending connection. The first byte that Read returns stops the timer of FirstByte.
+// Conn is one pending connection. If the peer sends nothing for Limits.FirstByte, the Set closes the connection. The
+// first byte that Read returns stops this timer.
 type Conn struct {
 	net.Conn
 	set       *Set
@@ -87,8 +88,8 @@ type Conn struct {
 	cut       Cut
 }
 
-// Add counts c as pending until Done is called on the result. If there are then too many, Add closes one of them. If
-// the Set is closed, Add closes c.
+// Add adds the connection c, which is pending until Done is called on the result. If this makes too many, Add closes
+// one of the pending connections. If the Set is closed, Add closes c.
 func (s *Set) Add(c net.Conn) *Conn {
 	p := &Conn{Conn: c, set: s, source: sourceOf(c.RemoteAddr())}
 	if surplus := s.add(p); surplus != nil {
@@ -159,8 +160,8 @@ func (p *Conn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Done ends the pending state of the connection. It returns why the Set has closed the connection, or NotCut if the
-// Set has not closed it. Done is idempotent.
+// Done removes the connection from the Set. If the Set had already closed the connection, Done returns the reason.
+// Otherwise it returns NotCut. Done is idempotent.
 func (p *Conn) Done() Cut {
 	p.set.mu.Lock()
 	defer p.set.mu.Unlock()
@@ -197,8 +198,8 @@ func (s *Set) Explain(why Cut) string {
 	}
 }
 
-// sourceOf returns the part of an address by which connections are counted. For IPv4 it is the whole address. For
-// IPv6 it is the /64, because a host usually has a whole /64.
+// sourceOf returns the source address for the limit per source. For IPv4 it is the whole address. For IPv6 it is the
+// /64 prefix, because a host usually controls a whole /64.
 func sourceOf(a net.Addr) netip.Addr {
 	if a == nil {
 		return netip.Addr{}

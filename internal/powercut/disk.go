@@ -138,8 +138,8 @@ func (d *Disk) Apply(r *Record) error {
 	return nil
 }
 
-// opened applies the record r of a file that was opened. If the disk does not have the file, opened creates it. If r
-// has the flag truncates, opened empties the file. Later records refer to the open file by the number r.a.
+// opened applies r, the record that the file with this name was opened. It creates the file if the disk does not have
+// it, and empties the file if r has the flag truncates. Later records identify the open file by the number r.a.
 func (d *Disk) opened(name string, r *Record) error {
 	n := d.find(name)
 	if n == nil {
@@ -201,8 +201,8 @@ func setNames(in, names map[string]*node) {
 	}
 }
 
-// sync marks the oldest changes as synced, so that upTo changes are synced in total. This number includes the changes
-// of earlier syncs.
+// sync marks the first upTo changes of the node as synced. Changes that were synced earlier are included in this
+// number.
 func (n *node) sync(upTo int) {
 	count := upTo - n.synced
 	if count <= 0 {
@@ -259,8 +259,8 @@ const (
 // block is the number of bytes that a disk writes atomically.
 const block = 4096
 
-// Image writes the content that the disk would have after a power cut at this moment. It creates the directory
-// target, which must not exist yet. keep and rnd select which unsynced changes survive.
+// Image writes the files that the disk would contain after a power cut at this moment. It creates the directory target,
+// which must not exist yet. keep and rnd select which unsynced changes survive.
 func (d *Disk) Image(target string, keep Keep, rnd *rand.Rand) error {
 	return d.root.image(target, keep, rnd)
 }
@@ -317,8 +317,8 @@ func (n *node) prefix(keep Keep, rnd *rand.Rand) int {
 	}
 }
 
-// Differs returns nil if dir has the same files as the disk, including unsynced changes. Otherwise its error names the
-// first difference. Tests thus check that a trace has all file operations of the program.
+// Differs returns nil if dir has the same files as the disk, including unsynced changes. Otherwise its error describes
+// the first difference. A test can use Differs to check that a trace is complete.
 func (d *Disk) Differs(dir string) error {
 	seen := map[string]bool{}
 	var walk func(n *node, name string) error

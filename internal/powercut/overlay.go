@@ -13,8 +13,8 @@ import (
 // Tag is the build tag of programs that are built with the overlay.
 const Tag = "quorate_powercut"
 
-// hooked lists the functions of package syscall that change files. The overlay adds the prefix plain to the name of
-// each. Under the old name, it adds a function that calls syscall.FileHook and then the renamed function.
+// hooked lists the functions of package syscall that open, change or close files. The overlay renames each of them, for
+// example write to plainwrite. It adds a new function write, which calls syscall.FileHook and then plainwrite.
 var hooked = []string{"openat", "Close", "pwrite", "write", "Ftruncate", "Fallocate", "Fsync", "Renameat",
 	"unlinkat", "Mkdirat", "linkat"}
 
@@ -32,8 +32,8 @@ type FileCall struct {
 	A, B, C    int64  // the other arguments
 }
 
-// FileHook is called before each such call, and the function that it returns after it. If skip is true, the call is
-// not made and succeeds.
+// FileHook is called before each FileCall. If skip is true, the call is not made and counts as successful. If after is
+// not nil, it is called with the result of the call.
 var FileHook atomic.Pointer[func(FileCall) (after func(result int, err error), skip bool)]
 
 func hook(c FileCall, call func() (int, error)) (int, error) {
@@ -125,13 +125,15 @@ func linkat(olddirfd int, oldpath string, newdirfd int, newpath string, flags in
 }
 `
 
-// unlinkatBody matches the function Unlinkat of internal/syscall/unix, which calls the kernel directly.
+// unlinkatBody matches the function Unlinkat of the package internal/syscall/unix. This function calls the kernel
+// without package syscall.
 var unlinkatBody = regexp.MustCompile(`(?s)(\nfunc Unlinkat\(dirfd int, path string, flags int\) error \{\n).*?\n\}\n`)
 
-// syscallStart is the first line of the function Syscall of package syscall. The package golang.org/x/sys calls the
-// kernel through this function. The overlay inserts the text of the constant fdatasyncCode after this line, so that
-// the hook also sees the system call fdatasync. Syscall must not grow the stack, because its arguments may be pointers
-// into the stack. The inserted code may grow the stack, because the arguments of fdatasync are no pointers.
+// syscallStart is the first line of the function syscall.Syscall. The package golang.org/x/sys calls fdatasync through
+// this function. The overlay inserts fdatasyncCode after this line, so that the hook also receives fdatasync.
+//
+// Syscall must not grow the stack, because its arguments may be pointers into the stack. The inserted code may grow the
+// stack, because the arguments of fdatasync are not pointers.
 const (
 	syscallStart  = "\nfunc Syscall(trap, a1, a2, a3 uintptr) (r1, r2 uintptr, err Errno) {\n"
 	fdatasyncCode = "\tif trap == SYS_FDATASYNC {\n\t\treturn fdatasync(a1)\n\t}\n"
@@ -201,8 +203,8 @@ func rename(text string) (string, error) {
 	return text, nil
 }
 
-// once returns a function that replaces the only match of a pattern in a text. The function returns an error if the
-// text has no match or several.
+// once returns a function that replaces the single match of pattern in a text. This function returns an error if the
+// text has no match or more than one.
 func once(pattern *regexp.Regexp, by string) func(string) (string, error) {
 	return func(text string) (string, error) {
 		if n := len(pattern.FindAllString(text, -1)); n != 1 {

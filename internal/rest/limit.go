@@ -7,8 +7,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Limit returns a transport that limits the body of every answer to MaxAnswer bytes. Reading beyond the limit returns
-// an error. Limit is for client libraries that do not limit answers themselves.
+// Limit returns a transport that limits the body of every answer to MaxAnswer bytes. If a body is longer, reading it
+// returns an error. Limit is for client libraries that do not limit answers themselves.
 func Limit(t http.RoundTripper) http.RoundTripper { return LimitTo(t, MaxAnswer) }
 
 // LimitTo is Limit with a limit of the given number of bytes.

@@ -1,8 +1,8 @@
 // Package rest calls JSON services over HTTP. It limits the size of answers and the number of retries, and converts
 // failures to fault codes.
 //
-// It owns the interpretation of HTTP statuses and broken connections, which is the same for all services. Its errors
-// never contain a credential, even if the answer of a service quotes one. It starts no goroutines of its own.
+// It owns the meaning of HTTP statuses and broken connections, so all services are handled alike. Its errors never
+// contain a credential, even if the answer of a service quotes one. It starts no goroutines of its own.
 package rest
 
 import (
@@ -68,10 +68,12 @@ func Transport(config *tls.Config) *http.Transport {
 	}
 }
 
-// Get requests an address and decodes the JSON of the answer into the variable to which result points. It makes up to
-// three attempts if the service is overloaded, failing or unreachable. If the service refuses credentials that can be
-// renewed, it tries again once with new ones. It does not follow redirects, because the credentials are only for the
-// configured address. Its errors are *fault.Error.
+// Get requests an address and decodes the JSON answer into result, which must be a pointer. If the service is
+// overloaded, failing or unreachable, Get makes up to three attempts. If the service refuses credentials that can be
+// renewed, Get tries again once with new ones.
+//
+// Get does not follow redirects, because the credentials are only for the configured address. Its errors are
+// *fault.Error.
 func (c *Client) Get(ctx context.Context, address string, header http.Header, result any) error {
 	again := false
 	for try := 1; ; try++ {
@@ -106,9 +108,9 @@ func withoutMark(err error) error {
 	return err
 }
 
-// once makes one attempt. The parameter wasRefused is true if the service refused the credentials of an earlier
-// attempt. The result wait is the minimum delay before the next attempt. It is negative if another attempt would fail
-// as well.
+// once makes one attempt. wasRefused is true if the service refused the credentials of an earlier attempt. If the
+// attempt fails, wait is the minimum delay before the next attempt. A negative wait means that another attempt would
+// fail as well.
 func (c *Client) once(ctx context.Context, address string, header http.Header, wasRefused bool) (answer []byte,
 	wait time.Duration, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
@@ -166,7 +168,7 @@ func (c *Client) broken(ctx context.Context, err error) error {
 	return e
 }
 
-// failure converts an answer that is not a success to an error. If renew is true and the status is 401, the error
+// failure returns the error for an answer that is not a success. If renew is true and the status is 401, the error
 // wraps errRefused, so that the caller tries again with new credentials.
 func (c *Client) failure(response *http.Response, body []byte, credentials http.Header, renew bool) error {
 	code, hint := classify(response.StatusCode)
@@ -231,8 +233,8 @@ func isJSON(response *http.Response) bool {
 	return err == nil && kind == "application/json"
 }
 
-// retryAfter returns the minimum delay before a retry. This is the delay in the header Retry-After, or 0 without this
-// header. If a retry would fail as well, it returns a negative value.
+// retryAfter returns the minimum delay before a retry, from the header Retry-After. Without this header, the delay is
+// 0. A negative delay means that a retry would fail as well.
 func retryAfter(response *http.Response) time.Duration {
 	switch response.StatusCode {
 	case http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusBadGateway,
@@ -259,8 +261,8 @@ func Backoff(attempt int) time.Duration {
 	return steps.NextBackOff()
 }
 
-// Pause waits for delay and returns true. It returns false if ctx ends first. If the deadline of ctx would end the
-// delay early, Pause does not wait and returns false at once.
+// Pause waits for delay and returns true. It returns false if ctx ends first. If ctx has a deadline that would end the
+// pause early, Pause returns false at once.
 func Pause(ctx context.Context, delay time.Duration) bool {
 	if end, ok := ctx.Deadline(); ok && time.Until(end) <= delay {
 		return false

@@ -13,8 +13,8 @@ import (
 	"github.com/quorate/quorate/internal/userfile"
 )
 
-// Authorities returns a pool with the certificate authorities of a PEM text. It returns fault.Invalid if the text is
-// invalid. The parameter source names the origin of the text in the error message.
+// Authorities returns a pool with the certificate authorities in text, which is in PEM form. It returns fault.Invalid
+// if the text is invalid. source names the origin of the text in the error message.
 func Authorities(source string, text []byte) (*x509.CertPool, error) {
 	pool := x509.NewCertPool()
 	found := false

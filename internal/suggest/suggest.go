@@ -1,6 +1,6 @@
-// Package suggest finds the known word that a user probably meant by a misspelt one.
+// Package suggest finds the known word that a user probably meant when typing an unknown one.
 //
-// It owns the measure of similarity. It has no goroutines.
+// It owns the definition of similarity. It has no goroutines.
 package suggest
 
 import (
@@ -12,7 +12,7 @@ import (
 const maxWord = 64
 
 // For returns the candidate that is most similar to word, or "" if none is similar enough. Case, "-" and "_" do not
-// matter. If several candidates are equally similar, it returns the first of them.
+// matter. Among equally similar candidates, the first one wins.
 func For(word string, candidates []string) string {
 	if word == "" || len(word) > maxWord {
 		return ""

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// Bodies starts an HTTP server on 127.0.0.1 that sends the body of each request to the channel bodies, and then
-// answers with status 200. A request may wait until the test has received the bodies of earlier requests. The server
-// ends with the test.
+// Bodies starts an HTTP server on 127.0.0.1. For each request, the server sends the body to the channel bodies and then
+// answers with status 200. A request may wait until the test has received earlier bodies. The server ends with the
+// test.
 func Bodies(t testing.TB) (url string, bodies <-chan string) {
 	t.Helper()
 	received := make(chan string, 1)

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// The ports that ReservePort tries. The system assigns higher ports to outgoing connections and to listeners on port
-// 0.
+// The range of ports that ReservePort tries. The system assigns only higher ports to outgoing connections and to
+// listeners on port 0.
 const (
 	firstPort = 10240
 	endPort   = 32768
@@ -27,10 +27,11 @@ func SparePort(t testing.TB) int {
 	return port
 }
 
-// ReservePort returns a port of 127.0.0.1 that is free for TCP and UDP. On Linux, it reserves the port until release
-// is called or this process ends: no other call in any process returns the port. Several test programs run at the same
-// time. Without a reservation another test could take the port before the caller opens it. The caller must keep a
-// reference to release, because the garbage collector may otherwise end the reservation.
+// ReservePort returns a port of 127.0.0.1 that is free for TCP and UDP. On Linux, it reserves the port until release is
+// called or this process ends. Until then, no call in any process returns this port. Without the reservation, another
+// test program could take the port before the caller opens it.
+//
+// The caller must keep a reference to release, because otherwise the garbage collector may end the reservation.
 func ReservePort() (port int, release func(), err error) {
 	for _, i := range rand.Perm(endPort - firstPort) { //nolint:gosec // chance, not a secret
 		port := firstPort + i
@@ -49,8 +50,8 @@ func ReservePort() (port int, release func(), err error) {
 	return 0, nil, fmt.Errorf("127.0.0.1 has no free port between %d and %d", firstPort, endPort-1)
 }
 
-// reserve reserves a port with a socket in Linux's abstract namespace, which the kernel removes when the process ends.
-// Other systems have no such sockets, so there reserve does nothing.
+// reserve reserves a port by a socket in Linux's abstract namespace. The kernel removes this socket when the process
+// ends. Other systems have no such sockets, so there reserve does nothing.
 func reserve(port int) (release func(), err error) {
 	if runtime.GOOS != "linux" {
 		return func() {}, nil

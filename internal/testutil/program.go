@@ -6,10 +6,10 @@ import (
 	"testing"
 )
 
-// Program returns the path of a program that a test starts. The parameter variable is the name of an environment
-// variable. If this variable is set, Program returns its value. Otherwise it returns the path of the program with
-// the given name on the PATH. If there is no such program, the test is skipped. In Debian, the package of the
-// program must have the same name.
+// Program returns the path of a program that a test starts. If the environment variable with the name variable is set,
+// Program returns its value. Otherwise it searches the PATH for a program with the given name. If there is none, it
+// skips the test. The message then suggests the Debian package with the name of the program, so this package must
+// exist.
 func Program(t testing.TB, variable, name string) string {
 	t.Helper()
 	if path := os.Getenv(variable); path != "" {

@@ -8,8 +8,8 @@ const ManyBubbles = "many bubbles of virtual time with many timers crash the det
 // ManyBytes is a reason for SkipUnderRace: the test would take minutes, because the detector tracks each byte.
 const ManyBytes = "moves a hundred megabytes and more"
 
-// SkipUnderRace skips a test if the race detector is on. The reason says why the detector would find nothing in this
-// test, or why the test cannot run with the detector.
+// SkipUnderRace skips a test if the race detector is on. reason explains why the test cannot run with the detector, or
+// why the detector would find nothing in it.
 func SkipUnderRace(t testing.TB, reason string) {
 	t.Helper()
 	if raceDetector {

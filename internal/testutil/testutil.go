@@ -21,8 +21,8 @@ func Must(t testing.TB, err error) {
 	}
 }
 
-// Eventually calls check every few milliseconds until it returns nil. If it still returns an error after Patience,
-// the test fails with that error.
+// Eventually calls check every few milliseconds until check returns nil. If check still returns an error after
+// Patience, the test fails with that error.
 func Eventually(t testing.TB, check func() error) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)

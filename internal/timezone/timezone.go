@@ -1,7 +1,7 @@
-// Package timezone reads time zones that mean the same on every node. It refuses the names that stand for the zone of
-// a host.
+// Package timezone loads time zones by names that mean the same zone on every node. It refuses a name such as Local,
+// which means the zone of the host.
 //
-// It owns this rule. It has no goroutines.
+// It owns the rules for these names. It has no goroutines.
 package timezone
 
 import (
@@ -12,9 +12,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Load returns the time zone with a name of the IANA database, such as UTC or Europe/Lisbon. The empty name is UTC.
-// Load returns fault.Invalid for an unknown name, and for one that Check refuses. The message of the error begins with
-// a verb, so that the caller can put the name before it.
+// Load returns the time zone with a name of the IANA database, such as UTC or Europe/Lisbon. The empty name means UTC.
+// Load returns fault.Invalid if the name is unknown, or if Check refuses it. The caller can put the name before the
+// message of the error, because the message begins with a verb.
 func Load(name string) (*time.Location, error) {
 	if err := Check(name); err != nil {
 		return nil, err
@@ -40,8 +40,8 @@ func refused(why string) error {
 		Hint: "name a zone such as UTC or Europe/Lisbon"}
 }
 
-// Cut splits a cron schedule such as "CRON_TZ=Europe/Lisbon 0 0 * * * *" into the name of its time zone and the rest.
-// The result found is false if the schedule has no time zone.
+// Cut splits a cron schedule into the name of its time zone and the rest. For example, "CRON_TZ=Europe/Lisbon 0 0 * * *
+// *" gives "Europe/Lisbon" and "0 0 * * * *". found is false if the schedule has no time zone.
 func Cut(schedule string) (name, rest string, found bool) {
 	for _, prefix := range []string{"TZ=", "CRON_TZ="} {
 		if after, ok := strings.CutPrefix(schedule, prefix); ok {

@@ -20,9 +20,9 @@ const (
 	exportTimeout = 10 * time.Second
 )
 
-// collectorClient returns an HTTP client for a collector. The library's own client would accept headers of 10 MiB. But
-// with another client, the library ignores the environment variables for certificates and for the timeout. So
-// collectorClient applies these variables itself.
+// collectorClient returns an HTTP client that limits the header of an answer to maxHeader bytes. The library's own
+// client would accept 10 MiB. With a client of the caller, the library ignores the environment variables for
+// certificates and for the timeout. Therefore collectorClient applies these variables itself.
 func (d *Declared) collectorClient(env func(string) (string, bool)) (*http.Client, error) {
 	config, err := collectorTLS(env)
 	if err != nil {
@@ -40,8 +40,8 @@ func (d *Declared) collectorClient(env func(string) (string, bool)) (*http.Clien
 	return &http.Client{Transport: transport, Timeout: timeout}, nil
 }
 
-// variable returns the value of an OTLP environment variable. The parameter name is the last part of the variable's
-// name. The variable for traces overrides the variable for all signals.
+// variable returns the value of an OTLP environment variable. name is the last part of the variable's name. For
+// example, "TIMEOUT" gives OTEL_EXPORTER_OTLP_TRACES_TIMEOUT or, if this is not set, OTEL_EXPORTER_OTLP_TIMEOUT.
 func variable(env func(string) (string, bool), name string) string {
 	for _, prefix := range []string{"OTEL_EXPORTER_OTLP_TRACES_", "OTEL_EXPORTER_OTLP_"} {
 		if v, _ := env(prefix + name); strings.TrimSpace(v) != "" {
@@ -51,7 +51,8 @@ func variable(env func(string) (string, bool), name string) string {
 	return ""
 }
 
-// collectorTLS returns the TLS settings that the environment sets. It returns fault.Invalid if a file cannot be used.
+// collectorTLS returns the TLS settings for a collector, from the environment variables. It returns fault.Invalid if a
+// file that they name cannot be used.
 func collectorTLS(env func(string) (string, bool)) (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	invalid := func(name string, err error) error {

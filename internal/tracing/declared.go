@@ -53,7 +53,7 @@ func (d *Declared) enabled(env func(string) (string, bool)) bool {
 // sampled decides at random whether a new trace is sampled.
 func (d *Declared) sampled() bool { return d != nil && rand.Float64() < d.SamplingRate }
 
-// sampler returns the sampler that the tracing section declares. It returns nil if there is no such section or if
+// sampler returns the sampler of the tracing section. It returns nil if there is no such section or if
 // OTEL_TRACES_SAMPLER is set. The SDK then uses the sampler of the environment, or its default.
 func (d *Declared) sampler(env func(string) (string, bool)) sdktrace.Sampler {
 	if v, _ := env("OTEL_TRACES_SAMPLER"); d == nil || v != "" {
@@ -62,7 +62,8 @@ func (d *Declared) sampler(env func(string) (string, bool)) sdktrace.Sampler {
 	return sdktrace.ParentBased(sdktrace.TraceIDRatioBased(d.SamplingRate))
 }
 
-// newExporter returns the OTLP exporter that the environment enables, or otherwise the one that o.Declared describes.
+// newExporter returns an exporter to an OTLP collector. If the environment variables enable an exporter, they configure
+// it. Otherwise o.Declared configures it.
 func newExporter(ctx context.Context, o Options) (sdktrace.SpanExporter, error) {
 	protocol := ""
 	for _, name := range []string{"OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"} {

@@ -1,8 +1,10 @@
-// Package tracing propagates W3C trace context between processes. It exports spans over OTLP if the standard OTEL_
-// variables or the Configuration resource enable that, and to Zipkin if the Configuration resource names a collector.
+// Package tracing propagates W3C trace context between processes, and exports spans. It exports over OTLP if the
+// standard OTEL_ variables or the Configuration resource enable OTLP. It also exports to a Zipkin collector if the
+// Configuration resource names one.
 //
-// It owns the header traceparent of outgoing requests, and the exporter. Without an exporter, a span has only ids.
-// With an exporter, a span is one of the OpenTelemetry SDK, and Close ends the goroutines of the SDK.
+// The package owns the header traceparent of outgoing requests, and the exporters. Without an exporter, a span has only
+// ids, and there are no goroutines. With an exporter, the OpenTelemetry SDK makes the spans, and Close ends the
+// goroutines of the SDK.
 package tracing
 
 import (
@@ -56,8 +58,8 @@ func Wanted(env func(string) (string, bool)) bool {
 		get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != ""
 }
 
-// Open returns a Tracer. It does not connect to the collector yet. It returns fault.Invalid if the configured OTLP
-// protocol is not supported, or if a configured file with certificates or a key cannot be used.
+// Open returns a Tracer, without connecting to a collector. It returns fault.Invalid if the configured OTLP protocol is
+// not supported, or if a configured file with certificates or a key cannot be used.
 func Open(ctx context.Context, o Options) (*Tracer, error) {
 	t := &Tracer{}
 	e, err := newExport(ctx, o)
@@ -68,9 +70,9 @@ func Open(ctx context.Context, o Options) (*Tracer, error) {
 	return t, nil
 }
 
-// Change replaces the collectors of t with those of next. The caller must not use next afterwards. Spans that have
-// already begun still go to the previous collectors. Change sends the remaining spans to these collectors until ctx
-// ends, and returns an error if that fails.
+// Change replaces the collectors of t with those of next. The caller must not use next afterwards. Change sends the
+// spans that have ended to the previous collectors. It returns an error if this fails or takes longer than ctx allows.
+// Spans that have begun but not ended are lost.
 func (t *Tracer) Change(ctx context.Context, next *Tracer) error {
 	return t.now.Swap(next.now.Load()).close(ctx)
 }
@@ -102,9 +104,9 @@ func newExport(ctx context.Context, o Options) (*export, error) {
 	return &export{provider: p, tracer: p.Tracer("github.com/quorate/quorate")}, nil
 }
 
-// exporters returns an exporter for the OTLP collector, if otlp is true. It also returns one for the Zipkin collector
-// at url, if url is not empty. It opens the OTLP exporter last, because that exporter may have goroutines, which an
-// error of a later step would leave behind.
+// exporters returns an exporter for the OTLP collector if otlp is true, and one for the Zipkin collector if url is not
+// empty. It opens the OTLP exporter last, because this exporter may start goroutines. If a later step failed, these
+// goroutines would remain.
 func (o Options) exporters(ctx context.Context, otlp bool, url string) (out []sdktrace.SpanExporter, err error) {
 	if url != "" {
 		client, err := o.Declared.collectorClient(o.Env)
@@ -186,9 +188,9 @@ func (t *Tracer) StartFrom(ctx context.Context, h http.Header, name string, o Or
 	return s
 }
 
-// identify sets the id of a span that is not exported, unless the id is given. If the span has a parent, it gets the id
-// of the parent. With another id, the children of the span would refer to a span that no collector has. A span without
-// a parent gets a new id.
+// identify sets the id of a span that is not exported. It keeps an id that is already set. Otherwise the span gets the
+// id of its parent, so that its children refer to a span that a collector may have. A span without a parent gets a new
+// id.
 func (s *Span) identify(parent traceparent) {
 	switch {
 	case s.id != [8]byte{}:
@@ -281,8 +283,8 @@ func (s *Span) SetInt(name string, n int64) {
 	}
 }
 
-// clean returns a text in valid UTF-8 for a collector, with at most maxAttribute bytes. Invalid UTF-8 would make the
-// export of all spans fail.
+// clean converts text to valid UTF-8 with at most maxAttribute bytes. If a span contained invalid UTF-8, the export of
+// all spans would fail.
 func clean(text string) string {
 	return fault.Shorten(strings.ToValidUTF8(text, "\uFFFD"), maxAttribute)
 }
@@ -305,8 +307,8 @@ func (s *Span) Inject(h http.Header) {
 	h[headerParent] = []string{string(b[:])}
 }
 
-// End ends the span. status is the HTTP status of the answer, or 0 if there is none. If err is not nil, the span is
-// marked as failed with the text of err. It is also marked as failed if the status is 400 or more, as in Dapr.
+// End ends the span. status is the HTTP status of the answer, or 0 if there is no answer. The span is marked as failed
+// if err is not nil, with the text of err. As in Dapr, it is also marked as failed if the status is 400 or more.
 func (s *Span) End(status int, err error) {
 	if s.full == nil {
 		return
@@ -335,8 +337,8 @@ type traceparent struct {
 	valid bool
 }
 
-// parse decodes the header traceparent of version 00, and the same fields of later versions. If the text is malformed,
-// the result is not valid.
+// parse decodes a traceparent header of version 00. From a header of a later version, it decodes the same fields. If
+// the text is malformed, p.valid is false.
 func parse(text string) (p traceparent) {
 	if len(text) < 55 || text[2] != '-' || text[35] != '-' || text[52] != '-' || text[:2] == "ff" || len(text) > 55 &&
 		(text[:2] == "00" || text[55] != '-') || strings.ToLower(text) != text {

@@ -17,7 +17,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// maxZipkinAnswer limits how many bytes of a collector's answer are read. The answer has no content.
+// maxZipkinAnswer is the maximum number of bytes that are read from a collector's answer. Only the status matters. The
+// body is read only so that the connection can be used again.
 const maxZipkinAnswer = 64 << 10
 
 // zipkin sends spans to a Zipkin collector (https://zipkin.io/zipkin-api). It replaces the exporter of
@@ -42,8 +43,8 @@ type zipkinSpan struct {
 	Tags      map[string]string `json:"tags,omitempty"`
 }
 
-// ExportSpans implements sdktrace.SpanExporter. It returns no error, because OpenTelemetry would print each of them. It
-// logs the first of several failures.
+// ExportSpans implements sdktrace.SpanExporter. It always returns nil, because OpenTelemetry would print every error.
+// If several exports in a row fail, it logs only the first failure.
 func (z *zipkin) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
 	err := z.send(ctx, spans)
 	if earlier := z.failed.Swap(err != nil); err != nil && !earlier && z.logger != nil {

@@ -114,8 +114,8 @@ func (id Identity) equal(o Identity) bool {
 	return id.Node == o.Node && id.Server == o.Server && slices.Equal(id.Apps, o.Apps)
 }
 
-// identityOf returns the identity in a verified certificate. Node is empty if the certificate has no URI with the node
-// id. An external certificate may have the node id as a DNS name. identityOf does not read DNS names.
+// identityOf returns the identity in the URIs of a verified certificate. Node is empty if no URI has the node id. For
+// example, an external certificate may have the node id only as a DNS name, which identityOf does not read.
 func identityOf(c *x509.Certificate) Identity {
 	var id Identity
 	for _, u := range c.URIs {
@@ -136,9 +136,8 @@ func identityOf(c *x509.Certificate) Identity {
 	return id
 }
 
-// speaksFor checks that a certificate belongs to server. id is the identity in the certificate, and dns has the DNS
-// names in the certificate. If the certificate belongs to server, speaksFor returns id with Node and Server filled
-// in. Otherwise it returns an error.
+// speaksFor checks that a certificate belongs to server. id is the identity in the certificate, and dns are its DNS
+// names. speaksFor returns id with Node and Server filled in, or an error if the certificate belongs to another server.
 func (id Identity) speaksFor(server string, dns []string) (Identity, error) {
 	switch {
 	case id.Server == server && id.Node != "":

@@ -60,8 +60,8 @@ type credentials struct {
 	leaf         *tls.Certificate // nil until there is an identity
 }
 
-// NewKeeper returns a Keeper that can verify other nodes. This node has no certificate before Identify, unless m
-// contains an external one. NewKeeper returns fault.Invalid if m is invalid.
+// NewKeeper returns a Keeper that can verify other nodes. Unless m contains an external certificate, this node has no
+// certificate until Identify is called. NewKeeper returns fault.Invalid if m is invalid.
 func NewKeeper(m Material, t Timing, now func() time.Time) (*Keeper, error) {
 	c, err := m.credentials()
 	if err != nil {
@@ -99,10 +99,12 @@ func (m Material) credentials() (*credentials, error) {
 	return c, nil
 }
 
-// Identify sets the identity of this node, or changes it, for example when its applications change. It issues a
-// certificate for the identity. If there is an external certificate, it checks the external certificate instead.
-// changed is false if this node already has this identity. Identify returns fault.Invalid if id is invalid, and
-// fault.Denied if other nodes would refuse the external certificate. After an error, nothing has changed.
+// Identify sets or changes the identity of this node. For example, the identity changes with the applications of the
+// node. Identify issues a certificate for the identity. If there is an external certificate, Identify checks the
+// external certificate instead. changed is false if this node already has this identity.
+//
+// Identify returns fault.Invalid if id is invalid, and fault.Denied if other nodes would refuse the external
+// certificate. After an error, nothing has changed.
 func (k *Keeper) Identify(id Identity) (changed bool, err error) {
 	if err := id.check(); err != nil {
 		return false, err
@@ -117,19 +119,23 @@ func (k *Keeper) Identify(id Identity) (changed bool, err error) {
 }
 
 // Replace makes this node use the tokens, the authorities and the external certificate in m. From then on, the node
-// accepts only certificates of the authorities in m. If m contains an external certificate, these are the external
-// authorities. Otherwise they are derived from the tokens in m. Replace returns fault.Invalid if m is invalid, and
-// fault.Denied if other nodes would refuse the external certificate. After an error, nothing has changed.
+// accepts only certificates of these authorities. If m has no external certificate, the authorities are derived from
+// the tokens in m.
+//
+// Replace returns fault.Invalid if m is invalid, and fault.Denied if other nodes would refuse the external certificate.
+// After an error, nothing has changed.
 func (k *Keeper) Replace(m Material) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.install(m, k.id)
 }
 
-// Renew issues a new certificate if two thirds of Timing.Life have passed since the current certificate was issued. It
-// also issues one if the clock was set back so far that the issue is in the future by more than half of
-// Timing.Backdate. changed is true if a new certificate was issued. Renew does nothing before Identify is called. It
-// does not change an external certificate. Use Replace for that.
+// Renew issues a new certificate when two thirds of Timing.Life have passed since the current certificate was issued.
+// It also does so if the clock was set back, and is now more than half of Timing.Backdate before the issue of the
+// current certificate. changed is true if a new certificate was issued.
+//
+// Renew does nothing before Identify is called, or if there is an external certificate. Use Replace to change an
+// external certificate.
 func (k *Keeper) Renew() (changed bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -187,8 +193,8 @@ func (c *credentials) checkOwn(id Identity, now time.Time) error {
 func (k *Keeper) Keys() [][]byte { return k.current.Load().keys }
 
 // Server returns the TLS configuration for accepted connections of a protocol, or nil if this node has no certificate
-// yet. The dialing node must send a certificate, which must be valid and issued by an accepted authority. The user of
-// the configuration must also call Verify, which checks to which server the certificate belongs.
+// yet. With this configuration, the dialing node must send a certificate that is valid and issued by an accepted
+// authority. After the handshake, call Verify to check that the certificate belongs to the expected server.
 func (k *Keeper) Server(protocol string) *tls.Config {
 	c := k.config(protocol)
 	if c != nil {
@@ -198,8 +204,8 @@ func (k *Keeper) Server(protocol string) *tls.Config {
 }
 
 // Client returns the TLS configuration for dialed connections of a protocol, or nil if this node has no certificate
-// yet. The certificate of the other side must be valid and issued by an accepted authority. The user of the
-// configuration must also call Verify, which checks to which server the certificate belongs.
+// yet. With this configuration, the other side must send a certificate that is valid and issued by an accepted
+// authority. After the handshake, call Verify to check that the certificate belongs to the expected server.
 func (k *Keeper) Client(protocol string) *tls.Config {
 	c := k.config(protocol)
 	if c != nil {

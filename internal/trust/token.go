@@ -15,8 +15,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// The format of a token: a prefix and 40 characters of base32. The prefix names the kind of the token and the version
-// of the format. The characters encode 160 random bits and a checksum of 40 bits.
+// The format of a token: a prefix and 40 characters of base32. The prefix identifies a cluster token and the version of
+// the format. The characters encode 160 random bits and a checksum of 40 bits.
 const (
 	tokenFamily = "quorate_cluster"
 	tokenPrefix = tokenFamily + "1_"
@@ -88,8 +88,8 @@ func ParseToken(text string) (Token, error) {
 	return t, nil
 }
 
-// noToken returns the error for a text that does not begin with tokenPrefix. The error distinguishes a token of an
-// unknown version of the format from a text that is not a token.
+// noToken returns the error for a text that does not begin with tokenPrefix. The error explains whether the text is a
+// token in an unknown version of the format, or not a token at all.
 func noToken(text string) error {
 	if rest, ok := strings.CutPrefix(text, tokenFamily); ok {
 		if version, _, found := strings.Cut(rest, "_"); found && version != "" && len(version) <= 3 &&
@@ -105,9 +105,11 @@ func badToken(format string, args ...any) error {
 		fmt.Sprintf(format, args...), Hint: "make one with: quorate token create"}
 }
 
-// ParseTokens parses a file with one token per line. While the token of a cluster is being replaced, the file has two
-// tokens. Empty lines and lines that begin with # are ignored. If the file is invalid, ParseTokens returns
-// fault.Invalid, with the number of a malformed line. Errors never quote the file, because it contains secrets.
+// ParseTokens parses a file with one token per line. The file normally has one token. It has two while the token of a
+// cluster is being replaced. Empty lines and lines that begin with # are ignored.
+//
+// ParseTokens returns fault.Invalid if the file is invalid. The error contains the number of a malformed line. It never
+// quotes the file, because the file contains secrets.
 func ParseTokens(file []byte) ([]Token, error) {
 	var out []Token
 	for i, line := range bytes.Split(file, []byte("\n")) {

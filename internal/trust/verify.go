@@ -30,8 +30,8 @@ func (c *credentials) verify(chain []*x509.Certificate, now time.Time) error {
 	return nil
 }
 
-// doubt returns an error that explains why the certificate leaf could not be verified. err is the error of the
-// verification. Names from the certificate are quoted, because an untrusted certificate may contain any characters.
+// doubt returns an error that explains why leaf, the certificate of a node, could not be verified. err is the error of
+// the verification. Names from the certificate are quoted, because an untrusted certificate may contain any characters.
 func (c *credentials) doubt(leaf *x509.Certificate, now time.Time, err error) error {
 	who := fmt.Sprintf("the certificate of node %.128q", leaf.Subject.CommonName)
 	var invalid x509.CertificateInvalidError
@@ -76,9 +76,9 @@ func untimed(who string, leaf *x509.Certificate, now time.Time) error {
 		"compare the clocks of both nodes; one that was made elsewhere has to be replaced")
 }
 
-// Verify checks the certificate of the other side of a connection, which claims to be server. An accepted authority
-// must have issued the certificate. The certificate must be valid now and belong to server. Verify returns the
-// identity in the certificate. Its errors wrap a Distrust.
+// Verify checks that the other side of a connection is server. The certificate in state must be valid now, belong to
+// server, and be issued by an accepted authority. Verify returns the identity in the certificate. Its errors wrap a
+// Distrust.
 func (k *Keeper) Verify(state tls.ConnectionState, server string) (Identity, error) {
 	c := k.current.Load()
 	if err := c.verify(state.PeerCertificates, k.now()); err != nil {

@@ -1,7 +1,7 @@
 // Package userfile reads the files that users write: settings, components, secrets, tokens, keys and certificates.
 //
-// It owns two rules: reading never waits for another program, and editors may save files in any form of Unicode. It
-// has no goroutines.
+// It owns two rules. First, a node never waits for another program when it reads a file; only ReadOnce may wait.
+// Second, a file may be in UTF-8 or UTF-16, because editors save both. The package has no goroutines.
 package userfile
 
 import (
@@ -20,8 +20,8 @@ import (
 var errKind = errors.New("it is not a regular file")
 
 // Open opens a file for reading. It returns an error unless the file is a regular file or os.DevNull, because opening
-// or reading a pipe can block. It checks the kind of the opened file, not of the path. So another program cannot
-// replace the file after the check.
+// or reading a pipe can block. Open checks the file after opening it, so another program cannot replace the file in
+// between.
 func Open(path string) (*os.File, fs.FileInfo, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -68,8 +68,8 @@ func ReadFrom(f *os.File) ([]byte, error) {
 	return Text(b), nil
 }
 
-// ReadOnce returns the text of any file, converted by the function Text. It is for commands, whose users may name a
-// pipe. A node that follows changes of a file must use Read.
+// ReadOnce returns the text of any file, converted by the function Text. It waits if the file is a pipe, and has no
+// size limit. It is for commands, because their users may name a pipe. A node must use Read instead.
 func ReadOnce(path string) ([]byte, error) {
 	b, err := os.ReadFile(path)
 	return Text(b), err
@@ -95,7 +95,8 @@ func Text(b []byte) []byte {
 	return b
 }
 
-// fromUTF16 converts a text in UTF-16. low is the offset of the low byte of each unit. An odd last byte is dropped.
+// fromUTF16 converts UTF-16 to UTF-8. low is the offset of the low byte in each pair of bytes: 0 for little-endian, 1
+// for big-endian. An odd last byte is dropped.
 func fromUTF16(b []byte, low int) []byte {
 	units := make([]uint16, len(b)/2)
 	for i := range units {
@@ -107,9 +108,9 @@ func fromUTF16(b []byte, low int) []byte {
 // directive is the line that names version 1.2 of YAML.
 var directive = regexp.MustCompile(`(?m)^%YAML[ \t]+1\.2([ \t\r]|$)`)
 
-// YAML returns the text of a YAML file in a form that the YAML library can read. It removes the byte order marks at
-// the beginning of documents. In a directive, it replaces the version 1.2, which the library does not know, with 1.1.
-// Lines keep their numbers.
+// YAML returns the text of a YAML file in a form that the YAML library can read. It removes the byte order marks at the
+// beginning of documents. It also changes the directive "%YAML 1.2" to version 1.1, because the library does not know
+// 1.2. The numbers of the lines do not change.
 func YAML(b []byte) []byte {
 	b = bytes.ReplaceAll(Text(b), []byte("\n"+markUTF8), []byte("\n"))
 	return directive.ReplaceAll(b, []byte("%YAML 1.1$1"))

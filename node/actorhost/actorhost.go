@@ -21,8 +21,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/due"
 )
 
-// maxRemote limits the calls of actors that this node has in progress at one other node. It is below the limit of
-// calls on one connection, so that calls of actors cannot block the calls of the replicated store.
+// maxRemote limits how many actor calls from this node may be in progress at one other node. The limit is lower than
+// the limit for all calls on one connection. Therefore actor calls cannot block the calls of the replicated store.
 const maxRemote = 512
 
 // Options are the dependencies and settings of a Host. All are required, except HostWait and KeepActors.
@@ -47,8 +47,8 @@ type Options struct {
 	Registerer prometheus.Registerer
 }
 
-// New returns the Host of the actors of this node. Before Connect, it hosts no actors and calls of actors fail with
-// fault.Unavailable.
+// New returns the Host for the actors of this node. Before Connect is called, the Host hosts no actors, and calls to
+// actors fail with fault.Unavailable.
 func New(o Options) *Host {
 	h := &Host{options: o, slots: map[string]chan struct{}{}}
 	h.directories = &directories{host: h, known: map[knownKey]knownType{}}
@@ -80,8 +80,8 @@ type connection struct {
 	places       *discovery.Catalogue
 }
 
-// Connect gives the Host the replicated store and the instances of applications. From then on, the Host delivers the
-// reminders that are due while this node leads their group.
+// Connect connects the Host to the replicated store and to the catalogue of application instances. From then on, the
+// Host also delivers due reminders. It delivers those whose Raft group this node leads.
 func (h *Host) Connect(store *raftfsm.Host, places *discovery.Catalogue) {
 	id := store.Identity()
 	h.connected.Store(&connection{store, id.Node, id.Server, places})

@@ -25,8 +25,8 @@ const (
 	// handed is how many actors one methodHandOver call moves at most.
 	handed = 500
 
-	// rebalances is how many times one rebalance request of an operator looks for hosts with too many actors. It waits
-	// for rebalancePause between two looks, which is longer than the time between two renewals of a host's session.
+	// rebalances is the maximum number of rounds in which RebalanceActors moves actors. It waits for rebalancePause
+	// after each round. This pause is longer than the interval at which a host renews its session.
 	rebalances     = 5
 	rebalancePause = 300 * time.Millisecond
 
@@ -83,9 +83,9 @@ func (a Admin) MoveActor(ctx context.Context, r schema.ActorMove) error {
 	return nil
 }
 
-// RebalanceActors implements admin.Actors. It looks for hosts with too many actors, and repeats this at most rebalances
-// times. One look may not be enough: a host learns of actors that were transferred to it only with the next renewal of
-// its session, and cannot give them away earlier.
+// RebalanceActors implements admin.Actors. It spreads the actors of a type evenly over their hosts, in at most
+// rebalances rounds. One round may not be enough. A host learns only with the next renewal of its session that it has
+// received an actor, and cannot give the actor away earlier.
 func (a Admin) RebalanceActors(ctx context.Context, kind string) (all schema.ActorsMoved, err error) {
 	d, err := a.Host.directoryOf(ctx, kind)
 	if err != nil {
@@ -110,8 +110,9 @@ func (a Admin) RebalanceActors(ctx context.Context, kind string) (all schema.Act
 	return all, nil
 }
 
-// rebalance distributes the actors of a type evenly. wanted is how many actors had to move. all has how many of them
-// have moved, and how many were busy.
+// rebalance moves actors of a type so that they are spread evenly over their hosts. The result wanted is the number of
+// actors that had to move. The result all says how many of them have moved, and how many could not move because they
+// were busy.
 func (a Admin) rebalance(ctx context.Context, d *directory.Directory,
 	kind string) (wanted int, all schema.ActorsMoved, err error) {
 	hosts, err := d.Hosts(ctx)
@@ -153,8 +154,8 @@ type move struct {
 	actors   []api.Actor
 }
 
-// moves balances the actors of hosts. It returns the fewest moves after which any two hosts differ by at most one
-// actor. placed has the actors of each host, by host id.
+// moves returns the moves after which the numbers of actors on any two hosts differ by at most one. It moves as few
+// actors as possible. The parameter placed has the actors of each host, by host id.
 func moves(hosts []directory.HostLoad, placed map[string][]api.Actor) (out []move) {
 	if len(hosts) == 0 {
 		return nil
@@ -195,8 +196,8 @@ func moves(hosts []directory.HostLoad, placed map[string][]api.Actor) (out []mov
 	return out
 }
 
-// directoryOf returns the directory with the actors of a type in this namespace. If no application hosts the type, it
-// returns fault.NotFound.
+// directoryOf returns the directory for an actor type in the namespace of this node. It returns fault.NotFound if no
+// application hosts the type.
 func (h *Host) directoryOf(ctx context.Context, kind string) (*directory.Directory, error) {
 	c, err := h.connection()
 	if err != nil {
@@ -216,8 +217,8 @@ type handing struct {
 	Actors []api.Actor `json:"actors"`
 }
 
-// handOver moves the given actors of an application to another host. server is the server id of the node that has the
-// actors. target is the session id of the new host.
+// handOver moves actors of an application to another host. The parameter server is the server id of the node on which
+// the actors are. The parameter target is the session id of the new host.
 func (h *Host) handOver(ctx context.Context, server, target, app string,
 	all []api.Actor) (n schema.ActorsMoved, err error) {
 	c, err := h.connection()
@@ -242,7 +243,8 @@ func (h *Host) handOver(ctx context.Context, server, target, app string,
 	return n, nil
 }
 
-// HandOverMethod returns the peer method with which other nodes make this node transfer actors to another host.
+// HandOverMethod returns the peer method for moving actors. When another node calls the method, this node transfers the
+// requested actors to another host.
 func (h *Host) HandOverMethod() peer.Method {
 	return peer.Method{Name: methodHandOver, Concurrency: 8,
 		Handle: func(ctx context.Context, r peer.Request) ([]byte, error) {

@@ -15,7 +15,7 @@ import (
 	directory "github.com/quorate/quorate/raftfsm/actors"
 )
 
-// knownFor is how long a node uses the record of an actor type before it reads the record again.
+// knownFor is how long a node caches the record of an actor type.
 const knownFor = 10 * time.Second
 
 // typeRecord says which application hosts an actor type. It is stored as a note, which is a small named record in the
@@ -32,10 +32,12 @@ type typeRecord struct {
 // freeAfter is how long an actor type must be without a host before another application may claim it.
 const freeAfter = 10 * time.Minute
 
-// wanted returns the record that an actor type should have after an application has tried to claim the type. t is the
-// present record. claim is the record for the application that tried. hosted is true if a node hosts the type, and
-// now is the time of the attempt. If no node has hosted the type for freeAfter, wanted returns claim. Otherwise it
-// returns t, with Unhosted updated.
+// wanted returns the record that should replace t when another application tries to claim the actor type of t. The
+// parameter claim is the record of that application. The parameter hosted is true if some node hosts the type now. The
+// parameter now is the time of the attempt.
+//
+// If the type has had no host for freeAfter, wanted returns claim. Otherwise it returns t with an updated field
+// Unhosted.
 func (t typeRecord) wanted(claim typeRecord, hosted bool, now time.Time) typeRecord {
 	switch {
 	case hosted:
@@ -113,7 +115,8 @@ func (d *directories) Claim(ctx context.Context, app, kind string) (actors.Direc
 	}
 }
 
-// hosted reports whether a node hosts an actor type. d is the directory of the application that hosts the type.
+// hosted reports whether any node hosts an actor type. The parameter d is the directory of the application to which the
+// type belongs.
 func hosted(ctx context.Context, d *directory.Directory, kind string) (bool, error) {
 	hosts, err := d.Hosts(ctx)
 	return slices.ContainsFunc(hosts, func(h directory.HostLoad) bool { return slices.Contains(h.Types, kind) }), err

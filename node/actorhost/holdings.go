@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// holdings implements actors.Holdings with one empty file for each application that may have actors in memory. The
-// string is the directory of these files. They are not synced, because a power cut also ends the applications.
+// holdings implements actors.Holdings. It is the path of a directory with one empty file for each application that may
+// have actors in memory. The files are not synced to the disk, because a power failure also ends the applications.
 type holdings string
 
 func (t holdings) path(app string) string { return filepath.Join(string(t), url.PathEscape(app)) }

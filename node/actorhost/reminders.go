@@ -18,20 +18,21 @@ import (
 )
 
 const (
-	// perInstance is how many ticks of reminders may be in progress at one instance of an application. A tick is one
-	// due time of a reminder.
+	// perInstance is the maximum number of reminder ticks in progress at one instance of an application. A tick is one
+	// execution of a reminder at one of its due times.
 	perInstance = 128
 	// persist is the interval of retries of a one-shot reminder that has no failure policy.
 	persist = 30 * time.Second
-	// maxWait is the longest wait of a timer, in milliseconds: 200 years. A time.Duration can represent it.
+	// maxWait is the maximum wait of a timer in milliseconds. It is about 200 years, which a time.Duration can
+	// represent.
 	maxWait = 200 * 365 * 24 * 3600 * 1000
 	// maxListed is how many reminders are read at once.
 	maxListed = 1000
 )
 
-// reminders implements actors.Reminders and due.Deliverer. Each reminder is stored as due work (package due) in the
-// Raft group of its actor. Its due.Home has the store and the application. Its name is TYPE||ID||REMINDER, with the
-// stored form of the id (state.StoredActorID).
+// reminders implements actors.Reminders and due.Deliverer. It stores each reminder as due work (package due) in the
+// Raft group of the actor. The due.Home of this work identifies the store and the application. The name of the work is
+// TYPE||ID||REMINDER. ID is the stored form of the actor id, see state.StoredActorID.
 type reminders struct{ host *Host }
 
 const separator = state.Separator
@@ -48,8 +49,8 @@ func workName(a api.Actor, name string) string {
 	return a.Type + separator + state.StoredActorID(a.ID) + separator + name
 }
 
-// home returns the place where an application keeps the reminders of an actor type. It returns fault.NotFound if the
-// application does not host the type.
+// home returns the due.Home for the reminders of an actor type, and the client to access it. It returns fault.NotFound
+// if the application app does not host the type.
 func (r reminders) home(ctx context.Context, app, kind string) (due.Client, due.Home, error) {
 	o := &r.host.options
 	c, err := r.host.connection()
@@ -67,8 +68,8 @@ func (r reminders) home(ctx context.Context, app, kind string) (due.Client, due.
 	return c.store.DueWork(), due.Home{Kind: due.KindReminder, Store: o.Namespace + "/" + t.Store, Prefix: t.App}, nil
 }
 
-// schedule converts the period of a reminder to a schedule of package due, and returns the number of ticks. 0 ticks
-// means no limit.
+// schedule converts the period of a reminder to a schedule of package due. For example, "R5/PT10S" gives "PT10S" and 5
+// ticks. If ticks is 0, the number of ticks is not limited.
 func schedule(period string) (text string, ticks uint64, err error) {
 	bad := func(why string) error { return fault.New(fault.Invalid, "actors.Reminder", "period: "+why) }
 	if rest, found := strings.CutPrefix(period, "R"); found {
@@ -105,8 +106,8 @@ func schedule(period string) (text string, ticks uint64, err error) {
 	return text, ticks, nil
 }
 
-// shownPeriod returns the period of a stored reminder as Dapr shows it, such as "@every 1s" for "1s" and "R3/PT1S". A
-// period with months is returned as it was set, because Dapr has no such periods.
+// shownPeriod returns the period of a stored reminder in Dapr's form. For example, both "1s" and "R3/PT1S" give "@every
+// 1s". If the period has months, shownPeriod returns it unchanged, because Dapr's form cannot express months.
 func shownPeriod(period string) string {
 	text, _, err := schedule(period)
 	if err != nil || text == "" {
@@ -122,8 +123,8 @@ func shownPeriod(period string) string {
 	return period
 }
 
-// put converts a reminder or a timer to a request of package due. Home, name and payload of the request are not set. It
-// returns fault.Invalid if the period is invalid.
+// put converts a reminder or a timer to a due.Put. The caller must still set Home, Name and Spec.Payload. If the period
+// is invalid, the error is fault.Invalid.
 func put(r *actors.Reminder) (due.Put, error) {
 	text, ticks, err := schedule(r.Period)
 	p := due.Put{Due: r.DueTime, TTL: r.TTL, Spec: due.Spec{Schedule: text, Repeats: ticks}}
@@ -157,7 +158,8 @@ func (r reminders) Put(ctx context.Context, app string, rem *actors.Reminder, ov
 	return err
 }
 
-// reminderOf decodes a stored reminder. name is the name of its due work, and stored is the payload.
+// reminderOf decodes a stored reminder. The parameter name is the name of its due work, and stored is the payload of
+// this work.
 func reminderOf(name string, stored []byte) (actors.Reminder, error) {
 	var p payload
 	parts := strings.SplitN(name, separator, 3)
@@ -239,8 +241,8 @@ func (r reminders) RemoveAll(ctx context.Context, app string, a api.Actor) error
 	return work.RemovePrefix(ctx, home, family(a))
 }
 
-// family returns the common prefix of the names of an actor's reminders. If a.ID is empty, it returns the prefix for
-// all actors of the type.
+// family returns the prefix with which the names of all reminders of an actor begin. If a.ID is empty, it returns the
+// prefix for all actors of the type.
 func family(a api.Actor) string {
 	if a.ID == "" {
 		return a.Type + separator
@@ -263,10 +265,12 @@ func (r reminders) Room(home due.Home) int {
 	return room(c.places.View().Instances(app), r.host.Runtime.Reminding(app))
 }
 
-// room returns how many ticks of an application may be in progress at the same time. instances are the known instances
-// of the application. ticks has the number of ticks in progress, by node; room deletes entries from it. Each healthy
-// instance adds perInstance to the result. The ticks in progress on nodes without a healthy instance are added too, so
-// that they do not use up the room of the other nodes.
+// room returns how many reminder ticks of an application may be in progress at the same time. The parameter instances
+// has the known instances of the application. The parameter ticks has the number of ticks in progress on each node.
+// Entries of ticks are deleted.
+//
+// Each healthy instance adds perInstance. The ticks in progress on nodes without a healthy instance are added to this
+// limit, so that they do not take room from the healthy instances. If no instance is healthy, the result is 0.
 func room(instances []discovery.Instance, ticks map[string]int) int {
 	n := 0
 	for _, i := range instances {
@@ -316,7 +320,7 @@ type plan struct {
 	begun bool
 }
 
-// newPlan returns the plan with the ticks of the timer t. Relative times of t count from this call.
+// newPlan returns the plan for the ticks of the timer t. Relative times in t count from this call.
 func newPlan(t *actors.Reminder) (actors.Plan, error) {
 	wish, err := put(t)
 	if err != nil {
@@ -327,7 +331,7 @@ func newPlan(t *actors.Reminder) (actors.Plan, error) {
 	return p, err
 }
 
-// now returns the current time in Unix milliseconds. Changes of the wall clock after newPlan have no effect on it.
+// now returns the current time in Unix milliseconds. It ignores changes of the wall clock after newPlan.
 func (p *plan) now() uint64 {
 	return uint64(p.base.UnixMilli() + time.Since(p.base).Milliseconds()) //nolint:gosec // after 1970
 }

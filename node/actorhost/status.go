@@ -11,9 +11,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/due"
 )
 
-// Status describes the actors of all applications of the namespace, by application and store. For each application it
-// lists at most limit active actors and at most limit reminders. The parts are read one after the other, so they are
-// not a snapshot of one moment.
+// Status describes the actors of all applications in the namespace of this node. The result has one element for each
+// application and store. Each element lists at most limit active actors and at most limit reminders. Status reads the
+// parts one after the other, so the result may mix states of different moments.
 func (h *Host) Status(ctx context.Context, limit int) ([]schema.ActorsStatus, error) {
 	c, err := h.connection()
 	if err != nil {

@@ -20,7 +20,7 @@ type holding struct {
 	revision uint64
 }
 
-// store writes the record. After a conflict, it tries again if this run still has the claim.
+// store writes the record. After a conflict, it tries once more if this run still has the claim.
 func (h *holding) store(ctx context.Context) error {
 	revision, err := h.cluster.SetRecord(ctx, h.record.encode(), h.revision)
 	if fault.Is(err, fault.Conflict) {
@@ -32,8 +32,9 @@ func (h *holding) store(ctx context.Context) error {
 	return err
 }
 
-// again stores the record a second time after a conflict, if this run still has the claim. An earlier write of this
-// run whose answer was lost may have caused the conflict. If this run has lost the claim, again returns conflict.
+// again writes the record once more after a conflict, if this run still has the claim. The conflict may come from an
+// earlier write of this run that succeeded, but whose answer was lost. If this run has lost the claim, the result is
+// the error conflict.
 func (h *holding) again(ctx context.Context, conflict error) (uint64, error) {
 	text, revision, err := h.cluster.Record(ctx)
 	if err != nil {
@@ -55,7 +56,7 @@ func (h *holding) extend(ctx context.Context) error {
 	return h.store(ctx)
 }
 
-// while calls f, renews the claim until f returns, and returns the error of f. If the claim is lost, it cancels the
+// while calls f, and renews the claim until f returns. It returns the error of f. If the claim is lost, it cancels the
 // context of f, waits until f has returned, and returns errLost.
 func (h *holding) while(ctx context.Context, f func(context.Context) error) error {
 	ctx, end := context.WithCancelCause(ctx)
@@ -70,8 +71,8 @@ func (h *holding) while(ctx context.Context, f func(context.Context) error) erro
 	return err
 }
 
-// renew renews the claim until ctx ends. If another node has the claim, or no renewal has succeeded for loseAfter,
-// renew calls the function lost with errLost and returns.
+// renew renews the claim regularly until ctx ends. The claim counts as lost if another node has it, or if no renewal
+// has succeeded for loseAfter. renew then calls the function lost with errLost, and returns.
 func (h *holding) renew(ctx context.Context, lost context.CancelCauseFunc) {
 	tick := time.NewTicker(renewEvery)
 	defer tick.Stop()
@@ -93,8 +94,8 @@ func (h *holding) renew(ctx context.Context, lost context.CancelCauseFunc) {
 	}
 }
 
-// release applies change to the record, removes the claim from it, and stores it, even if ctx has ended. Otherwise the
-// next leader would have to wait until the claim expires.
+// release applies change to the record, removes the claim from the record, and stores the record. It does so even if
+// ctx has ended, because the next leader would otherwise wait until the claim expires.
 func (h *holding) release(ctx context.Context, change func(*record)) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTime)
 	defer cancel()

@@ -48,8 +48,9 @@ func (d directory) store(_ context.Context, name string, write func(io.Writer) e
 	return one, nil
 }
 
-// removePartial removes the incomplete scheduled backups that killed processes have left. It keeps other files,
-// because other clusters may use the same directory. Only the node with the claim may call removePartial.
+// removePartial removes incomplete files of scheduled backups. Such files remain if a process is killed during a
+// backup. removePartial keeps all other files, because other clusters may use the same directory. Only the node that
+// has the claim may call it.
 func (d directory) removePartial() {
 	own := regexp.MustCompile(`^\.` + regexp.QuoteMeta(d.prefix) + `-\d{8}T\d{6}Z\.qs\..*` +
 		regexp.QuoteMeta(partialSuffix) + `$`)
@@ -78,7 +79,8 @@ func (d directory) failed(msg string, err error) error {
 		Hint: hint}
 }
 
-// trim implements target. It ignores the names, and uses the names of this cluster's files in the directory.
+// trim implements target. It ignores the list of names, because the names of the files in the directory show which
+// backups belong to this cluster.
 func (d directory) trim(_ context.Context, _ []string, keep int) ([]string, error) {
 	entries, err := os.ReadDir(d.path)
 	if err != nil {

@@ -7,7 +7,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// record is the progress of the schedule. It is stored as a note, which is a small named record in the replicated data.
+// record is the progress of the schedule. It is stored as a note. A note is a small named record in the replicated
+// data.
 type record struct {
 	Period int64    `json:"period,omitempty"` // Unix time at which the period of the last backup began
 	Claim  *claim   `json:"claim,omitempty"`  // the node that writes a backup now
@@ -16,7 +17,7 @@ type record struct {
 	Stored []string `json:"stored,omitempty"` // names that the command has stored, oldest first
 }
 
-// claim identifies the node that is writing a backup. To renew its claim, the node changes Renewed.
+// claim identifies the node that is writing a backup. The node renews its claim by changing the field Renewed.
 type claim struct {
 	Node    string `json:"node"`
 	ID      string `json:"id"` // of this run
@@ -76,5 +77,6 @@ func (r record) due(now time.Time, period time.Duration) bool {
 	return periodOf(now, period).After(last) || last.Sub(now) > period
 }
 
-// periodOf returns the start of the period that contains the given time. Periods are the same on all nodes.
+// periodOf returns the start of the period that contains the time now. The parameter every is the length of a period.
+// All nodes use the same periods.
 func periodOf(now time.Time, every time.Duration) time.Time { return now.UTC().Truncate(every) }

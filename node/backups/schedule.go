@@ -18,8 +18,8 @@ import (
 const (
 	look       = time.Second      // interval at which the schedule looks for work
 	renewEvery = 10 * time.Second // interval at which the claim of a running backup is renewed
-	// loseAfter is how long a backup continues after the last renewal of its claim. It is well below takeAfter, so
-	// that a backup ends before another node takes over its claim.
+	// loseAfter is how long a backup may continue after the last renewal of its claim. It is well below takeAfter, so
+	// the backup ends before another node can take over the claim.
 	loseAfter  = 40 * time.Second
 	takeAfter  = time.Minute      // another node takes over a claim that has not been renewed for this time
 	retryAfter = 5 * time.Minute  // time between attempts after a failure, at most one period
@@ -62,8 +62,8 @@ type Options struct {
 	Now        func() time.Time
 }
 
-// Schedule writes backups while this node leads the group with their record (see Cluster.Leads). It is safe for
-// concurrent use.
+// Schedule writes backups regularly. It writes them only while this node leads the Raft group that stores the record of
+// backups, see Cluster.Leads. A Schedule is safe for concurrent use.
 type Schedule struct {
 	opts    Options
 	target  target
@@ -103,7 +103,7 @@ func (s *Schedule) Run(ctx context.Context) {
 	}
 }
 
-// step reads the record. If this node leads and a backup is due, step claims and writes the backup.
+// step reads the record. If this node leads and a backup is due, step takes the claim and writes the backup.
 func (s *Schedule) step(ctx context.Context) {
 	if text, err := s.opts.Cluster.LocalRecord(); err == nil {
 		if r, err := decode(text); err == nil {
@@ -132,7 +132,7 @@ func (s *Schedule) show(r record) {
 	s.metrics.show(r)
 }
 
-// take claims the next backup. It returns nil if no backup is due, or if another node has the claim.
+// take takes the claim for the next backup. It returns nil if no backup is due, or if another run has the claim.
 func (s *Schedule) take(ctx context.Context) (*holding, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
@@ -149,8 +149,8 @@ func (s *Schedule) take(ctx context.Context) (*holding, error) {
 	return h, h.store(ctx)
 }
 
-// claimed reports whether another run has the claim c. If c has not changed for takeAfter, claimed returns false,
-// because the node with the claim has stopped. The time is measured only with the clock of this node.
+// claimed reports whether another run still has the claim c. If c is unchanged for takeAfter, claimed returns false,
+// because the node of that run has probably stopped. claimed measures this time only with the clock of this node.
 func (s *Schedule) claimed(c *claim) bool {
 	if c == nil {
 		return false
@@ -182,8 +182,8 @@ func (s *Schedule) run(ctx context.Context, h *holding) {
 	s.done(ctx, h, begin, m.saved)
 }
 
-// publish gives a complete backup its final name. It first renews the claim, because this node may have been paused
-// for so long that another node has taken the claim.
+// publish gives a complete backup its final name. It first renews the claim. This fails if this node was paused for so
+// long that another node has taken over the claim.
 func (s *Schedule) publish(ctx context.Context, h *holding, m *made) error {
 	if err := h.extend(ctx); err != nil {
 		return errors.Join(errLost, err)
@@ -213,9 +213,9 @@ func (s *Schedule) done(ctx context.Context, h *holding, begin time.Time, last s
 	}
 }
 
-// removeOld removes the oldest backups until only Options.Keep remain. names are the backups that a command has stored;
-// removeOld returns those of them that remain. If the removal fails, removeOld logs and counts the failure, and the
-// removal is tried again after the next backup.
+// removeOld removes the oldest backups, so that only Options.Keep remain. The parameter names has the backups that a
+// command has stored, and left has those that remain. If the removal fails, removeOld only logs and counts the failure.
+// The next backup tries the removal again.
 func (s *Schedule) removeOld(ctx context.Context, names []string) (left []string) {
 	left, err := s.target.trim(ctx, names, s.opts.Keep)
 	s.metrics.removed(err)

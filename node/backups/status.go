@@ -23,7 +23,7 @@ func (s *Schedule) Status() *schema.BackupStatus {
 	return out
 }
 
-// Issues returns an issue if the last attempt failed, or if the last backup is older than two periods.
+// Issues returns an issue if the last attempt failed, or if the last complete backup is older than two periods.
 func (s *Schedule) Issues() (out []schema.Issue) {
 	r := s.latest.Load()
 	switch {

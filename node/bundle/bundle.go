@@ -45,10 +45,12 @@ type Options struct {
 	Now     func() time.Time
 }
 
-// Write writes a bundle to w, as a gzip-compressed tar archive. profile is the duration of the CPU profile in the
-// bundle. Write takes a few seconds longer than this duration. If the content of a file cannot be collected, the
-// bundle has a file with the suffix .error instead, which contains the error. Write returns an error if writing to w
-// fails, and fault.Timeout if ctx ends.
+// Write writes a bundle to w as a gzip-compressed tar archive. The parameter profile is the duration of the CPU profile
+// in the bundle. Write takes a few seconds longer than this duration.
+//
+// If the data for a file cannot be collected, the bundle has a file with the suffix .error instead. This file contains
+// the error. Write itself returns an error only if w fails, or if ctx ends. In the second case, the error is
+// fault.Timeout.
 func Write(ctx context.Context, w io.Writer, profile time.Duration, o Options) error {
 	zip := gzip.NewWriter(w)
 	out := tar.NewWriter(zip)
@@ -154,8 +156,8 @@ func (o Options) metrics(_ context.Context, w io.Writer) error {
 	return nil
 }
 
-// cpu writes a CPU profile of the duration d, or a shorter one if ctx ends earlier. It returns an error if this
-// process already records a CPU profile.
+// cpu records a CPU profile for the duration d and writes it to w. If ctx ends earlier, the profile is shorter. cpu
+// returns an error if another CPU profile of this process is being recorded.
 func cpu(ctx context.Context, w io.Writer, d time.Duration) error {
 	if err := pprof.StartCPUProfile(w); err != nil {
 		return err
@@ -168,8 +170,8 @@ func cpu(ctx context.Context, w io.Writer, d time.Duration) error {
 	return nil
 }
 
-// runtimeProfile returns a function that writes a profile of the runtime. level is the debug level of pprof: 0 =
-// binary.
+// runtimeProfile returns a function that writes the runtime profile with the given name. The parameter level is the
+// argument debug of pprof.Profile.WriteTo. For example, 0 selects the binary format.
 func runtimeProfile(name string, level int) func(context.Context, io.Writer) error {
 	return func(_ context.Context, w io.Writer) error { return pprof.Lookup(name).WriteTo(w, level) }
 }

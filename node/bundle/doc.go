@@ -1,5 +1,6 @@
-// Package bundle writes debug bundles: archives with the data that is needed to find out why a node misbehaves.
+// Package bundle writes debug bundles. A debug bundle is an archive with the data that helps to find out why a node
+// does not work as expected.
 //
-// It owns the list of files in a bundle. It keeps no state and starts no goroutines. A bundle has no secrets: tokens,
-// keys, environment variables, component metadata and stored values are left out.
+// The package decides which files are in a bundle. It keeps no state and starts no goroutines. A bundle contains no
+// secrets. It omits tokens, keys, environment variables, component metadata and stored values.
 package bundle

@@ -117,7 +117,7 @@ func New(o Options) (*Calls, error) {
 	return c, nil
 }
 
-// Parts returns the dependencies that the invocation services of all applications of this node share.
+// Parts returns the dependencies of the invocation services. All applications of this node share them.
 func (c *Calls) Parts() invoke.Parts { return c.parts }
 
 // BindingTracer returns the source of tracing spans for operations of bindings.
@@ -144,7 +144,8 @@ func (c *Calls) Policy(app api.App) *resiliency.Policy { return c.parts.Policies
 // map.
 func (c *Calls) Channels() map[api.App]*appchannel.Channel { return c.channels }
 
-// WhyUnhealthy returns why an application of this node does not accept calls, or "" if it does.
+// WhyUnhealthy returns the reason why an application of this node does not accept calls. It returns "" if the
+// application accepts calls.
 func (c *Calls) WhyUnhealthy(app api.App) string {
 	if ch := c.channels[app]; ch != nil {
 		if ok, why := ch.Healthy(); !ok {
@@ -154,7 +155,8 @@ func (c *Calls) WhyUnhealthy(app api.App) string {
 	return ""
 }
 
-// isKnown reports whether any known node serves an application. Metrics have series only for such applications.
+// isKnown reports whether some known node runs an application. Metrics have series only for applications that are
+// known.
 func (c *Calls) isKnown(app api.App) bool {
 	_, ours := c.channels[app]
 	return ours || c.opts.Catalogue.Knows(app)
@@ -198,8 +200,8 @@ func (c *Calls) Close() error {
 	return errors.Join(errs...)
 }
 
-// merger merges session tokens. Until the replicated store is open, it merges nothing, because there are no tokens
-// yet.
+// merger merges session tokens with the replicated store. It merges nothing until the store is open, because there are
+// no tokens before.
 type merger struct {
 	store atomic.Pointer[api.SessionMerger]
 }
@@ -236,11 +238,11 @@ func (m *merger) VerifySession(ctx context.Context, own, given string) (string, 
 	return own, nil
 }
 
-// SetSessions sets the merger of session tokens. Call it before the API serves a state store.
+// SetSessions sets the merger of session tokens. Call it before the API serves requests for a state store.
 func (c *Calls) SetSessions(m api.SessionMerger) { c.sessions.store.Store(&m) }
 
-// Connect enables calls between nodes. Other nodes can then call the applications of this node, and this node can
-// call instances on other nodes. places chooses the instance for each call.
+// Connect enables calls between nodes. From then on, other nodes can call the applications of this node, and this node
+// can call applications on other nodes. The parameter places chooses the instance for each call.
 func (c *Calls) Connect(places invoke.Places) {
 	port := c.opts.Network.Port()
 	client := remoteinvoke.NewClient(remoteinvoke.ClientConfig{Dial: port.Tunnel,
@@ -261,8 +263,8 @@ func (c *Calls) Disconnect(ctx context.Context) error {
 	return c.server.Close(ctx)
 }
 
-// Renew makes further calls to other nodes open new connections with the current certificate. Calls in progress
-// finish on the old connections, which are then closed.
+// Renew makes new calls to other nodes use new connections, with the current certificate of this node. Calls in
+// progress finish on the old connections. These connections are then closed.
 func (c *Calls) Renew() {
 	if client := c.client.Load(); client != nil {
 		client.Renew()

@@ -13,12 +13,12 @@ import (
 	"github.com/quorate/quorate/internal/appchannel"
 )
 
-// SetFilters replaces the middleware for calls to the HTTP applications of this node. A call passes access control
-// first, and then the filters in the given order.
+// SetFilters replaces the middleware for calls to the HTTP applications of this node. A call first passes access
+// control, and then the filters in the given order.
 func (c *Calls) SetFilters(filters []*middleware.Instance) { c.filters.Store(&filters) }
 
-// filtered returns a channel that applies the middleware of SetFilters. For a gRPC application it returns ch itself,
-// because the middleware does not apply to gRPC.
+// filtered returns a channel that applies the middleware of SetFilters before it calls the application. It returns ch
+// itself for a gRPC application, because the middleware applies only to HTTP.
 func (c *Calls) filtered(ch *appchannel.Channel) invoke.Channel {
 	if p := ch.Protocol(); p == appchannel.GRPC || p == appchannel.GRPCS {
 		return ch
@@ -32,8 +32,8 @@ type filteredChannel struct {
 	next  invoke.Channel
 }
 
-// RoundTrip implements invoke.Channel. If a middleware refuses the call, RoundTrip returns the answer of the
-// middleware, and the application does not receive the call.
+// RoundTrip implements invoke.Channel. If the middleware refuses the call, the application does not receive it.
+// RoundTrip then returns the response of the middleware.
 func (f filteredChannel) RoundTrip(r *http.Request) (*http.Response, error) {
 	filters := f.calls.filters.Load()
 	if filters == nil {
@@ -50,8 +50,9 @@ func (f filteredChannel) RoundTrip(r *http.Request) (*http.Response, error) {
 	return f.next.RoundTrip(r)
 }
 
-// filter applies the middleware f to a call. A call has its path in URL.Opaque, which middleware does not read. So f
-// gets a copy of the URL with the path in RawPath. If f does not change this copy, filter restores the original URL.
+// filter applies the middleware f to a call. The path of a call is in URL.Opaque, but middleware does not read this
+// field. Therefore f gets a copy of the URL that has the path in RawPath. If f does not change the copy, filter
+// restores the original URL.
 func filter(f middleware.Filter, r *http.Request) error {
 	sent := r.URL
 	if sent.Opaque == "" {

@@ -37,10 +37,12 @@ type Documents interface {
 	Documents(kind component.Kind) []component.Document
 }
 
-// ReadRules reads all Configuration and Resiliency documents. It returns an error if a document is invalid. With
-// reading.Dapr, an invalid Resiliency document is not an error, and is in Rules.Rejected instead. ReadRules also
-// returns an error if access control has policies for callers that this node cannot identify, according to the
-// settings in reading.
+// ReadRules reads all Configuration and Resiliency documents. It returns an error if a document is invalid. If
+// reading.Dapr is true, an invalid Resiliency document is not an error. ReadRules then adds its problem to
+// Rules.Rejected.
+//
+// ReadRules also returns an error if the access control rules depend on the identity of callers, but reading.Trust
+// provides no way to identify callers.
 func ReadRules(set Documents, reading Reading) (r Rules, err error) {
 	var defaults component.Configuration
 	if reading.Dapr {
@@ -80,8 +82,8 @@ func (c *Calls) Rules() Rules {
 	return Rules{}
 }
 
-// SetRules sets the rules for calls. t says how callers are identified. The applications of this node cannot be
-// called before the first SetRules.
+// SetRules sets the rules for calls. The parameter t describes how callers are identified. The applications of this
+// node cannot be called until SetRules has been called once.
 func (c *Calls) SetRules(r Rules, t Trust) {
 	c.rules.Store(&r)
 	c.parts.Policies.Set(c.policies(r.Resiliency))
@@ -104,7 +106,8 @@ func (c *Calls) SetRules(r Rules, t Trust) {
 	c.parts.Here.Serve(channels, access) // last, because calls begin now and need the other rules
 }
 
-// Inbound returns the policy for events that a component delivers to the application; nil = none.
+// Inbound returns the Resiliency policy for events that the component with the given name delivers to an application.
+// It returns nil if there is no such policy.
 func (c *Calls) Inbound(name string) *resiliency.Policy { return c.others.Load().inbound[name] }
 
 // Outbound returns the policy for operations on a component; nil = none.
@@ -113,8 +116,8 @@ func (c *Calls) Outbound(name string) *resiliency.Policy { return c.others.Load(
 // Actor returns the policy for calls to the actors of a type; nil = none.
 func (c *Calls) Actor(actorType string) *resiliency.Policy { return c.others.Load().actors[actorType] }
 
-// direction returns the targets that pick selects from the inbound and outbound targets of each component, by component
-// name.
+// direction returns one target for each component in d, by component name. The function pick selects either the inbound
+// or the outbound target of a component.
 func direction(d *component.Resiliency,
 	pick func(component.ComponentTargets) component.ResiliencyTarget) map[string]component.ResiliencyTarget {
 	out := map[string]component.ResiliencyTarget{}
@@ -124,8 +127,8 @@ func direction(d *component.Resiliency,
 	return out
 }
 
-// otherPolicies returns the policies of targets other than applications. If several documents have the same target,
-// the last one applies.
+// otherPolicies returns the policies of targets that are not applications, by the name of the target. The function
+// targets selects these targets in a document. If several documents have the same target, the last document applies.
 func otherPolicies(documents []component.Resiliency,
 	targets func(*component.Resiliency) map[string]component.ResiliencyTarget) map[string]*resiliency.Policy {
 	out := map[string]*resiliency.Policy{}
@@ -138,8 +141,8 @@ func otherPolicies(documents []component.Resiliency,
 	return out
 }
 
-// policies returns the policies of the targets in the documents, and the default policy of all other targets. If
-// several documents have the same target, the last one applies.
+// policies returns the policies for the applications that the documents name, and the default policy for all other
+// applications. If several documents name the same application, the last document applies.
 func (c *Calls) policies(documents []component.Resiliency) (map[api.App]*resiliency.Policy, *resiliency.Policy) {
 	targets, others := map[api.App]*resiliency.Policy{}, &resiliency.Policy{}
 	for _, d := range documents {
@@ -178,8 +181,8 @@ func (m policyMaker) policy(timeout, retry, breaker string) *resiliency.Policy {
 	return p
 }
 
-// defaults copies the default policies of the document to others. A default for applications takes precedence over a
-// general default.
+// defaults copies the default policies of the document to others. If the document has a general default and a default
+// for applications, the default for applications applies.
 func (m policyMaker) defaults(others *resiliency.Policy) {
 	for _, names := range [][3]string{
 		{component.DefaultTimeout, component.DefaultRetry, component.DefaultBreaker},

@@ -33,7 +33,8 @@ func (t Tracer) Start(ctx context.Context, h http.Header, side invoke.SpanSide, 
 
 type span struct{ *tracing.Span }
 
-// End ends the span with the outcome of the call. The gRPC code of an answer is in its header or in its trailer.
+// End ends the span with the outcome of the call. If the response has a gRPC code in its header or in its trailer, End
+// records this code too.
 func (s span) End(r *http.Response, err error) {
 	status := 0
 	if r != nil {

@@ -50,8 +50,9 @@ type Catalogue struct {
 // New returns a Catalogue that is not open yet.
 func New(o Options) *Catalogue { return &Catalogue{opts: o} }
 
-// Open opens the catalogue. id is the identity of this node, which is known when its data directory is open. The
-// function whyUnhealthy returns why an application of this node is unhealthy, or "" if it is healthy.
+// Open opens the catalogue. The parameter id is the identity of this node. It is known only after the data directory
+// was opened. The function whyUnhealthy returns the reason why an application of this node is unhealthy, or "" if it is
+// healthy.
 func (c *Catalogue) Open(id datadir.Identity, whyUnhealthy func(api.App) string) error {
 	d, err := discovery.New(discovery.Options{
 		Self: discovery.Incarnation{Node: id.Node, Boot: membership.NewBootID()}, Server: id.Server,
@@ -85,8 +86,8 @@ func (c *Catalogue) ask(ctx context.Context, server string, question []byte) ([]
 	return c.opts.Network.Port().Client().Call(ctx, server, discovery.Method, question)
 }
 
-// Method returns the peer method with which other nodes request the records of this node. The catalogue must be open
-// before the peer port opens.
+// Method returns the peer method that serves the application records of this node to other nodes. The catalogue must be
+// open before the peer port opens.
 func (c *Catalogue) Method() peer.Method {
 	return peer.Method{Name: discovery.Method, MaxRequest: 256 << 10, MaxAnswer: 2 << 20, Concurrency: 4,
 		Handle: func(ctx context.Context, r peer.Request) ([]byte, error) {
@@ -128,8 +129,8 @@ func discoveryMembers(r *membership.Roster) []discovery.Member {
 	return out
 }
 
-// Serve replaces the list of applications that this node announces. Applications that are not in apps are withdrawn.
-// The catalogue must be open.
+// Serve replaces the list of applications that this node announces. An application that is not in apps is no longer
+// announced. The catalogue must be open.
 func (c *Catalogue) Serve(apps []discovery.Record) error { return c.known.Load().Serve(apps) }
 
 // SetHealth announces whether an application of this node is healthy.

@@ -7,11 +7,11 @@ import (
 	"github.com/quorate/quorate/discovery"
 )
 
-// arrivalTime is the assumed maximum time that a starting node needs to learn of other nodes.
+// arrivalTime is the time after which a starting node is assumed to know all other nodes.
 const arrivalTime = 2 * time.Second
 
-// arrival returns the time that this node needs after its start to learn of all other nodes. It returns 0 if this node
-// does not join other nodes.
+// arrival returns the time after which this node is assumed to know all other nodes. The time begins with the start of
+// the node. arrival returns 0 if this node joins no other nodes.
 func (c *Catalogue) arrival() time.Duration {
 	if c.opts.Joins {
 		return arrivalTime
@@ -19,7 +19,8 @@ func (c *Catalogue) arrival() time.Duration {
 	return 0
 }
 
-// Places returns the discovery catalogue, which chooses the instances for calls. The catalogue must be open.
+// Places returns the catalogue of package discovery, which chooses the instance for each call. Open must have been
+// called.
 func (c *Catalogue) Places() *discovery.Catalogue { return c.known.Load() }
 
 // Knows reports whether an instance of an application is known.

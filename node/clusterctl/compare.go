@@ -13,9 +13,12 @@ import (
 
 const opCompare = "node.CompareReplicas"
 
-// CompareReplicas compares the states of all replicas of a group. It changes nothing. It returns fault.NotLeader if
-// another node leads the group, fault.Unavailable if no leader is known, and fault.NotFound if there is no such
-// group. It also returns the errors of group.Group.Compare.
+// CompareReplicas compares the state of all replicas of a group. It changes nothing. It also returns the errors of
+// group.Group.Compare. Other errors:
+//
+//	not_leader   another node leads the group
+//	unavailable  no leader is known
+//	not_found    there is no such group
 func (ctl *Controller) CompareReplicas(ctx context.Context, id uint64) (schema.Comparison, error) {
 	out := schema.Comparison{Group: id}
 	groups := ctl.host.Groups()

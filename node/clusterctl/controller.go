@@ -64,8 +64,8 @@ type parts struct {
 	now  func() time.Time
 }
 
-// Controller finds or forms the cluster, and adds and removes the servers of its groups. It is safe for concurrent
-// use.
+// Controller finds or forms the cluster. It also adds servers to Raft groups and removes servers from them. It is safe
+// for concurrent use.
 type Controller struct {
 	parts
 	reconciler *reconciler
@@ -93,7 +93,8 @@ func (ctl *Controller) Methods() []peer.Method {
 	}
 }
 
-// Run finds or forms the cluster. It then manages the servers of the groups that this node leads, until ctx ends.
+// Run finds or forms the cluster. After that, it manages the servers of the groups that this node leads. Run returns
+// when ctx ends.
 func (ctl *Controller) Run(ctx context.Context) {
 	ctl.findCluster(ctx)
 	var wg sync.WaitGroup
@@ -102,9 +103,9 @@ func (ctl *Controller) Run(ctx context.Context) {
 	wg.Wait()
 }
 
-// HandOver transfers the leadership of every group that this node leads, before the node stops. Otherwise the groups
-// would have no leader until an election timeout. It skips groups without other voters, and groups whose other voters
-// have all stopped. Failures are only logged.
+// HandOver transfers the leadership of every group that this node leads. Call it before the node stops. Without it,
+// these groups would have no leader until the election timeout. HandOver skips a group without other voters, and a
+// group whose other voters have all announced their stop. It only logs failures.
 func (ctl *Controller) HandOver(ctx context.Context) {
 	for i, g := range ctl.host.Groups() {
 		s := g.Status()
@@ -135,8 +136,9 @@ func (ctl *Controller) othersLeft(g *group.Group) bool {
 	return true
 }
 
-// About returns how many log entries a server of a group is behind the leader, and why the server is a voter or a
-// non-voter. An unknown lag is nil. If this node does not lead the group, lag is nil and reason is empty.
+// About returns how many log entries a server of a group is behind the leader. It also returns why the server is a
+// voter or a non-voter. If the lag is unknown, lag is nil. If this node does not lead the group, lag is nil and reason
+// is empty.
 func (ctl *Controller) About(group uint32, server string) (lag *uint64, reason string) {
 	return ctl.reconciler.about(group, server)
 }

@@ -23,8 +23,8 @@ const (
 	promiseWait = 2 * time.Second        // timeout of one server's promise
 )
 
-// findCluster waits until this server belongs to a cluster, or until ctx ends. Usually it joins an existing cluster.
-// With --bootstrap-expect, it forms a new cluster together with other servers.
+// findCluster waits until this server belongs to a cluster or ctx ends. Usually the server joins an existing cluster.
+// With --bootstrap-expect, servers can also form a new cluster together.
 func (ctl *Controller) findCluster(ctx context.Context) {
 	for ctl.host.Identity().Cluster == "" {
 		roster := ctl.net.Gossip().Roster()
@@ -55,7 +55,8 @@ func (ctl *Controller) findCluster(ctx context.Context) {
 	ctl.log.Info("joined a cluster", "cluster", ctl.opts.Name, "cluster_id", id)
 }
 
-// search makes one attempt to find or form a cluster. If it fails, search stores the reason.
+// search makes one attempt to find or form a cluster. If the attempt fails, the reason is stored for the status of the
+// node.
 func (ctl *Controller) search(ctx context.Context, r *membership.Roster) {
 	if id, epoch := formed(r); id != "" {
 		if err := ctl.host.Adopt(id, epoch); err != nil {
@@ -96,7 +97,8 @@ func (ctl *Controller) search(ctx context.Context, r *membership.Roster) {
 	ctl.form(ctx, servers[:expect])
 }
 
-// formed returns the id and the epoch of a cluster that a live server belongs to. It returns "" if there is none.
+// formed looks in r for a live server that belongs to a cluster. It returns the id and the epoch of this cluster, or ""
+// if there is no such server.
 func formed(r *membership.Roster) (id string, epoch uint64) {
 	for _, m := range r.Alive() {
 		if m.ClusterID != "" && m.Role == membership.Server {
@@ -125,9 +127,10 @@ func names(members []membership.Member) string {
 	return strings.Join(out, ", ")
 }
 
-// form asks all servers, this one first, to promise that only this server may form the cluster. If all of them promise
-// it, form creates a cluster with this server as the only voter. The other servers are later added as non-voters, and
-// become voters when they have caught up.
+// form forms a cluster with the given servers. It first requests a promise from each server, beginning with this one.
+// The promise is that only this server may form the cluster. If all servers give the promise, this server creates the
+// cluster and is its only voter. The other servers join later as non-voters. They become voters when they have caught
+// up.
 func (ctl *Controller) form(ctx context.Context, servers []membership.Member) {
 	self := ctl.host.Identity()
 	for _, s := range servers {
@@ -164,9 +167,9 @@ func (ctl *Controller) askPromise(ctx context.Context, server string) error {
 	return err
 }
 
-// servePromise handles methodPromise. With this method, another server requests the promise that only that server may
-// form the cluster. servePromise returns fault.Conflict if gossip already knows a cluster, or if the two servers have
-// different values of --bootstrap-expect.
+// servePromise handles methodPromise. With this method, another server requests the promise that no other server may
+// form the cluster. servePromise returns fault.Conflict if gossip already knows a cluster. It also returns
+// fault.Conflict if --bootstrap-expect differs between the two servers.
 func (ctl *Controller) servePromise(_ context.Context, r peer.Request) ([]byte, error) {
 	expect, k := binary.Uvarint(r.Payload)
 	if mine := ctl.opts.BootstrapExpect; k <= 0 || expect != uint64(mine) {
@@ -188,8 +191,8 @@ func (ctl *Controller) wait(format string, args ...any) {
 	}
 }
 
-// Outside returns the reason why this node is not a working member of the cluster, or nil if it is one. For example,
-// the node has not joined yet, or other nodes refuse it. Gossip must be open.
+// Outside returns the reason why this node is not a working member of the cluster. For example, the node has not joined
+// yet, or other nodes refuse it. Outside returns nil if the node is a working member. Gossip must be open.
 func (ctl *Controller) Outside() *api.Reason {
 	if why := ctl.host.Removed(); why != nil {
 		return &api.Reason{Name: "cluster", Text: fault.Text(why)}
@@ -225,8 +228,8 @@ func (ctl *Controller) Outside() *api.Reason {
 	return nil
 }
 
-// gossipTrouble returns why this node reaches no other node by gossip, as a text to append to a message. It returns
-// "" if this node reaches another node, or if there are no nodes to join.
+// gossipTrouble returns the reason why this node reaches no other node by gossip. The text begins with "; " and can be
+// appended to a message. It is empty if this node reaches another node, or if there are no nodes to join.
 func (ctl *Controller) gossipTrouble() string {
 	why := ctl.net.Gossip().Trouble()
 	if why == nil {
@@ -235,10 +238,11 @@ func (ctl *Controller) gossipTrouble() string {
 	return "; no node is reached by gossip: " + strings.Join(strings.Split(fault.Text(why), "\n"), "; ")
 }
 
-// Issues returns problems of a working node. There are two:
+// Issues returns the problems of a node that works. There can be two problems:
 //
-//   - This node reaches no other node by gossip, so it does not learn of new, failed or moved nodes.
-//   - The cluster was rescued without this server, but the old cluster still has a leader. So there are two clusters.
+//   - The node reaches no other node by gossip, so it does not learn of new, failed or moved nodes.
+//   - A rescue has replaced the cluster and left out this server, but the old cluster still has a leader. So there are
+//     two clusters now.
 func (ctl *Controller) Issues() (out []schema.Issue) {
 	if why := ctl.gossipTrouble(); why != "" && ctl.inside.Load() {
 		out = append(out, schema.Issue{About: "gossip", Reason: strings.TrimPrefix(why, "; ")})
@@ -264,7 +268,8 @@ func (ctl *Controller) refusal() error {
 	return err
 }
 
-// noteNewerEpoch records on disk that the cluster was rescued without this server, if gossip has seen a newer epoch.
+// noteNewerEpoch records the newest cluster epoch on disk, if gossip has seen an epoch that is newer than that of this
+// server. A newer epoch means that a rescue of the cluster has left out this server.
 func (r *reconciler) noteNewerEpoch() {
 	epoch, self := uint64(r.net.Gossip().RefusedEpoch()), r.host.Identity()
 	if r.opts.Sidecar || epoch <= max(self.Epoch, self.Superseded) {
@@ -278,15 +283,15 @@ func (r *reconciler) noteNewerEpoch() {
 		"hint", leftBehindHint(r.opts.DataDir))
 }
 
-// leftBehindHint returns a hint for a server that a rescue of the cluster left out. It says how the server joins
-// again. dir is its data directory.
+// leftBehindHint returns a hint for the operator of a server that a rescue of the cluster has left out. The hint
+// describes how the server can join again. The parameter dir is the data directory of the server.
 func leftBehindHint(dir string) string {
 	return "move its data directory " + dir + " away and start it again, it joins as a new server"
 }
 
-// leftBehind returns a reason if this server was left behind by a rescue (see raftfsm.Rescue) and knows no leader of
-// any of its groups. Otherwise it returns nil. It asks no other server, because the identity of this server records
-// the newest cluster epoch that this server has seen.
+// leftBehind returns a reason if a rescue has left out this server (see raftfsm.Rescue), and the server knows no leader
+// of any group. Otherwise it returns nil. It sends no requests, because the identity of this server already records the
+// newest epoch of the cluster.
 func (ctl *Controller) leftBehind() *api.Reason {
 	id := ctl.host.Identity()
 	if !id.LeftBehind() {
@@ -302,8 +307,9 @@ func (ctl *Controller) leftBehind() *api.Reason {
 		leftBehindHint(ctl.opts.DataDir))}
 }
 
-// followEpoch sets the epoch of this sidecar to the epoch of its cluster. A rescue raises the epoch, because earlier
-// session tokens may refer to lost writes. A sidecar does not announce its epoch, because other nodes do not need it.
+// followEpoch updates the epoch of this node if the node is a sidecar and its cluster has a newer epoch. A rescue of
+// the cluster begins a new epoch. Session tokens of earlier epochs may refer to writes that the rescue has lost. A
+// sidecar does not announce its epoch, because other nodes do not need it.
 func (r *reconciler) followEpoch(roster *membership.Roster) {
 	self := r.host.Identity()
 	if id, epoch := formed(roster); r.opts.Sidecar && id == self.Cluster && epoch > self.Epoch {

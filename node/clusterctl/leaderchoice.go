@@ -12,15 +12,16 @@ import (
 	"github.com/quorate/quorate/internal/peer"
 )
 
-// methodLeaderChoice is the peer method that notifies a server that an operator has chosen it as the next leader of a
-// group.
+// methodLeaderChoice is the peer method that notifies a server that it should become the leader of a group because an
+// operator has chosen it.
 const methodLeaderChoice = "cluster.hold"
 
-// choiceTime is how long a leader that an operator has chosen is exempt from the balancing of leaders.
+// choiceTime is how long the balancing of leaders leaves a leader in place after an operator has chosen it.
 const choiceTime = 10 * time.Minute
 
 // leaderChoice records that an operator has chosen this node as the leader of a group. The choice ends after
-// choiceTime, when the node loses leadership, or when the members of the group change.
+// choiceTime. It ends earlier if the members of the group change, or if this node leads the group and then loses
+// leadership.
 type leaderChoice struct {
 	until   time.Time
 	members uint64 // log index of the group's configuration at the time of the choice
@@ -28,9 +29,10 @@ type leaderChoice struct {
 	led bool
 }
 
-// announceChoice notifies the next leader of a group that an operator has chosen it. Otherwise the balancing of
-// leaders could soon move leadership to another server. If target is empty, the next leader is unknown, and
-// announceChoice notifies every other voter. Failures are only logged.
+// announceChoice notifies a server that an operator has chosen it as the next leader of a group. Without this
+// notification, the balancing of leaders could soon move leadership to another server. The parameter target is the
+// chosen server. If target is empty, Raft chooses the next leader, and announceChoice notifies all other voters. It
+// only logs failures.
 func (ctl *Controller) announceChoice(ctx context.Context, gid uint64, servers []raft.Server, target raft.ServerID) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -60,8 +62,8 @@ func (ctl *Controller) serveLeaderChoice(_ context.Context, r peer.Request) ([]b
 	return nil, nil
 }
 
-// choose records that an operator has chosen this node as leader of a group. If the balancing of leaders is running,
-// choose first waits until it has ended, because the balancing could still move this leadership.
+// choose records that an operator has chosen this node as the leader of a group. If leaders are being balanced at the
+// moment, it first waits until this has ended. Otherwise the balancing could still move the leadership of this group.
 func (r *reconciler) choose(id int) {
 	r.moving.Lock()
 	defer r.moving.Unlock()
@@ -72,8 +74,8 @@ func (r *reconciler) choose(id int) {
 	r.choices[id] = leaderChoice{until: r.now().Add(choiceTime), members: members, led: g.Leading()}
 }
 
-// isChosen reports whether an operator has chosen this node as leader of a group. The balancing of leaders then must
-// not move this leadership.
+// isChosen reports whether an operator has chosen this node as the leader of a group, and the choice has not ended. The
+// balancing of leaders must not move the leadership of such a group.
 func (r *reconciler) isChosen(id int) bool {
 	_, members := r.host.Groups()[id].Servers()
 	r.mu.Lock()
@@ -82,8 +84,8 @@ func (r *reconciler) isChosen(id int) bool {
 	return r.now().Before(h.until) && h.members == members
 }
 
-// noteLeading records whether this node leads a group. A choice of this node by an operator ends when the node has
-// led the group and then loses leadership. The caller holds mu.
+// noteLeading records whether this node leads a group now. If an operator has chosen this node as the leader, the
+// choice ends when the node has led the group and then loses leadership. The caller must hold mu.
 func (r *reconciler) noteLeading(id uint32, leading bool) {
 	switch h := &r.choices[id]; {
 	case leading:

@@ -8,9 +8,11 @@ import (
 	"github.com/quorate/quorate/raftfsm/placement"
 )
 
-// lagCollector is a Prometheus collector for the groups that this node leads. It collects two metrics of each server.
-// One is the number of log entries that the server is behind the leader. The other one is the time by which the wall
-// clock of the server is ahead of the cluster time of the group.
+// lagCollector is a Prometheus collector for the groups that this node leads. It collects two metrics for each server
+// of these groups:
+//
+//   - the number of log entries by which the server is behind the leader
+//   - the time by which the wall clock of the server is ahead of the cluster time of the group
 type lagCollector struct {
 	reconciler   *reconciler
 	desc, offset *prometheus.Desc

@@ -7,15 +7,17 @@ import (
 )
 
 const (
-	// quorumGrace is how long a group may have no leader before an error is logged. It is longer than an election.
+	// quorumGrace is how long a group may be without a leader before an error is logged. It is longer than a normal
+	// election.
 	quorumGrace = 3 * time.Second
-	// quorumStartGrace replaces quorumGrace for a group that has had no leader since the start of this node. It is
-	// longer, because the other servers may be starting too.
+	// quorumStartGrace is used instead of quorumGrace until the group has its first leader after the start of this
+	// node. It is longer than quorumGrace, because the other servers may be starting too.
 	quorumStartGrace = 30 * time.Second
 	quorumRepeat     = time.Minute // between errors about one group
 )
 
-// quorumWatch logs when a group has lost its leader and why, and when the group has a leader again.
+// quorumWatch logs an error with the reason when a group has no leader for too long. It also logs when the group has a
+// leader again.
 type quorumWatch struct {
 	parts
 	groups map[uint32]*leaderless

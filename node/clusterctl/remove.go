@@ -17,8 +17,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/placement"
 )
 
-// methodRemove is the peer method by which a node requests that the leader of a group removes a server. If
-// removeCall.Dry is set, the leader only checks whether the removal is possible.
+// methodRemove is the peer method that makes the leader of a group remove a server. If removeCall.Dry is set, the
+// leader only checks whether the removal is possible.
 const methodRemove = "cluster.remove"
 
 const opRemove = "node.Remove"
@@ -37,14 +37,17 @@ type removeAnswer struct {
 	Reason string `json:"reason"` // why it is not removed yet
 }
 
-// Remove permanently removes a server, given by its server id or node id, from every group. It returns the progress
-// without waiting for the end. Call it again to continue. While a group has no leader, Remove retries. If ctx ends
-// first, it returns fault.NotLeader or fault.Unavailable. Remove also accepts a server that was removed earlier,
-// even if gossip has forgotten it. Other errors:
+// Remove permanently removes a server from every group. The parameter target is its server id or node id. Remove
+// returns the progress, and does not wait until the removal is complete. To continue, call it again. It also accepts a
+// server that was removed earlier, even if gossip has forgotten the server. While a group has no leader, Remove retries
+// until ctx ends. Errors:
 //
-//	not_found  the target is unknown
-//	invalid    the target is a sidecar
-//	conflict   a group could not work without the server, or the target is a node with several servers
+//	not_found      the target is unknown
+//	invalid        the target is a sidecar
+//	conflict       a group could not work without the server, or the target is a node with several servers
+//	not_leader     ctx has ended while leadership of a group was changing
+//	unavailable    ctx has ended while a group had no leader, or the server cannot be removed at the moment
+//	indeterminate  an error has occurred after the removal had begun in some groups, where it continues
 func (ctl *Controller) Remove(ctx context.Context, target string) (schema.RemoveResult, error) {
 	server, err := ctl.target(target)
 	if fault.Is(err, fault.NotFound) && ctl.host.Partitions() > 0 {
@@ -60,9 +63,9 @@ func (ctl *Controller) Remove(ctx context.Context, target string) (schema.Remove
 	return ctl.remove(ctx, server)
 }
 
-// Leave removes this node's server from every group as soon as the groups can work without it. It returns the
-// progress without waiting for the end. Call it again to continue. When the removal is complete, Leave stops the
-// node.
+// Leave removes this node's server from every group as soon as the groups can work without it. It returns the progress,
+// and does not wait until the removal is complete. To continue, call it again. When the removal is complete, Leave
+// stops the node.
 func (ctl *Controller) Leave(ctx context.Context) (schema.RemoveResult, error) {
 	id := ctl.host.Identity()
 	out := schema.RemoveResult{Node: id.Node, Done: true, Groups: []schema.RemoveGroup{}}
@@ -83,8 +86,8 @@ func (ctl *Controller) Leave(ctx context.Context) (schema.RemoveResult, error) {
 // leaveAnswer is the time between the answer to a leave and the stop of the node.
 const leaveAnswer = 200 * time.Millisecond
 
-// remove first checks with the leader of every group whether the server can be removed. If all agree, it requests the
-// removal from each leader. Each leader then completes the removal, even if this node fails.
+// remove first checks with the leader of every group whether the server can be removed. If all leaders agree, remove
+// requests the removal from each of them. Each leader then completes the removal in its group, even if this node fails.
 func (ctl *Controller) remove(ctx context.Context, server string) (schema.RemoveResult, error) {
 	out := schema.RemoveResult{Node: placement.NodeOf(server), ServerID: server, Done: true,
 		Groups: []schema.RemoveGroup{}}
@@ -108,9 +111,12 @@ func (ctl *Controller) remove(ctx context.Context, server string) (schema.Remove
 	return out, nil
 }
 
-// unfinished returns the error of a removal that failed with err after the leaders of begun groups have begun it. These
-// leaders complete the removal, so the error must not say that nothing was done, and its code is fault.Indeterminate.
-// Only the code fault.Conflict stays, because that answer of a group is final. If begun is 0, unfinished returns err.
+// unfinished returns the error of a removal that has begun in some groups and then failed with err. The parameter begun
+// is the number of these groups. If begun is 0, unfinished returns err.
+//
+// The removal continues in the groups in which it has begun. Therefore the code of the error is fault.Indeterminate,
+// which means that something may have changed. The code stays fault.Conflict if a group has refused the removal,
+// because this answer is final.
 func unfinished(err error, begun int) error {
 	if begun == 0 {
 		return err
@@ -123,8 +129,9 @@ func unfinished(err error, begun int) error {
 	return e
 }
 
-// askRemove sends c to the leader of the group, which may be this node. If leadership changes or the leader is
-// unavailable, askRemove retries until ctx ends. A dry call then returns the last error of a complete attempt.
+// askRemove sends c to the leader of the group, which may be this node. If the leader changes or is unavailable,
+// askRemove retries until ctx ends. If ctx ends during an attempt of a dry call, the result is the error of the
+// previous attempt.
 func (ctl *Controller) askRemove(ctx context.Context, c removeCall) (removeAnswer, error) {
 	payload, err := json.Marshal(c)
 	if err != nil {
@@ -203,10 +210,12 @@ func (ctl *Controller) serveRemove(ctx context.Context, r peer.Request) ([]byte,
 	return json.Marshal(a)
 }
 
-// mark checks whether the group g, which this node leads, can lose a server. If so, and unless c.Dry is set, it commits
-// the tombstone of the server. If the group cannot lose the server, mark returns fault.Conflict, or fault.Unavailable
-// if the reason may pass. If another server is removed at the same time, mark also returns fault.Unavailable, because
-// the group may not be able to lose both servers.
+// mark commits the tombstone of a server in the group g, which this node leads. If c.Dry is set, it only checks whether
+// the group could lose the server. Errors:
+//
+//	conflict     the group could not work without the server
+//	unavailable  the group could not work without the server, but this may change soon
+//	unavailable  another server is being removed at the same time; the group may not work without both
 func (ctl *Controller) mark(ctx context.Context, c removeCall, g *group.Group) error {
 	seen, err := ctl.host.Removals(c.Group)
 	if err != nil {
@@ -239,8 +248,12 @@ func (ctl *Controller) mark(ctx context.Context, c removeCall, g *group.Group) e
 	return nil
 }
 
-// target returns the server id for a server id or node id. It prefers a server that is not removed. It returns
-// fault.NotFound for an unknown name, fault.Invalid for a sidecar, and fault.Conflict for a node with several servers.
+// target returns the id of the server with the given server id or node id. If a node has several servers, it prefers
+// one that is not removed. Errors:
+//
+//	not_found  the name is unknown
+//	invalid    the node is a sidecar
+//	conflict   the node has several servers that are not removed
 func (ctl *Controller) target(name string) (string, error) {
 	known, removed := ctl.knownServers(), ctl.removedServers()
 	if slices.Contains(known, name) || slices.Contains(removed, name) {
@@ -270,7 +283,7 @@ func (ctl *Controller) target(name string) (string, error) {
 	return "", e
 }
 
-// removedServers returns the ids of all servers for which the replicas of this node have a tombstone.
+// removedServers returns the ids of all removed servers, according to the tombstones in the replicas of this node.
 func (ctl *Controller) removedServers() []string {
 	var out []string
 	for i := range ctl.host.Groups() {

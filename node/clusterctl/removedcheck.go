@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/membership"
 )
 
-// methodRemovedCheck is the peer method by which a server asks whether it was removed from the cluster. The answer is
-// one byte. It is 1 if the calling server was permanently removed from every group.
+// methodRemovedCheck is the peer method that answers whether the calling server was permanently removed from every
+// group. The answer is one byte: 1 for yes, 0 for no.
 const methodRemovedCheck = "cluster.standing"
 
 const (
@@ -19,18 +19,18 @@ const (
 	removedWait  = time.Second // timeout of one answer
 )
 
-// removedCheck finds out whether this server was removed from the cluster. It must query other servers, because this
-// server may have been down when it was removed, and no node connects to a removed server.
+// removedCheck finds out whether this server was removed from the cluster. It must query other servers. This server may
+// have been down during its removal, and no node connects to a removed server.
 //
-// One positive answer is enough, because a removal is final: the tombstone of a removed server is committed and never
-// deleted, and a server with a tombstone is never added again.
+// One positive answer is enough, because a removal is final. The tombstone of a removed server is committed and never
+// deleted. A server with a tombstone is never added again.
 type removedCheck struct {
 	parts
 	last time.Time
 }
 
-// run queries the other servers if suspicious reports true, but at most once in removedPause. If this server was
-// removed, run records this on the disk.
+// run queries the other servers if suspicious returns true, but not more often than once in removedPause. If this
+// server was removed, run records this on the disk.
 func (s *removedCheck) run(ctx context.Context) {
 	if s.opts.Sidecar || s.host.Removed() != nil || !s.suspicious() || s.now().Sub(s.last) < removedPause {
 		return
@@ -66,7 +66,8 @@ func (s *removedCheck) suspicious() bool {
 	return false
 }
 
-// ask queries all other live servers concurrently. It reports whether one of them confirms the removal.
+// ask queries all other live servers concurrently. It reports whether one of them confirms that this server was
+// removed.
 func (s *removedCheck) ask(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, removedWait)
 	defer cancel()

@@ -18,14 +18,15 @@ import (
 // newLeaderWait is the maximum wait for the new leader after a transfer.
 const newLeaderWait = 3 * time.Second
 
-// TransferLeader transfers leadership of the group with the given id to the server of the node with the id nodeID. If
-// nodeID is empty, TransferLeader chooses a voter whose log is nearly up to date. It prefers a voter whose disk is
-// not nearly full. TransferLeader returns when a new leader is known, or after newLeaderWait. Errors:
+// TransferLeader transfers leadership of a group to a server of the node nodeID. If nodeID is empty, TransferLeader
+// chooses a voter whose log is nearly up to date. It prefers a voter whose disk is not nearly full. TransferLeader
+// returns when a new leader is known, but at the latest after newLeaderWait. Errors:
 //
 //	not_leader   another node leads the group
 //	unavailable  no leader is known
 //	not_found    the group or the node is unknown
-//	conflict     the node has no voter of the group or its disk is nearly full, or no voter is up to date
+//	conflict     the node has no voter of the group, or its disk is nearly full
+//	conflict     no other voter exists, or none is up to date
 func (ctl *Controller) TransferLeader(ctx context.Context, id uint64, nodeID string) (schema.TransferResult, error) {
 	self := ctl.host.Identity()
 	out := schema.TransferResult{Group: id, From: self.Node}
@@ -86,9 +87,11 @@ func (ctl *Controller) diskLow(server string) bool {
 
 const opTransfer = "node.TransferLeader"
 
-// elsewhere returns the error for a request that only the leader of a group can serve. leader is the server id of the
-// leader, or empty if no leader is known. The error is fault.NotLeader with the node id of the leader. If no leader is
-// known, elsewhere returns the error of Host.Ready or fault.Unavailable.
+// elsewhere returns the error for a request that only the leader of a group can serve. The parameter leader is the
+// server id of the leader. The error is fault.NotLeader with the node id of the leader.
+//
+// If leader is empty, no leader is known. elsewhere then returns the error of Host.Ready, or fault.Unavailable if Ready
+// returns none.
 func (ctl *Controller) elsewhere(op string, id uint64, leader string) error {
 	if leader == "" {
 		if why := ctl.host.Ready(uint32(id)); why != nil { //nolint:gosec // bounded by the caller
@@ -103,9 +106,9 @@ func (ctl *Controller) elsewhere(op string, id uint64, leader string) error {
 		Msg: fmt.Sprintf("group %d is led by %s, not by this node", id, node), Hint: "run the command on " + node}
 }
 
-// successor returns the server that is to lead a group next. The parameter nodeID is the id of its node. If nodeID is
-// empty, successor returns "", and the caller chooses a voter. successor returns an error if the node has no voter of
-// the group, or if self is the only voter.
+// successor returns the server of the node nodeID in a group, so that it can lead the group next. If nodeID is empty,
+// it returns "", and the caller chooses a voter. It returns an error if the node has no voter of the group, or if the
+// group has only the voter self.
 func successor(id uint64, servers []raft.Server, self, nodeID string) (raft.ServerID, error) {
 	var others []string
 	for _, s := range servers {
@@ -136,8 +139,8 @@ func successor(id uint64, servers []raft.Server, self, nodeID string) (raft.Serv
 	return "", nil
 }
 
-// newLeader waits until a server other than old is known as leader of the group, and returns its id. It returns ""
-// after newLeaderWait.
+// newLeader waits until the group has a known leader other than old, and returns the id of this leader. If there is
+// none after newLeaderWait, newLeader returns "".
 func newLeader(ctx context.Context, g *group.Group, old raft.ServerID) raft.ServerID {
 	ctx, cancel := context.WithTimeout(ctx, newLeaderWait)
 	defer cancel()

@@ -30,9 +30,9 @@ type votersRecord struct {
 	Voters int `json:"voters"`
 }
 
-// voterCount has the number of voters that each group should have. Group 0 stores this number in a replicated note,
-// which is a small named record. If there is no note and the cluster has more than one server, the leader of group 0
-// creates the note. The number is then the setting --voters of this leader. A voterCount is safe for concurrent use.
+// voterCount has the number of voters that each group should have. Group 0 stores this number in a note. A note is a
+// small named record in the replicated data. If there is no note and the cluster has more than one server, the leader
+// of group 0 creates the note from its own setting --voters. A voterCount is safe for concurrent use.
 type voterCount struct {
 	parts
 
@@ -72,9 +72,10 @@ func (v *voterCount) run(ctx context.Context) {
 	}
 }
 
-// look reads the note with the number of voters. If there is no note and shouldRecord returns true, look writes it. The
-// first read is linearizable, because the local data of a newly started server may be old. With an old number, the
-// server would change voters needlessly.
+// look reads the note with the number of voters. If there is no note and shouldRecord returns true, it writes the note.
+//
+// The first read is linearizable, because the replica of a server that has just started may be old. With an old number,
+// the server would change the voters needlessly.
 func (v *voterCount) look(ctx context.Context) {
 	if len(v.host.Groups()) == 0 || v.host.Leader(0) == "" {
 		return
@@ -101,8 +102,8 @@ func (v *voterCount) look(ctx context.Context) {
 	}
 }
 
-// take keeps the number of a note, unless a newer note is known already. The note may be older, because the replica of
-// this node may be behind the linearizable read or the write that returned the newer note.
+// take stores the number of the note n, unless a newer note is known. The note n can be older, because the local
+// replica may lag behind an earlier linearizable read or write of this node.
 func (v *voterCount) take(n raftfsm.Note) {
 	number := v.decode(n)
 	v.mu.Lock()
@@ -128,16 +129,16 @@ func (v *voterCount) decode(n raftfsm.Note) int {
 	return r.Voters
 }
 
-// shouldRecord reports whether this server should write the note: it leads group 0, and the cluster has more than one
-// server.
+// shouldRecord reports whether this server should write the note. It returns true if this server leads group 0, and the
+// cluster has more than one server.
 func (v *voterCount) shouldRecord() bool {
 	g := v.host.Groups()[0]
 	servers, _ := g.Servers()
 	return g.Leading() && len(servers) > 1
 }
 
-// record writes the note. If the current revision of the note is not the given one, it returns fault.Conflict.
-// Revision 0 means that there is no note.
+// record writes the note. The parameter revision is the present revision of the note, or 0 if there is no note. If the
+// note has another revision, the error is fault.Conflict.
 func (v *voterCount) record(ctx context.Context, number int, revision uint64) error {
 	text, err := json.Marshal(votersRecord{Voters: number})
 	if err != nil {
@@ -153,10 +154,10 @@ func (v *voterCount) record(ctx context.Context, number int, revision uint64) er
 
 // wanted returns the number of voters that a group should have now:
 //
-//   - the number in the note
-//   - flag, which is the setting --voters of this server, if there is no note
-//   - the current number of voters among servers, if this node has not read the note yet. An even number above 2 is
-//     rounded up, because a change to an odd number is in progress.
+//   - If there is a note, this is the number in the note.
+//   - If there is no note, this is flag, which is the setting --voters of this server.
+//   - If this node has not read the note yet, this is the current number of voters in servers. An even number above 2
+//     is increased by 1, because the voters are being changed from one odd number to another.
 func (v *voterCount) wanted(servers []raft.Server, flag int) int {
 	switch n := v.current(); {
 	case n > 0:
@@ -176,8 +177,8 @@ func (v *voterCount) wanted(servers []raft.Server, flag int) int {
 	return max(have, 1)
 }
 
-// Voters returns the number of voters that each group should have. It also returns the current voters and non-voters
-// of each group, as this node knows them.
+// Voters returns the number of voters that each group should have. It also returns the voters and non-voters that each
+// group has now, as far as this node knows.
 func (ctl *Controller) Voters(ctx context.Context) (schema.VotersStatus, error) {
 	out := schema.VotersStatus{Groups: []schema.VotersGroup{}}
 	if err := ctl.host.Removed(); err != nil {
@@ -219,8 +220,8 @@ func (ctl *Controller) Voters(ctx context.Context) (schema.VotersStatus, error) 
 	return out, nil
 }
 
-// SetVoters sets the number of voters that each group should have. It returns when the number is committed. The
-// groups then change their voters, one at a time. SetVoters returns fault.Invalid for a number that is not permitted.
+// SetVoters sets the number of voters that each group should have. It returns when the number is committed. After that,
+// the groups change their voters one at a time. SetVoters returns fault.Invalid if the number is not permitted.
 func (ctl *Controller) SetVoters(ctx context.Context, number int) (schema.VotersStatus, error) {
 	if why, hint := placement.CheckVoters(number); why != "" {
 		return schema.VotersStatus{}, &fault.Error{Code: fault.Invalid, Op: opVoters, Msg: why, Hint: hint}

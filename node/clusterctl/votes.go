@@ -12,8 +12,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/placement"
 )
 
-// Unplaced returns a reason for each group in which this server waits to become a voter. It uses only local
-// knowledge: gossip, and the group configurations that this server has received.
+// Unplaced returns a reason for each group in which this server should be a voter, but is not one yet. It sends no
+// requests. It uses only gossip, and the group configurations that this server has received.
 func (ctl *Controller) Unplaced() []api.Reason {
 	if ctl.opts.Sidecar {
 		return nil
@@ -41,8 +41,8 @@ func (ctl *Controller) placeInput(id uint32, g *group.Group, roster *membership.
 	return in
 }
 
-// leaderVoters returns the setting --voters of the leader of a group, or 0 if it is unknown. The setting applies only
-// while the replicated data has no number of voters.
+// leaderVoters returns the setting --voters of a group's leader, or 0 if the setting is unknown. The parameter leader
+// is the server id of this leader. The setting applies only if the replicated data has no number of voters.
 func leaderVoters(roster *membership.Roster, leader string) int {
 	for _, m := range roster.Alive() {
 		if m.ServerID == leader {

@@ -9,13 +9,13 @@ import (
 	"github.com/quorate/quorate/raftfsm"
 )
 
-// claimsStore is the name of the replicated store for claims. The name contains a slash, so that no component can
-// have the same name.
+// claimsStore is the name of the replicated store for claims. It contains a slash, but component names do not.
+// Therefore no component can have the same name.
 const claimsStore = "system/claims"
 
-// claims ensures that only one node of the cluster handles an event that all nodes receive. Each node tries to create
-// the key of the event in the store, and the node that succeeds handles the event. The store applies a retried write
-// only once, so a conflict always means that another node handles the event.
+// claims ensures that only one node handles an event that all nodes of the cluster receive. Each node tries to create a
+// key for the event in the store. The node that creates the key handles the event, and all others get a conflict. A
+// retry of a write cannot cause a conflict with itself, because the store applies the write only once.
 type claims struct {
 	host      *raftfsm.Host
 	namespace string

@@ -26,7 +26,7 @@ import (
 // TypeStateRaft is the component type of the replicated store.
 const TypeStateRaft = "state.raft"
 
-// Sources has the places where components are declared, and the applications that use them. Env is required.
+// Sources describes where components are declared, and which applications use them. Env is required.
 type Sources struct {
 	Paths       []string // directories or files with components, in order
 	ConfigFiles []string // files with configurations; later ones take precedence
@@ -39,8 +39,8 @@ type Sources struct {
 	SocketsFolder string // of pluggable components; empty = there are none
 }
 
-// options returns the options of the loader. The function open opens stores of type state.raft. The other parameters
-// are the factories of the other replicated component types.
+// options returns the options of the loader. The function open opens the stores of type state.raft. The parameters
+// locks, items and brokers are the factories for lock.raft, configuration.raft and pubsub.raft.
 func (s Sources) options(open func(context.Context, loader.StateConfig) (state.Store, error),
 	locks loader.LockFactory, items loader.ConfigurationFactory, brokers loader.PubSubFactory) (loader.Options, error) {
 	pod, _ := s.Env("POD_NAME")
@@ -67,8 +67,8 @@ func (s Sources) options(open func(context.Context, loader.StateConfig) (state.S
 	return o, err
 }
 
-// Read reads the declarations of s without opening anything. The error joins all problems that would prevent a start;
-// loader.Each splits the error. After an error the plan may be nil.
+// Read reads the declarations of s and opens nothing. The error joins all problems that would prevent a start. To split
+// it into single errors, use loader.Each. After an error, the plan may be nil.
 func Read(s Sources) (*loader.Plan, error) {
 	o, err := s.options(func(context.Context, loader.StateConfig) (state.Store, error) {
 		return nil, fault.New(fault.Internal, "node.Check", "a check opens no store")
@@ -85,8 +85,8 @@ func Read(s Sources) (*loader.Plan, error) {
 	return plan, err
 }
 
-// Components are the components of a node. The zero value is empty until Serve is called. Components are safe for
-// concurrent use.
+// Components provides the components of a node by name. The zero value has no components until Serve is called.
+// Components is safe for concurrent use.
 type Components struct {
 	set atomic.Pointer[loader.Set] // nil until Serve
 }
@@ -130,8 +130,8 @@ func NewMetrics(r prometheus.Registerer) (m *Metrics, err error) {
 	return m, err
 }
 
-// Open opens the components that s declares. The caller must close the set, even after an error, unless the set is
-// nil.
+// Open opens the components that s declares. If the returned set is not nil, the caller must close it, even after an
+// error.
 func Open(ctx context.Context, s Sources, o Options) (*loader.Set, error) {
 	l, err := s.running(o)
 	if err != nil {
@@ -140,8 +140,8 @@ func Open(ctx context.Context, s Sources, o Options) (*loader.Set, error) {
 	return loader.Open(ctx, l)
 }
 
-// Reload reads the declarations again, like loader.Reload. s and o must be the arguments of Open, and old is the
-// present set.
+// Reload reads the declarations again and opens what has changed, see loader.Reload. The parameters s and o must be the
+// arguments of Open. The parameter old is the set that is in use.
 func Reload(ctx context.Context, s Sources, o Options, old *loader.Set) (*loader.Set, loader.Changes, error) {
 	l, err := s.running(o)
 	if err != nil {
@@ -171,7 +171,8 @@ func (c *Components) Serve(set *loader.Set) { c.set.Store(set) }
 // Loaded reports whether Serve has been called, that is, whether the components are open.
 func (c *Components) Loaded() bool { return c.set.Load() != nil }
 
-// Statuses returns the status of every component: first opened ones, then failed ones, then ignored ones.
+// Statuses returns the status of every component. Components that were opened come first, then those that failed, and
+// then those that were ignored.
 func (c *Components) Statuses() []component.Status {
 	if s := c.set.Load(); s != nil {
 		return s.Statuses()

@@ -12,8 +12,8 @@ import (
 // TypeConfigurationRaft is the component type of the replicated configuration.
 const TypeConfigurationRaft = "configuration.raft"
 
-// replicatedConfiguration returns the factory of configuration.raft. The items are in the replicated store with the
-// name of the component. Component names are unique, so no other component uses that store.
+// replicatedConfiguration returns the factory for configuration.raft. A component keeps its items in the replicated
+// store that has the same name. No other component uses this store, because component names are unique.
 func replicatedConfiguration(host *raftfsm.Host) loader.ConfigurationFactory {
 	return loader.ConfigurationFactory{Fields: loader.WrittenFields(),
 		Open: func(_ context.Context, c loader.ConfigurationConfig) (configuration.Store, error) {

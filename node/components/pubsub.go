@@ -12,8 +12,8 @@ import (
 // TypePubSubRaft is the component type of the replicated topics.
 const TypePubSubRaft = "pubsub.raft"
 
-// replicatedTopics returns the factory of pubsub.raft. The namespace and the name of the component identify its
-// topics.
+// replicatedTopics returns the factory for pubsub.raft. The topics of a component are identified by the namespace and
+// the name of the component.
 func replicatedTopics(host *raftfsm.Host) loader.PubSubFactory {
 	return loader.PubSubFactory{Fields: topics.Fields(), Open: func(_ context.Context, c loader.PubSubConfig) (
 		pubsub.Broker, error) {

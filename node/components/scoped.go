@@ -2,8 +2,8 @@ package components
 
 import "github.com/quorate/quorate/component/state"
 
-// Scoped has the components of a node as one application sees them. It leaves out the state stores whose scopes exclude
-// the application; it does not check the scopes of other components.
+// Scoped provides the components of a node to one application. It hides a state store if the scopes of the store
+// exclude the application. It does not check the scopes of other components.
 type Scoped struct {
 	*Components
 	app string // its id
@@ -12,12 +12,13 @@ type Scoped struct {
 // For returns the components that the application with the id app can use.
 func (c *Components) For(app string) Scoped { return Scoped{c, app} }
 
-// StateStore returns the state store with the given name. It returns false if the application can use no such store.
+// StateStore returns the state store with the given name. It returns false if there is none that the application can
+// use.
 func (s Scoped) StateStore(name string) (*state.Instance, bool) {
 	return s.visible(s.Components.StateStore(name))
 }
 
-// ActorStore returns the actor state store. It returns false if the application can use no such store.
+// ActorStore returns the actor state store. It returns false if there is none that the application can use.
 func (s Scoped) ActorStore() (*state.Instance, bool) { return s.visible(s.Components.ActorStore()) }
 
 func (s Scoped) visible(i *state.Instance, ok bool) (*state.Instance, bool) {

@@ -14,8 +14,8 @@ import (
 // APITokens holds the tokens that the API accepts. Set replaces them.
 type APITokens interface{ Set(tokens []string) error }
 
-// APITokenFile is the file of --api-token-file. To replace a token without a restart, add the new token to the file,
-// and later remove the old one.
+// APITokenFile is the file of --api-token-file, which the node reads again when it changes. To replace a token without
+// a restart, first add the new token to the file, and later remove the old one.
 type APITokenFile struct {
 	Path    string
 	Fixed   []string // tokens that do not come from the file
@@ -53,8 +53,8 @@ func (f *APITokenFile) Follow(ctx context.Context) {
 	}
 }
 
-// reload reads the token file and applies its tokens. If the file is missing or has no token, the previous tokens
-// stay valid, and the problem is logged once.
+// reload reads the token file and applies its tokens. If the file is missing or has no token, the previous tokens stay
+// valid. The problem is logged once.
 func (f *APITokenFile) reload() {
 	tokens, err := f.read()
 	if err == nil && slices.Equal(tokens, f.Current) {

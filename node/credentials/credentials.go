@@ -19,8 +19,8 @@ import (
 	"github.com/quorate/quorate/membership"
 )
 
-// Protocol names (TLS ALPN) of the connections between nodes. The peer port and the gossip port have different names,
-// so neither port accepts a connection that was dialed for the other port.
+// Names of the TLS protocols (ALPN) between nodes. The peer port and the gossip port use different names. Therefore
+// neither port accepts a connection that is meant for the other port.
 const (
 	PeerProtocol   = "quorate-peer/1"
 	GossipProtocol = "quorate-gossip/1"
@@ -40,9 +40,11 @@ type Options struct {
 	Now        func() time.Time
 }
 
-// Credentials prove the identity of this node and verify other nodes. A nil *Credentials means that traffic between
-// nodes is not secured. Only these methods accept nil: Identify, SecurePeer, SecureGossip, Status, JoinHint and
-// Issues. Credentials are safe for concurrent use, but Follow must be called only once.
+// Credentials prove the identity of this node and verify other nodes. They are safe for concurrent use, but Follow must
+// be called only once.
+//
+// A nil *Credentials means that traffic between nodes is not secured. Only these methods accept nil: Identify,
+// SecurePeer, SecureGossip, Status, JoinHint and Issues.
 type Credentials struct {
 	files   Files
 	keeper  *trust.Keeper
@@ -55,7 +57,7 @@ type Credentials struct {
 	again   time.Time              // when refused files are tried again; used only by Follow
 }
 
-// Observer is notified when the certificate of the node was renewed, or could not be renewed.
+// Observer is notified of renewals of the node's certificate. The parameter ok is false if a renewal has failed.
 type Observer interface{ Renewed(ok bool) }
 
 // Report makes o the observer of renewals. Call it before Follow.
@@ -69,8 +71,8 @@ type Connections interface {
 	Recheck()
 }
 
-// Open reads the credential files and registers the metrics. It returns nil if no files are configured. It should be
-// the first step of a start, so that invalid files are reported before anything else is opened.
+// Open reads the credential files and registers the metrics. It returns nil if no files are configured. Call Open
+// before anything else is opened, so that invalid files are reported early.
 func Open(f Files, o Options) (*Credentials, error) {
 	changes := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quorate_cluster_credential_changes_total",
 		Help: "Changes of the credentials between nodes: certificates renewed, files loaded, files refused."},
@@ -117,8 +119,8 @@ func (c *Credentials) end() float64 {
 	return 0
 }
 
-// Identify sets the identity of this node, and issues or checks its certificate; see trust.Keeper.Identify. The
-// result changed is false if this node already has this identity.
+// Identify sets the identity of this node. It then issues a certificate for this identity, or checks the certificate
+// from the files, see trust.Keeper.Identify. The result changed is false if the node already has this identity.
 func (c *Credentials) Identify(id trust.Identity) (changed bool, err error) {
 	if c == nil {
 		return false, nil
@@ -137,8 +139,8 @@ func (c *Credentials) logChange(msg string) {
 	c.log.Info(msg, "tokens", st.Tokens, "own_certificates", st.Own, "certificate_ends", st.NotAfter.UTC())
 }
 
-// Follow reloads changed files, renews the certificate and verifies open connections again, at intervals. It returns
-// when ctx ends.
+// Follow keeps the credentials current until ctx ends. At intervals, it reloads changed files, renews the certificate,
+// and verifies the certificates of open connections again.
 func (c *Credentials) Follow(ctx context.Context, all Connections) {
 	look := time.NewTicker(durationOr(c.files.Look, lookPause))
 	defer look.Stop()
@@ -176,9 +178,9 @@ func durationOr(d, other time.Duration) time.Duration {
 	return other
 }
 
-// reload applies the files if they have changed, and returns true if new credentials are in effect. If the new files
-// are unusable, the previous credentials stay in effect, and the log and the status report the problem. Refused files
-// are tried again after refusedPause, because a certificate may become valid with time.
+// reload applies the credential files if they have changed. It returns true if new credentials are in effect. If the
+// new files cannot be used, the previous credentials stay in effect, and the log and the status show the problem.
+// reload tries such files again after refusedPause, because a certificate may become valid later.
 func (c *Credentials) reload() (changed bool) {
 	m, sum, warnings, err := c.files.Read()
 	problem := c.problem.Load()
@@ -264,8 +266,8 @@ func (c *Credentials) SecurePeer(o *peer.Options) {
 	}
 }
 
-// distrust converts an error of package trust about a refused certificate to an error of package peer with the same
-// reason. It returns other errors unchanged.
+// distrust converts an error of package trust into an error of package peer, if a certificate was refused. The new
+// error has the same reason. distrust returns other errors unchanged.
 func distrust(err error) error {
 	doubt, ok := trust.DoubtOf(err)
 	if !ok {
@@ -309,8 +311,8 @@ func (c *Credentials) Status() schema.SecurityStatus {
 	return out
 }
 
-// JoinHint returns a text to append to the error of a node that could not join. The text asks the operator to
-// configure credentials, because nodes of a secured cluster do not answer a node without them. It is empty if this
+// JoinHint returns a hint for a node that could not join, as a text to append to the error. The hint names the flag for
+// the cluster token, because a secured cluster does not answer nodes without credentials. JoinHint returns "" if this
 // node has credentials.
 func (c *Credentials) JoinHint() string {
 	if c != nil {

@@ -27,8 +27,8 @@ type Files struct {
 // Given reports whether credentials are configured.
 func (f Files) Given() bool { return f.Token != "" }
 
-// Read reads the files. The result sum is a hash of their contents, and is valid even after an error. An error names
-// the file that caused it.
+// Read reads the credential files. The result sum is a hash of their contents, and is valid even after an error. The
+// error names the file that has caused it.
 func (f Files) Read() (m trust.Material, sum [sha256.Size]byte, warnings []string, err error) {
 	h := sha256.New()
 	load := func(flag, path string, secret bool) []byte {
@@ -67,7 +67,7 @@ func (f Files) Read() (m trust.Material, sum [sha256.Size]byte, warnings []strin
 	return m, sum, warnings, nil
 }
 
-// Try checks the files. It reads them and issues a certificate for a node, as the node does at its start. node is the
+// Try checks the files as the start of a node does: it reads them and issues a certificate. The parameter node is the
 // node id, which may be empty.
 func (f Files) Try(node string) (k *trust.Keeper, warnings []string, err error) {
 	m, _, warnings, err := f.Read()
@@ -82,9 +82,11 @@ func (f Files) Try(node string) (k *trust.Keeper, warnings []string, err error) 
 	return k, warnings, err
 }
 
-// readCredential reads a file of at most userfile.MaxSize bytes. If secret is true, it returns an error if the
-// group may write the file, or if other users have any access. If the group may only read the file, readCredential
-// returns a warning instead, because some platforms provide secrets with this mode.
+// readCredential reads a file of at most userfile.MaxSize bytes. The parameter secret is true if the file contains a
+// secret. readCredential then checks the permissions of the file:
+//
+//   - If the group may write the file, or other users have any access, it returns an error.
+//   - If the group may only read the file, it returns a warning, because some platforms provide secrets in this way.
 func readCredential(flag, path string, secret bool) (data []byte, warning string, err error) {
 	bad := func(msg, hint string, err error) error {
 		return &fault.Error{Code: fault.Invalid, Op: "node.credentials", Key: path, Msg: flag + " " + path + " " +

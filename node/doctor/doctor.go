@@ -17,7 +17,8 @@ import (
 	"github.com/quorate/quorate/node/network"
 )
 
-// methodExamine is the peer method that returns the clock of a node, and whether this node can reach the calling node.
+// methodExamine is the peer method that makes a node check the calling node. The answer has the clock of the called
+// node. It also says whether the called node can reach the ports of the calling node.
 const methodExamine = "cluster.examine"
 
 const (
@@ -71,7 +72,8 @@ type Doctor struct{ opts Options }
 // New returns a Doctor with the given options.
 func New(o Options) *Doctor { return &Doctor{o} }
 
-// Method returns the peer method that checks for another node whether this node can reach the ports of that node.
+// Method returns the peer method for checkups of other nodes. When another node calls the method, this node checks
+// whether it can reach the ports of the calling node.
 func (d *Doctor) Method() peer.Method {
 	return peer.Method{Name: methodExamine, MaxRequest: 1 << 10, Handle: d.serveExamine}
 }
@@ -91,7 +93,8 @@ func (c *checkup) add(check, about string, level schema.CheckLevel, text, hint s
 	c.out = append(c.out, schema.CheckResult{Check: check, About: about, Level: level, Text: text, Fix: hint})
 }
 
-// sorted returns the results: failures first, then warnings. Results of the same level are sorted by name.
+// sorted returns the results in this order: failures, warnings, and then all other results. Results of the same level
+// are sorted by name.
 func (c *checkup) sorted() []schema.CheckResult {
 	rank := map[schema.CheckLevel]int{schema.CheckFail: 0, schema.CheckWarn: 1, schema.CheckOK: 2}
 	slices.SortStableFunc(c.out, func(a, b schema.CheckResult) int {
@@ -103,9 +106,9 @@ func (c *checkup) sorted() []schema.CheckResult {
 	return c.out
 }
 
-// Checkup checks the disk, the process limits and the reported issues of this node, and compares its clock with
-// cluster time. With every other live node it checks the ports in both directions, the clocks, the versions and the
-// settings. It warns about failed nodes.
+// Checkup checks this node: its disk, its process limits, the issues in its status, and its clock. For every other live
+// node, it checks the ports in both directions, the clock and the round-trip time. It also compares the settings and
+// the versions of all live nodes. For every failed node, it adds a warning.
 func (d *Doctor) Checkup(ctx context.Context) (schema.Checkup, error) {
 	var c checkup
 	examineDisk(&c, d.opts.Disk)
@@ -130,7 +133,8 @@ func (d *Doctor) Checkup(ctx context.Context) (schema.Checkup, error) {
 	return schema.Checkup{Node: d.opts.Node, Checks: c.sorted()}, nil
 }
 
-// restart returns the hint for a node that has failed. leaderless is true if a group has no leader.
+// restart returns the hint for a node that has failed. The parameter leaderless is true if some group has no leader. In
+// that case, the failed node cannot be removed now.
 func restart(m *membership.Member, leaderless bool) string {
 	switch {
 	case m.Role == membership.Sidecar:
@@ -141,8 +145,8 @@ func restart(m *membership.Member, leaderless bool) string {
 	return "start the node again, or remove it permanently with: quorate remove " + m.NodeID
 }
 
-// examineSelf reports the issues in the status of this node. It returns true if this node knows no leader of some
-// group.
+// examineSelf adds the issues in the status of this node to c. It returns true if there is a group of which this node
+// knows no leader.
 func (d *Doctor) examineSelf(ctx context.Context, c *checkup) (leaderless bool) {
 	s, err := d.opts.Status.Status(ctx)
 	if err != nil {
@@ -168,8 +172,8 @@ func (d *Doctor) examineSelf(ctx context.Context, c *checkup) (leaderless bool) 
 // timeOK is how far a clock may be from cluster time without a warning.
 const timeOK = time.Second
 
-// examineClusterTime compares the clock of this node with cluster time. If the clock of a new leader is ahead of
-// cluster time, cluster time jumps forward. Values then expire too early, and jobs fire too early.
+// examineClusterTime compares the clock of this node with cluster time. If a node becomes leader and its clock is
+// ahead, cluster time jumps forward. Values then expire too early, and jobs run too early.
 func (d *Doctor) examineClusterTime(ctx context.Context, c *checkup) {
 	ctx, cancel := context.WithTimeout(ctx, examineWait)
 	defer cancel()
@@ -204,7 +208,8 @@ func examineSettings(c *checkup, r *membership.Roster) {
 	}
 }
 
-// examineMember checks whether this node and the node m reach each other's ports, and compares their clocks.
+// examineMember checks whether this node can reach the ports of node m, and whether m can reach the ports of this node.
+// It also compares the clocks of the two nodes.
 func (d *Doctor) examineMember(ctx context.Context, c *checkup, m *membership.Member) {
 	ctx, cancel := context.WithTimeout(ctx, examineWait)
 	defer cancel()
@@ -242,9 +247,9 @@ func (d *Doctor) examineMember(ctx context.Context, c *checkup, m *membership.Me
 	examineTimes(c, m.NodeID, e, sent, trip)
 }
 
-// examineTimes checks the clock of another node and the round-trip time of a request to it. The parameter sentAt is
-// the time at which the request was sent, and trip is the round-trip time. examineTimes assumes that the other node
-// read its clock in the middle of the round trip.
+// examineTimes checks the clock of another node, and the round-trip time of a request to that node. The parameter
+// sentAt is the time at which the request was sent. The parameter trip is the time until its answer. examineTimes
+// assumes that the other node has read its clock in the middle of the round trip.
 func examineTimes(c *checkup, node string, e examined, sentAt time.Time, trip time.Duration) {
 	trip = max(trip-time.Duration(e.Spent)*time.Microsecond, 0)
 	ahead := time.UnixMicro(e.Now).Sub(sentAt.Round(0).Add(trip / 2))
@@ -272,7 +277,7 @@ func examineTimes(c *checkup, node string, e examined, sentAt time.Time, trip ti
 		"place the voters closer to each other: every write waits for a round trip between them")
 }
 
-// serveExamine handles methodExamine: it tests whether this node can reach the ports of the calling node.
+// serveExamine handles methodExamine. It checks whether this node can reach the ports of the calling node.
 func (d *Doctor) serveExamine(ctx context.Context, r peer.Request) ([]byte, error) {
 	begun := d.opts.Now()
 	e := examined{Now: begun.UnixMicro(), Version: d.opts.Version}

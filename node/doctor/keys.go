@@ -20,8 +20,8 @@ const (
 	certificateLow = 7 * 24 * time.Hour     // remaining validity below which a certificate from a file is a warning
 )
 
-// examineKeys reads the credential files and issues a certificate from them, as at a start. It returns nil if no
-// files are configured, or if they cannot be used.
+// examineKeys reads the credential files and issues a certificate from them, as a node does at its start. It returns
+// nil if no files are configured, or if the files cannot be used.
 func examineKeys(c *checkup, p *Plan) *trust.Keeper {
 	if !p.Credentials.Given() {
 		return nil
@@ -54,9 +54,9 @@ func examineKeys(c *checkup, p *Plan) *trust.Keeper {
 	return k
 }
 
-// trusts returns nil if this node and the node at the other end of c accept each other's certificates. In TLS 1.3,
-// the other node verifies the certificate of this node after the handshake, and refuses it with an alert. If no alert
-// arrives within alertWait, trusts assumes that the certificate was accepted.
+// trusts returns nil if this node and the node at the other end of c accept each other's certificates. In TLS 1.3, the
+// other node checks the certificate of this node only after the handshake. If the other node refuses the certificate,
+// it sends an alert. If no alert arrives within alertWait, trusts counts this as acceptance.
 func trusts(ctx context.Context, c net.Conn, k *trust.Keeper) error {
 	secure := tls.Client(c, k.Client(credentials.GossipProtocol))
 	if err := secure.HandshakeContext(ctx); err != nil {

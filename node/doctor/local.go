@@ -62,8 +62,8 @@ type Plan struct {
 	Forms       bool     // the node may form a new cluster
 }
 
-// Examine checks whether a node could start and work, without starting it. It checks the settings, the disk, the
-// limits of the process, the ports, the keys, and the nodes to join.
+// Examine checks whether a node could start and work. It does not start the node. It checks the settings, the disk, the
+// limits of the process, the ports, the credential files, and the nodes to join.
 func Examine(ctx context.Context, p Plan) schema.Checkup {
 	var out checkup
 	if p.Invalid != nil {
@@ -106,7 +106,7 @@ func examineDisk(c *checkup, d Disk) {
 		"use a local SSD instead of a network file system: every write waits for the disk")
 }
 
-// nearestDir returns dir. If dir does not exist yet, nearestDir returns the nearest parent that exists.
+// nearestDir returns dir if it exists, and otherwise its nearest parent directory that exists.
 func nearestDir(dir string) (string, error) {
 	for {
 		info, err := os.Stat(dir)
@@ -145,8 +145,8 @@ func examineSpace(c *checkup, dir string, minFree int64) {
 		"if no other voter can", free>>20, minFree>>20), "free some space, or use a larger disk")
 }
 
-// forcedWrites writes several times to a temporary file in dir, with a sync after each write. It returns how long
-// each write with its sync took.
+// forcedWrites measures how long synced writes take in dir. It writes syncRounds times to a temporary file, and syncs
+// the file after each write. The result took has the duration of each write, including its sync.
 func forcedWrites(dir string) (took []time.Duration, err error) {
 	f, err := os.CreateTemp(dir, "doctor-*.tmp")
 	if err != nil {
@@ -225,8 +225,8 @@ func canListen(ctx context.Context, network, at string) error {
 	return l.Close()
 }
 
-// examineSeeds checks whether the gossip ports of the nodes to join can be reached. If keys is not nil, it also
-// checks whether these nodes and this node accept each other's certificates.
+// examineSeeds checks whether this node can reach the gossip ports of the nodes to join. If keys is not nil, it also
+// checks whether the nodes to join and this node accept each other's certificates.
 func examineSeeds(ctx context.Context, c *checkup, p *Plan, keys *trust.Keeper) {
 	if len(p.Join) == 0 {
 		return
@@ -259,7 +259,8 @@ func examineSeeds(ctx context.Context, c *checkup, p *Plan, keys *trust.Keeper) 
 	}
 }
 
-// examineSeed checks one node to join, for at most seedWait. It reports whether that node accepts connections.
+// examineSeed checks the node to join at addr, for at most seedWait. It reports whether the node at addr accepts
+// connections.
 func examineSeed(ctx context.Context, c *checkup, addr string, keys *trust.Keeper) bool {
 	ctx, cancel := context.WithTimeout(ctx, seedWait)
 	defer cancel()

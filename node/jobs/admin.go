@@ -19,7 +19,7 @@ type Admin struct {
 	Logger *slog.Logger
 }
 
-// statusOf returns the status of a job. If whole is true, the status also has the scheduled job as JSON.
+// statusOf returns the status of a job. If whole is true, the status includes the definition of the job as JSON.
 func statusOf(w *due.Work, whole bool) schema.JobStatus {
 	app := appOf(w.Home)
 	at := func(ms uint64) time.Time {
@@ -63,7 +63,7 @@ func (l *listing) add(s *schema.JobStatus) error {
 	return nil
 }
 
-// ListJobs implements admin.Jobs. It returns fault.TooLarge if the jobs need more than maxListBytes.
+// ListJobs implements admin.Jobs. It returns fault.TooLarge if the result would need more than maxListBytes of memory.
 func (a Admin) ListJobs(ctx context.Context, r schema.JobSelection) ([]schema.JobStatus, error) {
 	p, err := a.Jobs.parts()
 	if err != nil {
@@ -102,8 +102,9 @@ func (a Admin) ListJobs(ctx context.Context, r schema.JobSelection) ([]schema.Jo
 	return l.out, nil
 }
 
-// pageOf returns one page of the selected jobs of an application, whose home is h. The page begins after the job with
-// the name in after. more is true if further jobs follow.
+// pageOf returns one page of the jobs that r selects from the home h. A home has the jobs of one application. The
+// parameter after is the name of the last job on the previous page, or empty for the first page. The result more is
+// true if there are more jobs after this page.
 func pageOf(ctx context.Context, work due.Client, h due.Home, r schema.JobSelection, after string) (page []due.Work,
 	more bool, err error) {
 	if !r.Exact {

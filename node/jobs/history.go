@@ -18,13 +18,13 @@ const (
 	maxRunText = 256 // bytes of an error
 )
 
-// history has the last runs of jobs that this node has delivered. It is safe for concurrent use.
+// history records the latest job runs that this node has delivered. It is safe for concurrent use.
 type history struct {
 	mu   sync.Mutex
 	runs []schema.JobRun // oldest first
 }
 
-// Runs returns the last runs of jobs that this node has delivered since its start, oldest first.
+// Runs returns the latest job runs that this node has delivered since its start. The oldest run is first.
 func (j *Jobs) Runs() []schema.JobRun {
 	j.history.mu.Lock()
 	defer j.history.mu.Unlock()

@@ -1,6 +1,6 @@
-// Package jobs connects the jobs of applications with the replicated store. A tick is one due run of a job. The
-// package owns the choice of the instance that gets a tick, and the call between nodes that delivers it. Package due
-// decides when a tick is due.
+// Package jobs stores the jobs of applications in the replicated store, and delivers their ticks. A tick is one due run
+// of a job. Package due decides when a tick is due. Package jobs chooses the instance of the application that gets the
+// tick. If this instance is on another node, the package sends the tick to that node.
 //
 // It has no goroutines.
 package jobs
@@ -27,13 +27,13 @@ import (
 	"github.com/quorate/quorate/raftfsm/due"
 )
 
-// PerInstance is how many ticks of jobs one instance of an application may handle at a time.
+// PerInstance is the maximum number of job ticks that one instance of an application handles at the same time.
 const PerInstance = 32
 
-// method is the name of the peer method that delivers a tick to an application of another node.
+// method is the peer method that delivers a tick to an application on another node.
 const method = "jobs.deliver"
 
-// Applications gives access to the applications of this node that have a channel, so that ticks can reach them.
+// Applications gives access to the applications of this node that can receive ticks.
 type Applications interface {
 	// Callee returns the name under which an application is called.
 	Callee(id string) api.App
@@ -54,8 +54,8 @@ type Peers interface {
 	Call(ctx context.Context, server, method string, payload []byte) ([]byte, error)
 }
 
-// Jobs stores and delivers the jobs of all applications. Before Open, requests fail with fault.Unavailable. Jobs is
-// safe for concurrent use.
+// Jobs stores and delivers the jobs of all applications. Until Open is called, all requests fail with
+// fault.Unavailable. A Jobs is safe for concurrent use.
 type Jobs struct {
 	open atomic.Pointer[parts]
 
@@ -73,8 +73,8 @@ type parts struct {
 	peers     Peers
 }
 
-// Open starts the delivery of due ticks, and enables the other methods. observers has the observers of jobs by
-// application id. An application need not have an observer.
+// Open starts to deliver due ticks, and makes the other methods available. The parameter observers has the observers of
+// job deliveries by application id. An application does not need an observer.
 func (j *Jobs) Open(host *raftfsm.Host, apps Applications, observers map[string]Observer,
 	places *discovery.Catalogue, peers Peers) {
 	j.underWay = map[discovery.Instance]int{}
@@ -161,7 +161,7 @@ func (j *Jobs) RemoveJobs(ctx context.Context, app api.App, prefix string) error
 	return p.work.RemovePrefix(ctx, home(app), prefix)
 }
 
-// instance returns the identity of an instance: the instance with only those fields that never change.
+// instance returns a copy of i with only the fields that identify the instance. These fields never change.
 func instance(i *discovery.Instance) discovery.Instance {
 	return discovery.Instance{App: i.App, Node: i.Node, Boot: i.Boot}
 }
@@ -192,9 +192,9 @@ func (j *Jobs) Room(h due.Home) int {
 	return n
 }
 
-// Deliver implements due.Deliverer. It delivers a tick of a job to an instance of the application, and records the
-// attempt in the history. The ticks of a job go to the instances in turn. An instance with PerInstance ticks in
-// progress gets no further tick.
+// Deliver implements due.Deliverer. It delivers one tick of a job to an instance of the application, and records the
+// attempt in the history. The instances get the ticks of a job in turn. An instance that already has PerInstance ticks
+// in progress is skipped.
 func (j *Jobs) Deliver(ctx context.Context, t *due.Tick) (due.Result, error) {
 	p, err := j.parts()
 	if err != nil {
@@ -206,8 +206,8 @@ func (j *Jobs) Deliver(ctx context.Context, t *due.Tick) (due.Result, error) {
 	return r, err
 }
 
-// deliver delivers a tick to an instance of the application. node is the id of the node with this instance, or empty
-// if there is none.
+// deliver delivers a tick to an instance of the application. The result node is the id of the node on which this
+// instance runs. It is empty if no instance can take the tick.
 func (j *Jobs) deliver(ctx context.Context, p *parts, t *due.Tick) (r due.Result, node string, err error) {
 	l, key, err := j.pick(p, appOf(t.Home), turn(t))
 	if err != nil {
@@ -237,16 +237,18 @@ func (j *Jobs) deliver(ctx context.Context, p *parts, t *due.Tick) (r due.Result
 	return due.Failed, key.Node, fault.New(fault.Internal, "jobs", string(answer[1:]))
 }
 
-// turn returns a number that grows by one with each tick of the job, and with each repeated delivery of a tick. So
-// the deliveries of a job go to the instances in turn. Jobs begin at different numbers, so that jobs with only one
-// tick are spread over the instances too.
+// turn returns a number for the choice of an instance. The number grows by one with each tick of a job, and with each
+// repeated delivery of a tick. Therefore the instances get the ticks of a job in turn.
+//
+// The number of the first tick differs from job to job. Otherwise jobs with only one tick would all go to the same
+// instance.
 func turn(t *due.Tick) uint64 {
 	const golden = 0x9e3779b97f4a7c15 // spreads revisions that are multiples of the number of instances
 	return t.Revision*golden>>32 + t.Number + t.Attempt + t.Lost
 }
 
-// pick chooses the instance for a tick, and counts the tick in underWay. The caller must call leave with the
-// returned identity of the instance.
+// pick chooses the instance for a tick, and counts the tick in underWay. When the delivery has ended, the caller must
+// pass the returned discovery.Instance to leave.
 func (j *Jobs) pick(p *parts, app api.App, turn uint64) (*discovery.Lease, discovery.Instance, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -290,7 +292,8 @@ func (e *event) encode() []byte {
 	return append(binary.AppendUvarint(b, e.attempt), e.record...)
 }
 
-// Method returns the peer method by which other nodes deliver ticks to the applications of this node.
+// Method returns the peer method for ticks. When another node calls the method, this node delivers the tick to one of
+// its applications.
 func (j *Jobs) Method() peer.Method {
 	return peer.Method{Name: method, Handle: func(ctx context.Context, r peer.Request) ([]byte, error) {
 		p, err := j.parts()
@@ -306,8 +309,9 @@ func (j *Jobs) Method() peer.Method {
 	}}
 }
 
-// deliver delivers a tick to an application of this node. The first byte of the result is a due.Result. After
-// due.Failed, the text of the failure follows. An error means that the application gave no answer.
+// deliver delivers a tick to an application of this node. The first byte of the returned answer is a due.Result. If
+// this result is due.Failed, the reason for the failure follows as text. deliver returns an error if the application
+// has given no answer.
 func (e *event) deliver(ctx context.Context, p *parts) ([]byte, error) {
 	channel := p.apps.Channel(e.id)
 	if channel == nil {

@@ -11,9 +11,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// take delivers a tick to the application under the Resiliency policy p. It repeats a failed delivery only if p
-// declares retries. Otherwise the failure policy of the job decides about further attempts. known is false if the
-// application does not know the job.
+// take delivers a tick to the application under the Resiliency policy p. If p configures retries, a failed delivery is
+// repeated. Otherwise there is one attempt, and the failure policy of the job decides about further attempts. The
+// result known is false if the application does not know the job.
 func take(ctx context.Context, p *resiliency.Policy, target api.App, path string,
 	deliver func(context.Context) (bool, error)) (known bool, err error) {
 	pauses := p.Pauses()
@@ -36,10 +36,11 @@ func take(ctx context.Context, p *resiliency.Policy, target api.App, path string
 	}
 }
 
-// takeOnce makes one attempt. Errors that the policy causes:
+// takeOnce makes one attempt to deliver a tick. It returns the error of the attempt, or one of these errors because of
+// the policy:
 //
 //	overloaded  the circuit breaker is open; the application has not received the tick
-//	internal    the timeout of the policy has passed, so the attempt has failed
+//	internal    the timeout of the policy has passed; this counts as a failure
 func takeOnce(ctx context.Context, p *resiliency.Policy, target api.App, path string,
 	deliver func(context.Context) (bool, error)) (known bool, err error) {
 	end, err := p.Enter(ctx, resiliency.Circuit{Target: target, Method: path})

@@ -1,7 +1,8 @@
-// Package network connects a node with the other nodes. The peer port carries replication and calls. Gossip finds the
-// nodes.
+// Package network connects a node with the other nodes. It runs the peer port and gossip. The peer port carries
+// replication and calls. Gossip finds the nodes.
 //
-// It owns both listeners, the facts that the node announces by gossip, and the mapping from server ids to addresses.
+// The package owns the listeners of both, and the facts that the node announces by gossip. It also finds the address of
+// a server by its id.
 //
-// Goroutines: those of peer.Port and membership.Gossip, which ClosePort and CloseGossip end.
+// Goroutines: those of peer.Port and membership.Gossip. ClosePort and CloseGossip end them.
 package network

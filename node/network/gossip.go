@@ -22,8 +22,8 @@ type Self struct {
 	Metrics  string // host:port of the metrics listener; empty = off
 }
 
-// OpenGossip announces this node to other nodes and starts to discover them. channels has the gossip channels of
-// other packages, by channel number.
+// OpenGossip announces this node to other nodes and starts to discover them. The parameter channels has gossip channels
+// that belong to other packages, by channel number.
 func (n *Network) OpenGossip(ctx context.Context, self Self, channels map[byte]membership.Channel) error {
 	o, err := n.gossipOptions(ctx)
 	if err != nil {
@@ -50,8 +50,8 @@ func (n *Network) CloseGossip(ctx context.Context) error {
 	return g.Close()
 }
 
-// gossipOptions returns the gossip options from the settings: the addresses to listen on and to advertise, and the
-// nodes to join.
+// gossipOptions returns the options for gossip that follow from the settings. For example, they have the addresses to
+// listen on and to advertise, and the nodes to join.
 func (n *Network) gossipOptions(ctx context.Context) (o membership.Options, err error) {
 	bind, err := address("--bind-address", n.opts.Bind)
 	if err != nil {
@@ -115,7 +115,8 @@ func timing(fast bool) membership.Timing {
 	return membership.LAN()
 }
 
-// notedSeeds returns the gossip addresses of the other live nodes of this user on this host.
+// notedSeeds returns the gossip addresses of the other live nodes that this user runs on this host. It reads the
+// addresses from the notes of these nodes.
 func (n *Network) notedSeeds(context.Context) ([]netip.AddrPort, error) {
 	list, err := hostshare.List(n.opts.Notes)
 	var out []netip.AddrPort
@@ -149,8 +150,9 @@ func (n *Network) peerAddr(addr netip.Addr) string {
 	return netip.AddrPortFrom(addr, uint16(listen.Port(n.listeners[0]))).String()
 }
 
-// metricsAddr returns the address at which other nodes reach the metrics of this node, or "" if they cannot. listener
-// is the address of the metrics listener. advertised is the address that the node announces by gossip.
+// metricsAddr returns the address at which other nodes can reach the metrics of this node. It returns "" if they cannot
+// reach them. The parameter listener is the address of the metrics listener. The parameter advertised is the address
+// that this node announces by gossip.
 func metricsAddr(listener string, advertised netip.Addr) string {
 	bound, err := netip.ParseAddrPort(listener)
 	if err != nil { // off

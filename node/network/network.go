@@ -79,8 +79,8 @@ func New(o Options) (*Network, error) {
 	return n, err
 }
 
-// Listen opens the listener of the peer port, so that its address is known early. The port accepts connections only
-// after OpenPort.
+// Listen opens the listener of the peer port, so that its address is known before the port is open. The port accepts
+// connections only after OpenPort.
 func (n *Network) Listen(ctx context.Context) (err error) {
 	n.listeners, err = listen.TCP(ctx, listen.Request{
 		Hosts: []string{n.opts.Bind}, Port: n.opts.Peer.Number, Fallback: n.opts.Peer.Fallback, Flag: "--peer-port",
@@ -141,14 +141,15 @@ func (n *Network) DiskOf(server string) raftfsm.DiskState {
 	return raftfsm.DiskGood
 }
 
-// PeerDown reports whether Raft cannot reach the peer port of a server. since is the time at which Raft has lost the
-// connection.
+// PeerDown reports whether Raft has lost the connection to the peer port of a server and cannot connect again. The
+// result since is the time at which Raft has lost the connection. PeerDown returns false if the loss is less than two
+// seconds old.
 func (n *Network) PeerDown(server string) (since time.Time, down bool) {
 	return n.port.LostSince(server)
 }
 
-// Identity returns the identity of this node for new connections. Raft already calls it while the groups are being
-// opened.
+// Identity returns the identity that this node uses on new connections. It is already needed while the Raft groups are
+// being opened.
 func (n *Network) Identity() peer.Identity { return *n.self.Load() }
 
 // Introduce sets the identity that this node uses on new connections.
@@ -160,8 +161,8 @@ func (n *Network) Introduce(id datadir.Identity) {
 	n.self.Store(&self)
 }
 
-// resolve returns the peer address of a server, or fault.Unavailable if gossip does not know it. The id of a sidecar
-// is its raftfsm.SidecarID.
+// resolve returns the address of the peer port of a server. It returns fault.Unavailable if gossip does not know the
+// server. For a sidecar, the parameter server is the result of raftfsm.SidecarID.
 func (n *Network) resolve(_ context.Context, server string) (string, error) {
 	if r := n.Roster(); r != nil {
 		if addr, ok := r.PeerAddr(server); ok {
@@ -179,8 +180,9 @@ func (n *Network) resolve(_ context.Context, server string) (string, error) {
 const ReachHint = "open this port in every firewall between the two nodes (the gossip port for TCP and UDP); if the " +
 	"address is wrong, set --advertise-address there"
 
-// HintFor returns the hint for err, the error of a call to a node that runs. It is ReachHint, unless one of the two
-// nodes refused the connection. HintFor then returns "", because err has a hint of its own.
+// HintFor returns the hint for a failed call to a node that is running. The parameter err is the error of the call. If
+// one of the two nodes has refused the connection, err already has a hint, and HintFor returns "". Otherwise HintFor
+// returns ReachHint.
 func HintFor(err error) string {
 	if _, refused := errors.AsType[*peer.Refusal](err); refused {
 		return ""
@@ -210,8 +212,9 @@ func (n *Network) Transport(group uint32, server raft.ServerID) raft.Transport {
 	return t
 }
 
-// Interrupt makes Raft's requests to unreachable servers fail early, usually at once. Without it, they wait for up to
-// peer.Timing.Hold. Call Interrupt before a shutdown of Raft, which waits for these requests.
+// Interrupt ends the waiting of Raft's requests to unreachable servers. They then usually fail at once. Without
+// Interrupt, they wait for up to peer.Timing.Hold. Call Interrupt before Raft is shut down, because the shutdown waits
+// for these requests.
 func (n *Network) Interrupt() {
 	n.mu.Lock()
 	all := n.transports
@@ -236,8 +239,8 @@ func (n *Network) LiveServers() []string {
 	return out
 }
 
-// NewestFormat returns the newest log format that a server can read, according to gossip. known is false if the
-// server is not alive, because its version may have changed when it comes back.
+// NewestFormat returns the newest log format that a server can read, according to gossip. If the server is not alive,
+// known is false, because another version of the program may run when the server comes back.
 func (n *Network) NewestFormat(server string) (version uint8, known bool) {
 	r := n.Roster()
 	if r == nil {
@@ -250,8 +253,8 @@ func (n *Network) NewestFormat(server string) (version uint8, known bool) {
 	return uint8(min(m.NewestFormat, math.MaxUint8)), true
 }
 
-// DropLost closes the connections for service invocation with nodes that are no longer alive. Otherwise calls could
-// wait on them for minutes.
+// DropLost closes the tunnels to nodes that are no longer alive. The tunnels carry service invocation. Without
+// DropLost, the calls in these tunnels could wait for minutes.
 func (n *Network) DropLost(r *membership.Roster) {
 	for _, m := range r.Members() {
 		if m.State != membership.Alive {
@@ -260,7 +263,7 @@ func (n *Network) DropLost(r *membership.Roster) {
 	}
 }
 
-// Advertised returns the address at which other nodes reach this node, or the zero Addr before gossip is open.
+// Advertised returns the address at which other nodes reach this node. Before gossip is open, it returns the zero Addr.
 func (n *Network) Advertised() netip.Addr {
 	if g := n.gossip.Load(); g != nil {
 		return g.Addr().Addr()
@@ -268,10 +271,11 @@ func (n *Network) Advertised() netip.Addr {
 	return netip.Addr{}
 }
 
-// Renew applies the current gossip keys. With TLS, it also replaces the connections of the peer port for calls and for
-// Raft, so that they use the current certificate. Tunnels and connections that carry a snapshot stay open. Call Renew
-// after the credentials have changed, and periodically, so that no connection outlives the certificate of the other
-// node.
+// Renew applies the current gossip keys. With TLS, it also replaces the connections of the peer port that carry calls
+// or Raft messages, so that they use the current certificate. It keeps tunnels and connections that carry a snapshot.
+//
+// Call Renew after the credentials have changed. Also call it periodically, so that no connection stays in use after
+// the certificate of the other node has expired.
 func (n *Network) Renew() {
 	n.rekey()
 	n.port.Renew()

@@ -14,11 +14,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/command"
 )
 
-// The time limits of CountPartitions:
-//
-//   - countWait limits all of its work.
-//   - hearWait limits the wait for the first exchange of gossip after joining.
-//   - farewellWait limits the leaving of gossip.
+// The time limits of CountPartitions. countWait limits the whole call. hearWait limits the wait for the first gossip
+// exchange after the node has joined. farewellWait limits the time for leaving gossip.
 const (
 	countWait    = 10 * time.Second
 	hearWait     = 500 * time.Millisecond
@@ -26,13 +23,12 @@ const (
 	countLate    = 10 // CountPartitions logs that it waits after countWait/countLate
 )
 
-// CountPartitions returns the number of partitions of the cluster that this node joins, or 0 if the number is
-// unknown. node is the id of this node. Call CountPartitions before OpenGossip.
+// CountPartitions returns the number of partitions of the cluster to join, or 0 if the number is unknown. The parameter
+// node is the id of this node. Call CountPartitions before OpenGossip.
 //
-// A server that belongs to no cluster needs the number before it creates its groups. At that time the server has no
-// identity, so CountPartitions joins gossip as a node without data, and leaves again. A server that may form a cluster
-// tries every seed only once, because there may be no cluster yet. If the number is unknown and not configured, the
-// server creates one partition and asks again at the next start.
+// A server that belongs to no cluster needs the number before it creates its groups. At that time, the server has no
+// identity yet. Therefore CountPartitions joins gossip as a node without data, and leaves gossip again. If the server
+// may form a new cluster, CountPartitions tries each seed only once, because there may be no cluster yet.
 func (n *Network) CountPartitions(ctx context.Context, node string) uint32 {
 	if len(n.opts.Join) == 0 || n.opts.Notes != "" {
 		return 0
@@ -96,8 +92,8 @@ func (n *Network) askPartitions(ctx context.Context, node string, hear time.Dura
 	return heardPartitions(ctx, g, hear), nil
 }
 
-// heardPartitions waits for the first gossip exchange, up to the duration wait. It returns the number of partitions,
-// or 0 if it is still unknown.
+// heardPartitions waits until gossip knows the number of partitions, and returns this number. It returns 0 if the
+// number is still unknown after the duration wait.
 func heardPartitions(ctx context.Context, g *membership.Gossip, wait time.Duration) uint32 {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
@@ -114,7 +110,8 @@ func heardPartitions(ctx context.Context, g *membership.Gossip, wait time.Durati
 	}
 }
 
-// partitionsOf returns the number of partitions of the cluster in r, or 0 if no server in r belongs to a cluster.
+// partitionsOf returns the number of partitions of the cluster, as a server in r announces it. It returns 0 if no
+// server in r belongs to a cluster.
 func partitionsOf(r *membership.Roster) uint32 {
 	for _, m := range r.Members() {
 		if m.Role == membership.Server && m.ClusterID != "" && m.Partitions != 0 {

@@ -13,8 +13,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/placement"
 )
 
-// Member returns the configuration of a server in a cluster on this machine. expect is the number of servers that
-// form the cluster together. seeds are the gossip addresses of the nodes to join.
+// Member returns the configuration of one server of a cluster on this machine. The parameter expect is the number of
+// servers that form the cluster. The parameter seeds has the gossip addresses of the nodes to join.
 func Member(t testing.TB, id string, expect int, seeds ...string) node.Config {
 	t.Helper()
 	c := Config(t)
@@ -35,7 +35,8 @@ func Sidecar(t testing.TB, id string, seeds ...string) node.Config {
 	return c
 }
 
-// Three starts three servers that form a cluster. It returns when all of them are healthy and vote in group 0.
+// Three starts three servers that form a cluster. It returns when all three are healthy, and all three are voters of
+// group 0.
 func Three(t testing.TB) ([]*node.Node, []node.Config) {
 	t.Helper()
 	return ThreeWith(t, func(*node.Config) {})
@@ -63,7 +64,8 @@ func ThreeWith(t testing.TB, change func(*node.Config)) ([]*node.Node, []node.Co
 	return nodes, configs
 }
 
-// ThreeSecured is ThreeWith for nodes that use the given cluster tokens. Each node has its own token file.
+// ThreeSecured starts a cluster like ThreeWith, with the given cluster tokens. Each node has its own file with these
+// tokens.
 func ThreeSecured(t testing.TB, change func(*node.Config), tokens ...trust.Token) ([]*node.Node, []node.Config) {
 	t.Helper()
 	return ThreeWith(t, func(c *node.Config) {
@@ -102,8 +104,8 @@ func Voters(t testing.TB, n *node.Node, want int) {
 	})
 }
 
-// Leader waits until one of the nodes leads group 0 and accepts writes, and returns its index in nodes. Nil nodes are
-// skipped.
+// Leader waits until one of the nodes leads group 0 and accepts writes. It returns the index of this node. Elements of
+// nodes may be nil.
 func Leader(t testing.TB, nodes []*node.Node) int {
 	t.Helper()
 	at := -1

@@ -17,15 +17,15 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// Poll calls check repeatedly until check returns nil. It fails the test if this takes too long; see
+// Poll calls check repeatedly until it returns nil. If this takes too long, Poll fails the test, see
 // testutil.Eventually.
 func Poll(t testing.TB, check func() error) { t.Helper(); testutil.Eventually(t, check) }
 
 // AnyPort returns a setting that picks a free port.
 func AnyPort() node.Port { return node.Port{Given: true} }
 
-// SparePort returns a port that no other test gets until this test ends. Use it only if the address of a listener
-// must be known before the listener is opened.
+// SparePort returns a port that no other test gets until this test ends. Use it only if a test must know the address
+// before the listener is opened. Otherwise use AnyPort.
 func SparePort(t testing.TB) int { t.Helper(); return testutil.SparePort(t) }
 
 // Config returns the configuration of a single node on free ports, with its own data directory.
@@ -44,7 +44,8 @@ func Config(t testing.TB) node.Config {
 	return c
 }
 
-// Deps returns the dependencies of a node. They log nothing, and fail the test if the node calls Fatal or Exit.
+// Deps returns the dependencies for a node in a test. They discard the log. They fail the test if the node calls Fatal
+// or Exit.
 func Deps(t testing.TB) node.Deps {
 	return node.Deps{
 		Logger: slog.New(slog.DiscardHandler), Env: os.LookupEnv,
@@ -98,7 +99,8 @@ func Close(t testing.TB, n *node.Node) {
 	}
 }
 
-// Resources writes component files to a new temporary directory, and returns a list with the path of the directory.
+// Resources writes component files to a new temporary directory. It returns a list with the path of this directory, for
+// Components.Paths.
 func Resources(t testing.TB, files map[string]string) []string {
 	t.Helper()
 	dir := t.TempDir()
@@ -110,8 +112,8 @@ func Resources(t testing.TB, files map[string]string) []string {
 	return []string{dir}
 }
 
-// Store returns the text of a component file that declares a store. metadata is the text of the YAML list
-// spec.metadata.
+// Store returns the text of a component file that declares a store. The parameter metadata has the elements of the YAML
+// list spec.metadata, without its brackets.
 func Store(name, typ, metadata string) string {
 	return "apiVersion: quorate.dev/v1alpha1\nkind: Component\nmetadata:\n  name: " + name +
 		"\nspec:\n  type: " + typ + "\n  version: v1\n  metadata: [" + metadata + "]\n"
@@ -140,7 +142,7 @@ func Ask(t testing.TB, n *node.Node, method, path, body string) (code int, answe
 	return AskAt(t, n.Addresses().API[0], method, path, body, "")
 }
 
-// AskAt sends one request to the HTTP API at addr and returns the answer. If token is not empty, it is sent as the
+// AskAt sends one request to the HTTP API at addr and returns the answer. If token is not empty, AskAt sends it as the
 // API token.
 func AskAt(t testing.TB, addr, method, path, body, token string) (code int, answer string, header http.Header) {
 	t.Helper()

@@ -11,8 +11,9 @@ import (
 	"github.com/quorate/quorate/api/admin/schema"
 )
 
-// rule is an alert of deploy/prometheus/alerts.yml that a node can evaluate with one of its own metrics. The console
-// evaluates the alerts that need a rate or the metrics of all nodes.
+// rule describes an alert of deploy/prometheus/alerts.yml that depends on one metric of a single node. The node
+// evaluates such an alert itself. The console evaluates the other alerts, which need a rate or the metrics of all
+// nodes.
 type rule struct {
 	alert, metric, text string
 	label               string   // label that names the subject of the alert, such as group
@@ -112,8 +113,8 @@ func (r *rule) counts(s sample) bool {
 	return slices.Contains(r.values, s.label(r.only))
 }
 
-// alertsOf evaluates the rules. For a rule about a gauge, it returns an alert if the rule fires. For a rule about a
-// counter, it returns an alert with the value of the counter, unless the value is 0.
+// alertsOf evaluates the rules. A rule about a gauge gives an alert while the value of the gauge fires the rule. A rule
+// about a counter gives an alert with the value of the counter, if this value is above 0.
 func alertsOf(families []*dto.MetricFamily, now time.Time) (out []schema.NodeAlert) {
 	byName := map[string]*dto.MetricFamily{}
 	for _, f := range families {

@@ -1,6 +1,5 @@
-// Package overview collects the data that the web console shows about a node, and requests the same data from the
-// other nodes of the cluster.
+// Package overview collects the data about a node that the web console shows, and requests the same data from the other
+// nodes of the cluster. It also determines which metrics the console shows.
 //
-// It owns the choice of the metrics that the console shows. It keeps no state. All goroutines end before the call
-// that started them returns.
+// The package keeps no state. All goroutines end before the call that started them returns.
 package overview

@@ -28,7 +28,7 @@ func figuresOf(families []*dto.MetricFamily) (f schema.Figures) {
 	return f
 }
 
-// takers returns the functions that add one sample of a metric to f, by the name of the metric.
+// takers returns a map from the names of metrics to functions. Each function adds one sample of its metric to f.
 func takers(f *schema.Figures) map[string]func(sample) {
 	count := func(to *[]schema.NamedCount, name, part string) func(sample) {
 		return func(s sample) {
@@ -100,8 +100,8 @@ func serverErrors() []string {
 	return []string{"Unknown", "DeadlineExceeded", "Unimplemented", "Internal", "Unavailable", "DataLoss"}
 }
 
-// addStoreCall adds the calls in the sample s to the figures of a state store. Calls that the store refused, for
-// example because of a different ETag, do not count as errors.
+// addStoreCall adds the calls counted by the sample s to the figures of a state store. A failure that the request
+// itself has caused, for example an ETag that does not match, does not count as an error.
 func addStoreCall(f *schema.Figures, s sample) {
 	store := s.label("store")
 	f.Stores = append(f.Stores, schema.NamedCount{Name: store, Part: s.label("operation"), Value: s.value()})
@@ -111,8 +111,8 @@ func addStoreCall(f *schema.Figures, s sample) {
 	}
 }
 
-// addCall adds the calls in the sample s if the calling node has counted them. It skips the counts of called nodes, so
-// that a call between two nodes counts once.
+// addCall adds the calls counted by the sample s if the calling node has counted them. The called node counts the same
+// calls again, so addCall skips samples of the called node.
 func addCall(f *schema.Figures, s sample) {
 	if s.label("hop") != "caller" {
 		return

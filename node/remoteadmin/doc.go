@@ -1,6 +1,7 @@
-// Package remoteadmin forwards requests of the admin API from node to node over the peer port.
+// Package remoteadmin forwards requests of the admin API from node to node over the peer port, and collects the status
+// of all nodes.
 //
-// It owns the peer method for such requests, and collects the status of all nodes. It does no authorization. Every
-// user of a node's admin socket may send requests, and the certificates of the peer port admit only members of the
-// cluster. All goroutines end before the call that started them returns.
+// The package does not authorize requests. This is safe because every user of a node's admin socket may send any
+// request, and the certificates of the peer port admit only members of the cluster. All goroutines end before the call
+// that started them returns.
 package remoteadmin

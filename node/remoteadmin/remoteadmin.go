@@ -18,7 +18,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/placement"
 )
 
-// methodRequest is the peer method for a request of the admin API. Its payload is an adminapi.Request as JSON.
+// methodRequest is the name of the peer method that carries requests of the admin API. The payload of a call is an
+// adminapi.Request as JSON.
 const methodRequest = "admin.request"
 
 const (

@@ -65,7 +65,7 @@ type Options struct {
 
 // Shared is a node on a shared data directory. It is safe for concurrent use.
 //
-// A process may open a server on the directory only while it has the hostshare.Hold of the directory.
+// A process may open a server on the directory only while it has the lock of the directory (hostshare.Hold).
 type Shared struct {
 	opts  Options
 	notes string // directory of the notes of live nodes
@@ -88,10 +88,11 @@ type Shared struct {
 
 const (
 	holdPause = 50 * time.Millisecond // between checks whether another process still holds the directory
-	// takeOverPause is the pause before another attempt to open a directory whose files another process is closing.
+	// takeOverPause is the pause between two attempts to take over the directory. An attempt fails while the process of
+	// the previous holder is still closing its files.
 	takeOverPause = time.Second
-	// tokenSuffix is the suffix of the name of the token file. The token secures the traffic between the nodes of a
-	// shared directory.
+	// tokenSuffix is appended to the path of the shared directory to form the path of the token file. The token secures
+	// the traffic between the nodes of the directory.
 	tokenSuffix = ".token"
 	lentDir     = "at-"       // prefix of the name of a sidecar's directory, which is beside the notes
 	lentSweep   = time.Minute // age from which an unused directory of a sidecar is removed
@@ -266,9 +267,10 @@ func (s *Shared) takeOver(ctx context.Context) error {
 	return nil
 }
 
-// Wait blocks until Node.Wait returns for the node that serves the applications, and returns its error. If this
-// process has taken over the directory, Wait also ends when Node.Wait returns for the server that took over. Wait
-// returns an error if this process has failed to take over the directory.
+// Wait blocks until this process must stop. It returns when Node.Wait returns for the node that serves the
+// applications. After a takeover, it also returns when Node.Wait returns for the server on the directory. In both
+// cases, Wait returns the error of Node.Wait. If this process fails to take over the directory, Wait returns the error
+// of the takeover.
 func (s *Shared) Wait(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -283,9 +285,9 @@ func (s *Shared) Wait(ctx context.Context) error {
 	}
 }
 
-// Close first closes the node that serves the applications, because this node may need the server that took over the
-// directory. If this process has opened such a server, Close then closes the server. It releases the directory last.
-// Further calls return the same error.
+// Close closes the nodes of this process and then releases the directory. It closes the node that serves the
+// applications first, because that node may need the server that this process opened at a takeover. Further calls
+// return the same error.
 func (s *Shared) Close(ctx context.Context) error {
 	if s.cancel != nil {
 		s.cancel()

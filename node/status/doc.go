@@ -1,5 +1,6 @@
-// Package status reports the state of a node: whether the start is complete, what works now, and the data that
-// `quorate status` and `quorate members` show.
+// Package status reports the state of a node: whether its start is complete, what works now, and the data that `quorate
+// status` and `quorate members` show.
 //
-// It owns readiness, and collects the reports of other parts of the node. It only reads. It has no goroutines.
+// The package determines whether the node is ready. It also collects the reports of other parts of the node. It changes
+// nothing and has no goroutines.
 package status

@@ -13,9 +13,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/placement"
 )
 
-// missing returns the reason why a server of a group is missing, or "" if the server is alive. There are three reasons:
-// the server has failed or left, its node has another data directory, or gossip has not seen the server since the start
-// of this node.
+// missing returns the reason why a server of a group is missing, or "" if the server is alive. A server is missing if
+// it has failed or left, or if its node has another data directory now. It is also missing if gossip has not seen it
+// since this node started.
 func (r *Reporter) missing(server string) string {
 	p := r.parts.Load()
 	roster := p.Network.Roster()
@@ -36,7 +36,8 @@ func (r *Reporter) missing(server string) string {
 	return "not heard of since this node started"
 }
 
-// stateOf returns the state of a server of a group. The server of this node is always alive.
+// stateOf returns the state of a server of a group according to gossip, for example "failed". For the server of this
+// node, the state is always "alive".
 func (r *Reporter) stateOf(s schema.ServerStatus) string {
 	p := r.parts.Load()
 	if s.ServerID == p.Host.Identity().Server {
@@ -45,9 +46,9 @@ func (r *Reporter) stateOf(s schema.ServerStatus) string {
 	return p.Network.Roster().StateOf(s.Node, s.ServerID)
 }
 
-// NoLeader returns the reason why a group has no leader, and a hint for a fix. The reason names the unreachable
-// voters, or the unreachable servers if this node is a sidecar. A result that is unknown is empty. NoLeader does not
-// block.
+// NoLeader returns the reason why a group has no leader, and a hint for the operator. On a server, the reason names the
+// unreachable voters of the group. On a sidecar, the reason names the unreachable servers of the cluster. A result is
+// empty if it is unknown. NoLeader does not block.
 func (r *Reporter) NoLeader(id uint32) (reason, hint string) {
 	p := r.parts.Load()
 	if p == nil {
@@ -83,7 +84,7 @@ func (r *Reporter) missingServers() string {
 }
 
 // missingVoters returns a message that names the unreachable voters among servers, or says that all voters are
-// reachable. The hint says what the operator can do. It may be empty if a majority of the voters is reachable.
+// reachable. The message is empty if no server is a voter. The hint says what the operator can do. It may be empty.
 func (r *Reporter) missingVoters(servers []raft.Server) (why, hint string) {
 	p := r.parts.Load()
 	var names []string
@@ -116,9 +117,9 @@ func (r *Reporter) missingVoters(servers []raft.Server) (why, hint string) {
 	return fmt.Sprintf("%d of %d voters unreachable: %s", len(names), voters, strings.Join(names, ", ")), hint
 }
 
-// unreachable returns why a server of a group without a leader cannot vote, or "" if the server seems able to vote.
-// It also checks whether Raft can connect to the server, because a server may be alive for gossip and yet unreachable
-// for Raft.
+// unreachable returns why a server of a group without a leader cannot vote, or "" if the server seems able to vote. It
+// checks both gossip and the connections of Raft, because a server may be alive in gossip while its peer port does not
+// answer.
 func (r *Reporter) unreachable(server string) string {
 	if why := r.missing(server); why != "" {
 		return why
@@ -130,7 +131,7 @@ func (r *Reporter) unreachable(server string) string {
 	return "its peer port " + r.peerAddr(server) + "does not answer since " + since.UTC().Format(time.RFC3339)
 }
 
-// peerAddr returns the address of the peer port of a server, with a space, or "" if it is unknown.
+// peerAddr returns the address of a server's peer port, followed by a space, or "" if the address is unknown.
 func (r *Reporter) peerAddr(server string) string {
 	for _, m := range r.parts.Load().Network.Roster().Members() {
 		if m.ServerID == server {

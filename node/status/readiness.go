@@ -11,9 +11,9 @@ import (
 	"github.com/quorate/quorate/node/components"
 )
 
-// Starting returns what the node still waits for before its start is complete. After the start, it returns the
-// applications that have not opened their port yet, or whose actor types are not registered yet. It also returns
-// the reason why a started node is outside of the cluster, for example a removal or a rescue.
+// Starting returns the reasons why the start of the node is not complete. After the start, it returns a reason for each
+// application that has not opened its port yet or whose actor types are not registered yet. It also returns a reason if
+// the node is outside of the cluster, for example after its removal or a rescue.
 func (r *Reporter) Starting() []api.Reason {
 	switch {
 	case r.ready.Load():
@@ -38,8 +38,8 @@ func (r *Reporter) registering(id string, c *appchannel.Channel) bool {
 	return healthy
 }
 
-// applications returns a reason for each application whose port has never been open. It also returns one for each
-// healthy application whose actor types are not registered yet.
+// applications returns a reason for each application that is not ready: its port has never been open, or it is healthy
+// but its actor types are not registered yet.
 func (r *Reporter) applications() (out []api.Reason) {
 	for _, id := range r.opts.Apps {
 		if c := r.opts.Channels.Channel(id); c != nil && !c.Seen() {
@@ -52,8 +52,8 @@ func (r *Reporter) applications() (out []api.Reason) {
 	return out
 }
 
-// OutboundStarting returns what the APIs of this node wait for before they serve requests of applications, or nil
-// when all components are open.
+// OutboundStarting returns the reasons why the APIs of this node do not serve the applications yet. It returns nil when
+// all components are open.
 func (r *Reporter) OutboundStarting() []api.Reason {
 	if r.opts.Components.Loaded() {
 		return nil
@@ -61,8 +61,8 @@ func (r *Reporter) OutboundStarting() []api.Reason {
 	return r.Starting()
 }
 
-// Readiness returns for each group and each component whether it serves reads and writes now. It returns nil until the
-// components are open. While the node stops, it returns one failed check for the node.
+// Readiness returns a check for each group and each component. A check shows whether reads and writes work now.
+// Readiness returns nil until the components are open. While the node stops, it returns one failed check for the node.
 func (r *Reporter) Readiness(context.Context) []api.Check {
 	if !r.opts.Components.Loaded() {
 		return nil

@@ -94,8 +94,8 @@ type Addresses struct {
 	Apps    []schema.AppStatus
 }
 
-// Reporter reports the state of one node. Status and Members need SetParts, and must not be called before it. A
-// Reporter is safe for concurrent use.
+// Reporter reports the state of one node. SetParts must be called before Status and Members. A Reporter is safe for
+// concurrent use.
 type Reporter struct {
 	opts    Options
 	started time.Time

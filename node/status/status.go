@@ -90,7 +90,8 @@ func (r *Reporter) groupStatus(id uint32, g *group.Group) schema.GroupStatus {
 	}
 }
 
-// diskIssues returns an issue for a disk that is slow or nearly full, and for each group with damaged records.
+// diskIssues returns an issue if the disk is nearly full. It also returns issues for groups with damaged records that
+// no other server can replace, and for groups whose log is slow to write.
 func (r *Reporter) diskIssues() (out []schema.Issue) {
 	p := r.parts.Load()
 	if err := p.Host.DiskLow(); err != nil {
@@ -168,8 +169,8 @@ func (r *Reporter) routedGroups() []schema.GroupStatus {
 	return out
 }
 
-// notes returns an issue for each setting on which the live nodes do not agree, and for each group that refuses
-// requests in the newest format.
+// notes returns an issue for each setting that differs between live nodes, and one for each group that refuses requests
+// in the newest format.
 func (r *Reporter) notes() []schema.Issue {
 	out := []schema.Issue{}
 	for i := range r.parts.Load().Host.Groups() {

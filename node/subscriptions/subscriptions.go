@@ -1,7 +1,7 @@
 // Package subscriptions delivers the messages of topics to the applications of a node.
 //
-// It owns the delivery from the subscribers of api/pubsub to the channels of applications, and the Subscription
-// documents that apply to each application. It starts no goroutines of its own; the subscribers do.
+// It connects the subscribers of package api/pubsub with the channels to the applications. It also selects the
+// Subscription documents that apply to each application. It keeps no goroutines of its own; the subscribers do.
 package subscriptions
 
 import (
@@ -109,8 +109,8 @@ func (r *Runner) Open(documents []component.Subscription) {
 	}
 }
 
-// Update replaces the Subscription documents, and applies changes of components. It returns when subscriptions that
-// no longer exist have ended, or when ctx ends.
+// Update replaces the Subscription documents and adapts the subscriptions to the present components. It returns when
+// all subscriptions that no longer exist have ended, or when ctx ends.
 func (r *Runner) Update(ctx context.Context, documents []component.Subscription) {
 	var all sync.WaitGroup
 	for id, s := range r.list() {
@@ -146,8 +146,8 @@ func (r *Runner) list() map[string]*pubsub.Subscriber {
 	return out
 }
 
-// definitions returns the declared subscriptions of the application id. If id is empty, it returns those of all
-// applications.
+// definitions returns the declared subscriptions of the application with the given id. If id is empty, it returns those
+// of all applications.
 func definitions(documents []component.Subscription, id string) (out []pubsub.Definition) {
 	for _, s := range documents {
 		if id != "" && len(s.Scopes) > 0 && !slices.Contains(s.Scopes, id) {
@@ -173,7 +173,8 @@ const (
 	questionTime  = 30 * time.Second       // timeout of one attempt
 )
 
-// discover requests the subscriptions of an application. It retries if the application did not receive the request.
+// discover requests the subscriptions of an application. If the application does not answer, discover retries up to
+// three times.
 func discover(ctx context.Context, c *appchannel.Channel, id string, log *slog.Logger) ([]pubsub.Definition, error) {
 	for pause, n := questionPause, 1; ; pause, n = 2*pause, n+1 {
 		bounded, cancel := context.WithTimeout(ctx, questionTime)

@@ -53,8 +53,8 @@ func splitOwner(owner string) api.App {
 	return api.App{ID: owner}
 }
 
-// owners lists the applications that have workflows. The result fit has those with the given id and namespace. If id
-// or namespace is empty, it matches every application. The result known has all applications with workflows.
+// owners lists the applications that have workflows. The result known has all of them. The result fit has only those
+// with the given id and namespace; an empty id or namespace matches every application.
 func (a *Admin) owners(ctx context.Context, id, namespace string) (fit, known []owned, err error) {
 	list, err := a.Engine.Applications(ctx)
 	for _, one := range list {
@@ -67,8 +67,9 @@ func (a *Admin) owners(ctx context.Context, id, namespace string) (fit, known []
 	return fit, known, err
 }
 
-// one returns the application with the given id that has workflows. It returns fault.Invalid if id is empty,
-// fault.NotFound if there is none, and fault.Conflict if there is one in several namespaces.
+// one finds the application with the given id among those that have workflows. An empty namespace matches every
+// namespace. one returns fault.Invalid if id is empty, fault.NotFound if no application matches, and fault.Conflict if
+// several match.
 func (a *Admin) one(ctx context.Context, op, id, namespace string) (owned, error) {
 	fit, all, err := a.owners(ctx, id, namespace)
 	switch {
@@ -160,7 +161,8 @@ func filterOf(op string, r *schema.WorkflowSelection) (f workflow.Filter, err er
 	return f, err
 }
 
-// pageToken returns the token of the next page. It consists of the application and the page token of the engine.
+// pageToken returns the token of the next page of a list. The token contains owner, the application with which that
+// page begins, and next, the engine's page token.
 func pageToken(owner, next string) string {
 	return base64.RawURLEncoding.EncodeToString([]byte(owner + "\x00" + next))
 }
@@ -231,8 +233,9 @@ func listedOf(o *owned, l *workflow.Listed) schema.WorkflowStatus {
 		Parent: l.Parent}
 }
 
-// nameNote returns a note if no instance of apps has the given workflow name, and otherwise "". It looks at the first
-// maxNames instances of each application. misspelt is true if there is a similar name, which the note suggests.
+// nameNote returns a note if no instance of the applications apps has the given workflow name. Otherwise it returns "".
+// It checks only the first maxNames instances of each application. If a similar name exists, the note suggests that
+// name, and misspelt is true.
 func (a *Admin) nameNote(ctx context.Context, apps []owned, name string) (note string, misspelt bool) {
 	var names []string
 	for _, o := range apps {
@@ -251,8 +254,9 @@ func (a *Admin) nameNote(ctx context.Context, apps []owned, name string) (note s
 	return "no instance is of a workflow with the name " + api.ShortenName(name) + near, near != ""
 }
 
-// read calls add for the events of a history, beginning with the event at the position first. It stops when add
-// returns false, or when it has read more than maxRead bytes. isPartial is true if it stops before the last event.
+// read calls add for each event in the history of an instance. The parameter first is the position of the first event
+// to read. read stops when add returns false or when it has read more than maxRead bytes. isPartial is true if read
+// stops before the end of the history.
 func (a *Admin) read(ctx context.Context, owner, id string, first int,
 	add func(position int, e *protos.HistoryEvent) bool) (isPartial bool, err error) {
 	for size := 0; ; {

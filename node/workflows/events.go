@@ -67,7 +67,8 @@ func eventOf(position int, e *protos.HistoryEvent, payloads bool) schema.Workflo
 	return out
 }
 
-// otherEvent describes an event that eventOf does not handle itself, and returns the payload of the event.
+// otherEvent completes out, the description of an event whose type eventOf does not handle itself. It returns the
+// payload of the event, or nil if there is none.
 func otherEvent(out *schema.WorkflowEvent, e *protos.HistoryEvent) (payload *wrapperspb.StringValue) {
 	switch t := e.GetEventType().(type) {
 	case *protos.HistoryEvent_TimerCreated:

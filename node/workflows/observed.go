@@ -27,8 +27,8 @@ const (
 	opPurge  = "purge_workflow"
 )
 
-// maxObserved is the maximum number of running activities that an observed engine remembers. If there are more, the
-// engine forgets an arbitrary activity for each new one, and does not report the forgotten activity to the observer.
+// maxObserved is the maximum number of running activities that an observed engine remembers. When it is reached, the
+// engine forgets an arbitrary activity for each new one. The observer is not notified of forgotten activities.
 const maxObserved = 10_000
 
 // Observed returns an engine that forwards all calls to e and reports them to observer. If observer is nil, it
@@ -148,8 +148,8 @@ func (o *observed) CompleteActivity(ctx context.Context, app string, r *protos.A
 	return nil
 }
 
-// forgetOne forgets an arbitrary activity. Otherwise activities that are never completed under their token would fill
-// the map. The caller holds o.mu.
+// forgetOne forgets an arbitrary activity. This limits the size of the map, because some activities are never completed
+// under their token. The caller holds o.mu.
 func (o *observed) forgetOne() {
 	for token, one := range o.began {
 		delete(o.began, token)
@@ -181,8 +181,8 @@ func (s *observedStream) Next(ctx context.Context) (*protos.WorkItem, error) {
 	return item, err
 }
 
-// Close implements workflow.Stream. It forgets the activities of this stream, because the engine gives them to other
-// streams.
+// Close implements workflow.Stream. It also forgets the uncompleted activities of this stream, because the engine hands
+// them out again on other streams.
 func (s *observedStream) Close() {
 	s.Stream.Close()
 	s.by.mu.Lock()

@@ -28,8 +28,9 @@ const (
 	purgeTime     = 6 * time.Second
 )
 
-// home returns the application for a new instance. It returns an error if the cluster does not know the application.
-// The name is then probably misspelt, and the instance would wait forever.
+// home returns the application that a new instance will belong to. It returns fault.NotFound if the cluster knows no
+// such application, because the id is then probably misspelt and the instance would wait forever. It returns
+// fault.Conflict if applications of several namespaces match.
 func (a *Admin) home(ctx context.Context, op, id, namespace string) (owned, error) {
 	if id == "" {
 		return owned{}, fault.New(fault.Invalid, op, "no application is named")
@@ -114,7 +115,8 @@ func (a *Admin) changed(ctx context.Context, o *owned, id, note string) schema.W
 	return c
 }
 
-// waitsForWorker returns a note if the application has no connected worker, and otherwise "".
+// waitsForWorker returns a note if no worker of the application is connected, because the instance then waits for one.
+// Otherwise it returns "".
 func (o *owned) waitsForWorker() string {
 	if o.workers > 0 {
 		return ""
@@ -221,7 +223,8 @@ func reason(text string) *wrapperspb.StringValue {
 	return wrapperspb.String(text)
 }
 
-// stalledHint adds a hint to the error of a change that a stalled instance refuses. It returns other errors unchanged.
+// stalledHint replaces err by an error with a hint if a stalled instance has refused a change. It returns other errors
+// unchanged.
 func stalledHint(err error, status protos.OrchestrationStatus) error {
 	if status != protos.OrchestrationStatus_ORCHESTRATION_STATUS_STALLED || !fault.Is(err, fault.Invalid) {
 		return err
@@ -231,8 +234,9 @@ func stalledHint(err error, status protos.OrchestrationStatus) error {
 			"with workflows purge --force"}
 }
 
-// raise sends an event to an instance. If the instance waits for events, but only for events with other names, raise
-// refuses the event unless r.Early is set. The name is then probably misspelt, and an event cannot be taken back.
+// raise sends an event to an instance. If the instance waits only for events with other names, raise returns
+// fault.Conflict, because the name is probably misspelt and an event cannot be taken back. If r.Early is set, raise
+// sends the event anyway.
 func (a *Admin) raise(ctx context.Context, op string, o *owned, r *schema.WorkflowChange,
 	data *wrapperspb.StringValue) error {
 	if err := checkName(op, "event", r.Event); err != nil {
@@ -256,8 +260,8 @@ func (a *Admin) raise(ctx context.Context, op string, o *owned, r *schema.Workfl
 	return a.Engine.Raise(ctx, o.owner, &protos.RaiseEventRequest{InstanceId: r.ID, Name: r.Event, Input: data})
 }
 
-// waits returns the names of the events that an instance waits for. The workers of some SDKs do not report all of
-// these names.
+// waits returns the names of the events that an instance waits for. The list may be incomplete, because the workers of
+// some SDKs do not report every wait.
 func (a *Admin) waits(ctx context.Context, owner, id string) (names []string, err error) {
 	picture := newSteps(false)
 	_, err = a.read(ctx, owner, id, 0, func(_ int, e *protos.HistoryEvent) bool {
@@ -306,8 +310,8 @@ func (a *Admin) PurgeWorkflows(ctx context.Context, r schema.WorkflowPurge) (p s
 	return schema.WorkflowsPurged{Removed: removed, More: !complete}, withRemoved(err, removed)
 }
 
-// withRemoved adds the number of removed instances to the message of an error, because an answer with an error has no
-// other field for it.
+// withRemoved adds the number of removed instances to the message of err, because an error answer has no field for this
+// number.
 func withRemoved(err error, removed int) error {
 	e, ok := fault.As(err)
 	if !ok || removed == 0 {

@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/api/admin/schema"
 )
 
-// steps derives the steps of a workflow from its history: when each step began, and how it ended. A place is an index
-// into list.
+// steps derives the steps of a workflow from its history: when each step began, and how it ended. Its fields refer to a
+// step by its place, an index into list.
 type steps struct {
 	list     []schema.WorkflowStep
 	turns    int
@@ -95,10 +95,11 @@ func (s *steps) add(e *protos.HistoryEvent) {
 	}
 }
 
-// attempt returns the attempt number of an activity that begins now. id is the task execution id of the activity. If a
-// retry timer of the activity has fired, the number is that of the failed attempt plus 1. attempt finds the failed
-// activity by its id, or by its name, because some SDKs give each attempt a new id. If no retry timer has fired,
-// attempt counts the attempts with the same id. It returns 0 if id is empty.
+// attempt returns the number of the attempt that begins now for an activity. The parameter id is the task execution id.
+//
+// If a retry timer of the activity has fired, the result is the number of the failed attempt plus 1. attempt finds the
+// failed attempt by id, or else by name, because some SDKs use a new id for each attempt. If no retry timer has fired,
+// attempt counts the attempts with the same id. It then returns 0 if id is empty.
 func (s *steps) attempt(name, id string) (n int) {
 	at := slices.IndexFunc(s.due, func(place int) bool { return id != "" && s.runs[place] == id })
 	if at < 0 {
@@ -117,8 +118,8 @@ func (s *steps) attempt(name, id string) (n int) {
 	return n
 }
 
-// pause records which failed activity the retry timer with the id timer will retry. This is the activity with the task
-// execution id id. If there is none, it is the activity that has failed last.
+// pause records which failed activity will be retried when the given timer fires. It is the failed activity whose task
+// execution id is the parameter id. If there is none, it is the activity that failed last.
 func (s *steps) pause(timer int32, id string) {
 	at := len(s.failed) - 1
 	for n, place := range s.failed {
@@ -132,7 +133,7 @@ func (s *steps) pause(timer int32, id string) {
 	}
 }
 
-// timer adds the step that a new timer begins: a timer, a wait for an event, or the pause before a retry.
+// timer adds the step that begins when a timer is created: a timer, a wait for an event, or the pause before a retry.
 func (s *steps) timer(e *protos.HistoryEvent, t *protos.TimerCreatedEvent) {
 	one := schema.WorkflowStep{Kind: schema.StepTimer, Name: t.GetName()}
 	if due := t.GetFireAt().AsTime(); due.Year() < never {
@@ -156,7 +157,8 @@ func (s *steps) timer(e *protos.HistoryEvent, t *protos.TimerCreatedEvent) {
 	}
 }
 
-// ends handles the events that end a step, and the events that are themselves steps without a duration.
+// ends handles the events that end steps. It also adds a step for each event that is a step without a duration, for
+// example a sent event.
 func (s *steps) ends(e *protos.HistoryEvent) {
 	switch {
 	case e.GetTaskCompleted() != nil:
@@ -198,7 +200,8 @@ func (s *steps) ends(e *protos.HistoryEvent) {
 	}
 }
 
-// raised ends the oldest open wait for an external event. If there is none, it adds a step for the event.
+// raised ends the oldest open wait for the external event with the given name. If there is no such wait, it adds a step
+// for the event.
 func (s *steps) raised(e *protos.HistoryEvent, name string) {
 	key := strings.ToLower(name)
 	for len(s.waits[key]) > 0 {

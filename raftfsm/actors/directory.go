@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/records"
 )
 
-// Directory records which host owns which actor of one application. It is stored in the same Raft group as the
-// keys of the application, so a write can check the owner of an actor. It is safe for concurrent use.
+// Directory records which hosts own the actors of one application. Its Raft group also has the keys of the application,
+// so a write can check the owner of an actor. A Directory is safe for concurrent use.
 type Directory struct {
 	access records.Access
 	scope  string
@@ -37,8 +37,8 @@ func (d *Directory) group(ctx context.Context) (uint32, error) {
 	return d.access.Locate(ctx, d.store, d.app+state.Separator)
 }
 
-// ask sends a call to the leader of the group. A retry is safe for every call: the leader answers it with the result
-// of the first attempt, or executes it again without harm.
+// ask sends a call to the leader of the group, and retries it. A retry is safe for every call: the leader returns the
+// result of the first attempt, or executes the call again without harm.
 func (d *Directory) ask(ctx context.Context, what byte, rest func([]byte) []byte) (*lenprefix.Reader, uint32, error) {
 	gid, err := d.group(ctx)
 	if err != nil {
@@ -92,9 +92,11 @@ type Activated struct {
 	Session string // session token with which reads see all writes of earlier owners
 }
 
-// Activate makes host the owner of an actor that has no owner. host is a session id. Activate returns the owner,
-// which may be another host. It returns fault.NotFound if the session of host has ended, and fault.Unavailable if
-// host still accepts no more actors when ctx ends.
+// Activate makes a host the owner of an actor that has no owner. The parameter host is the id of the host's session.
+// Activate returns the owner, which may be another host.
+//
+// Activate returns fault.NotFound if the session has ended, and fault.Unavailable if the host still accepts no more
+// actors when ctx ends.
 func (d *Directory) Activate(ctx context.Context, host, kind, id string) (Activated, error) {
 	a := d.actor(kind, id)
 	f, gid, err := d.ask(ctx, callActivate, func(b []byte) []byte { return appendActor(lenprefix.Append(b, host), &a) })
@@ -110,9 +112,9 @@ func (d *Directory) Activate(ctx context.Context, host, kind, id string) (Activa
 	return out, nil
 }
 
-// Locate returns the owner of an actor. For an actor without an owner, it returns the host that should activate the
-// actor; prefer is the id of the node to prefer (see Keeper.Locate). The answer may be out of date. Locate returns
-// fault.NotFound if no host has actors of this type.
+// Locate returns the owner of an actor. If the actor has no owner, it returns the host that should activate the actor.
+// It prefers hosts on the node prefer if they have equally few actors (see Keeper.Locate). The answer may be out of
+// date. Locate returns fault.NotFound if no host has actors of this type.
 func (d *Directory) Locate(ctx context.Context, kind, id, prefer string) (Host, error) {
 	a := d.actor(kind, id)
 	f, _, err := d.ask(ctx, callLocate, func(b []byte) []byte { return appendActor(lenprefix.Append(b, prefer), &a) })
@@ -132,7 +134,7 @@ type Released struct {
 	Epoch    uint64
 }
 
-// Release removes the given activations. If an actor's record has another epoch, Release leaves the record as it is.
+// Release removes the given activations. It skips an activation if the actor's record has another epoch.
 func (d *Directory) Release(ctx context.Context, released []Released) error {
 	_, _, err := d.ask(ctx, callRelease, func(b []byte) []byte { return d.appendReleased(b, released) })
 	return err
@@ -147,9 +149,10 @@ func (d *Directory) appendReleased(b []byte, released []Released) []byte {
 	return b
 }
 
-// Transfer makes another host the owner of actors that their owner has released. newOwner is the session id of that
-// host. An actor is skipped if the epoch of its record differs from the epoch in released. Transfer returns
-// fault.NotFound if the session of newOwner has ended, or if that host accepts no more actors. keep is true if an
+// Transfer makes a host the owner of actors that their earlier owner gives up. newOwner is the id of that host's
+// session. Transfer skips an actor if the epoch in its record differs from the epoch in released.
+//
+// Transfer returns fault.NotFound if the session has ended, or if the host accepts no more actors. keep is true if an
 // operator moves the actors (see Keeper.Transfer).
 func (d *Directory) Transfer(ctx context.Context, released []Released, newOwner string, keep bool) error {
 	_, _, err := d.ask(ctx, callTransfer, func(b []byte) []byte {

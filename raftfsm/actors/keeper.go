@@ -78,8 +78,8 @@ type session struct {
 	taken   []Actor   // actors that were transferred to the host, for its next advice
 }
 
-// NewKeeper returns a Keeper that does nothing until Attach is called. patience is the constant Patience, except in
-// tests.
+// NewKeeper returns a Keeper that does nothing until Attach is called. The parameter patience is the constant Patience;
+// only tests use other values.
 func NewKeeper(patience time.Duration, logger *slog.Logger) *Keeper {
 	k := &Keeper{logger: logger, patience: patience, sessions: map[string]*session{},
 		ends: map[string]bool{}, kept: map[string]time.Time{}}
@@ -112,9 +112,11 @@ func (k *Keeper) forgetLocked() {
 	k.machine = nil
 }
 
-// enterLocked returns the state machine. It returns fault.NotLeader if this server does not lead, and
-// fault.Unavailable before Attach and after Close. It reads the sessions at the first call in a term, after a
-// restore, and after a proposal with an unknown outcome. op names the operation in errors. The caller holds mu.
+// enterLocked returns the state machine. If the cached sessions are out of date, it first reads them. This happens in
+// the first call in a term, after a restore, and after a proposal with an unknown outcome.
+//
+// enterLocked returns fault.NotLeader if this server does not lead, and fault.Unavailable before Attach and after
+// Close. op names the operation in errors. The caller holds mu.
 func (k *Keeper) enterLocked(op string) (*kv.Machine, error) {
 	if k.closed || k.group == nil {
 		return nil, fault.New(fault.Unavailable, op, "this node is starting or shutting down")
@@ -142,8 +144,8 @@ func (k *Keeper) enterLocked(op string) (*kv.Machine, error) {
 	return m, nil
 }
 
-// readLocked reads all sessions from m. A session ends if it is not renewed within patience from now on. readLocked
-// also resumes the removal of activations whose sessions have ended. The caller holds mu.
+// readLocked reads all sessions from m. Each session ends if its host does not renew it within patience from now.
+// readLocked also resumes the removal of activations whose sessions have ended. The caller holds mu.
 func (k *Keeper) readLocked(m *kv.Machine, patience time.Duration) error {
 	var ended []string
 	for _, prefix := range []string{sessionRecord, endedRecord} {
@@ -194,9 +196,9 @@ func (k *Keeper) beginLocked(h Host, wait time.Duration) {
 	k.sessions[h.ID] = s
 }
 
-// doubt handles the error of a proposal. If the error leaves the outcome unknown, the proposal may still be applied
-// in this term. doubt then makes the next call read the sessions again, and starts decide. When decide ends, the
-// next call reads the sessions once more.
+// doubt handles err, the error of a proposal. If err leaves the outcome unknown, the proposal may still be applied
+// later in this term. Therefore, doubt makes the next call read the sessions again, and starts decide. When decide
+// ends, the next call reads the sessions once more.
 func (k *Keeper) doubt(err error) {
 	if !fault.Is(err, fault.Indeterminate) && !fault.Is(err, fault.Timeout) {
 		return
@@ -211,12 +213,12 @@ func (k *Keeper) doubt(err error) {
 	}
 }
 
-// decide waits until no proposal with an unknown outcome can be applied any more. To do so, it commits an entry
-// without effect. It commits another entry if further proposals got an unknown outcome in the meantime. Proposals of a
-// leader are applied in their order, so earlier proposals are applied before this entry or not at all.
+// decide waits until no proposal with an unknown outcome can be applied any more. To do so, it commits an entry without
+// effect. A leader's proposals are applied in order, so an earlier proposal is applied before this entry or not at all.
+// If more proposals got an unknown outcome in the meantime, decide commits another entry.
 //
-// Without decide, a session that was stored late would be unknown to this leader. The leader would neither serve the
-// host of that session nor end the session.
+// Without decide, this leader might not know a session that was stored late. It would then neither serve the host of
+// this session nor end the session.
 func (k *Keeper) decide() {
 	for {
 		k.mu.Lock()
@@ -242,8 +244,8 @@ func (k *Keeper) decide() {
 	}
 }
 
-// commit proposes a request and waits for its result. It has its own timeout and ignores the end of ctx. Otherwise a
-// caller that gives up would leave an unknown outcome.
+// commit proposes a request and waits for its result. It has its own timeout and continues when ctx ends, so that a
+// caller that gives up does not leave an unknown outcome.
 func (k *Keeper) commit(ctx context.Context, r *command.Request) (kv.Result, raftlog.Position, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), proposeTimeout)
 	defer cancel()
@@ -258,9 +260,10 @@ func errEnded(op string) error {
 }
 
 // Register begins the session of h and returns the revision of the session. If a session with the id of h exists,
-// Register only replaces its description. It returns fault.NotFound if h has a revision and that session has ended.
-// Register then begins no new session with this id, because the host may not know that its session has ended, and would
-// keep its actors.
+// Register only replaces its description.
+//
+// If h has a revision and this session has ended, Register returns fault.NotFound and begins no new session. The host
+// may not know that its session has ended, and would otherwise keep its actors.
 func (k *Keeper) Register(ctx context.Context, h Host) (revision uint64, err error) {
 	k.mu.Lock()
 	m, err := k.enterLocked(opRegister)
@@ -327,8 +330,8 @@ func (k *Keeper) admit(ctx context.Context, h Host) (uint64, error) {
 	return h.Revision, nil
 }
 
-// Renew extends the session of a host. actors is the number of actors on the host. canGive is true if some of them can
-// be transferred to other hosts at this time. Renew returns fault.NotFound if the session has ended or is about to end.
+// Renew extends the session of a host. actors is the number of actors on the host. canGive is true if the host can
+// transfer some of them to other hosts now. Renew returns fault.NotFound if the session has ended or is about to end.
 func (k *Keeper) Renew(ctx context.Context, host string, actors int, canGive bool) (p Advice, err error) {
 	k.mu.Lock()
 	_, err = k.enterLocked(opRenew)
@@ -419,8 +422,8 @@ func (k *Keeper) Leave(ctx context.Context, host string) error {
 	return k.end(ctx, s)
 }
 
-// sweep removes the activations of hosts whose sessions have ended. If this leader stops before all are removed, the
-// next leader continues. A remaining activation does no harm, because any other host may replace it.
+// sweep removes the activations of hosts whose sessions have ended. If this server stops leading before all are
+// removed, the next leader continues. An activation that is left does no harm, because any other host may replace it.
 func (k *Keeper) sweep(m *kv.Machine, ended []string) {
 	gone := map[string]bool{}
 	for _, id := range ended {
@@ -468,7 +471,7 @@ func (k *Keeper) removeEnded(m *kv.Machine, keys []string, gone map[string]bool)
 	return k.Release(k.closing, owned)
 }
 
-// Release removes the given activations. If an actor's record has another epoch, Release leaves the record as it is.
+// Release removes the given activations. It skips an activation if the actor's record has another epoch.
 func (k *Keeper) Release(ctx context.Context, owned []Owned) error {
 	if len(owned) == 0 {
 		return nil
@@ -486,11 +489,13 @@ func (k *Keeper) Release(ctx context.Context, owned []Owned) error {
 	return err
 }
 
-// Transfer makes the given host the owner of actors that another host owned. It skips an actor if the epoch in its
-// record differs from the epoch in owned. It returns fault.NotFound if the session of the host has ended, or if the
-// host accepts no more actors. keep is true if an operator moves the actors. The leader then does not spread the
-// actors of this scope for keepFor. Transfer informs the host of its new actors, also of those that an earlier attempt
-// with an unknown outcome has transferred.
+// Transfer makes a host the owner of actors that another host owned. The parameter host is the id of the new owner's
+// session. Transfer skips an actor if the epoch in its record differs from the epoch in owned. It returns
+// fault.NotFound if the session has ended, or if the host accepts no more actors.
+//
+// Transfer also informs the host of its new actors. These include actors that an earlier attempt with an unknown
+// outcome has transferred. keep is true if an operator moves the actors. The leader then does not spread the actors of
+// this scope for keepFor.
 func (k *Keeper) Transfer(ctx context.Context, owned []Owned, host string, keep bool) error {
 	if len(owned) == 0 {
 		return nil
@@ -539,9 +544,9 @@ func isHostOf(m *kv.Machine, id string, actor Actor) (bool, error) {
 	return found && a.Host == id, err
 }
 
-// each calls commit with all actors in owned. commit makes one request for the actors that it gets. If the state
-// machine refuses the request for all of them, each calls commit once per actor. each returns the actors for which
-// commit has returned true. After an error, it does not try the remaining actors.
+// each calls commit with all actors in owned, so that one request changes all of them. If the state machine refuses
+// this request, each calls commit once per actor instead. It returns the actors for which commit has returned true.
+// After an error, it does not try the remaining actors.
 func each(owned []Owned, commit func([]Owned) (applied bool, err error)) (done []Owned, err error) {
 	switch applied, err := commit(owned); {
 	case err != nil:

@@ -15,9 +15,9 @@ type Placed struct {
 	Position raftlog.Position // at or after the entry of the activation
 }
 
-// Activate makes a host the owner of an actor, and returns the owner. If another host with a session owns the actor,
-// that host remains the owner. Activate returns fault.NotFound if the session of the host has ended, and
-// fault.Unavailable if the host accepts no more actors.
+// Activate makes a host the owner of an actor that has no owner, and returns the owner. The parameter host is the id of
+// the host's session. An owner whose session has not ended remains the owner. Activate returns fault.NotFound if the
+// session has ended, and fault.Unavailable if the host accepts no more actors.
 func (k *Keeper) Activate(ctx context.Context, host string, a Actor) (Placed, error) {
 	k.mu.Lock()
 	m, err := k.enterLocked(opActivate)
@@ -57,7 +57,7 @@ func (k *Keeper) Activate(ctx context.Context, host string, a Actor) (Placed, er
 	return Placed{h, res.Revisions[0], pos}, nil
 }
 
-// owner returns the activation record of an actor and the host that the record names. The host is zero if there is
+// owner returns the activation record of an actor, and the host that the record contains. The host is zero if there is
 // no record, or if the session of the host has ended.
 func (k *Keeper) owner(m *kv.Machine, a Actor) (Activation, Host, error) {
 	v, err := m.Get(kv.LockStore, a.Key(), 0)
@@ -75,10 +75,13 @@ func (k *Keeper) owner(m *kv.Machine, a Actor) (Activation, Host, error) {
 	return now, h, err
 }
 
-// Locate returns the owner of an actor. For an actor without an owner, it returns the host that should activate the
-// actor. This is the host with the fewest actors. If several hosts have equally few, Locate selects one on the node
-// prefer. Only hosts that have the actor's type and accept more actors count. If there are none, Locate returns
-// fault.NotFound. The answer may be out of date: only a host knows whether it still owns an actor.
+// Locate returns the owner of an actor. If the actor has no owner, Locate returns the host that should activate it.
+//
+// Locate selects only hosts that have the actor's type and accept more actors. It selects the host with the fewest
+// actors. If several hosts have equally few, it selects one on the node prefer, if possible. If no host can take the
+// actor, Locate returns fault.NotFound.
+//
+// The answer may be out of date: only a host knows whether it still owns an actor.
 func (k *Keeper) Locate(_ context.Context, a Actor, prefer string) (Host, error) {
 	k.mu.Lock()
 	m, err := k.enterLocked(opLocate)
@@ -115,8 +118,8 @@ func (k *Keeper) Locate(_ context.Context, a Actor, prefer string) (Host, error)
 	return best.Host, nil
 }
 
-// Hosts returns the hosts of a scope that have a session, and the number of actors of each. An empty scope means all
-// scopes.
+// Hosts returns the hosts of a scope that have a session, and how many actors each of them has. If scope is empty, it
+// returns the hosts of all scopes.
 func (k *Keeper) Hosts(scope string) (hosts []Host, actors []int, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -15,13 +15,13 @@ import (
 const (
 	// RenewEvery is the interval at which a host renews its session.
 	RenewEvery = 200 * time.Millisecond
-	// Lease is how long a host may serve after an answered renewal, counted from when the host sent that renewal.
+	// Lease is how long a host may serve after it has sent a renewal, provided that the leader answers the renewal.
 	Lease = 800 * time.Millisecond
 	// Patience is how long the leader waits for a renewal before it ends the session.
 	Patience = 1200 * time.Millisecond
-	// Takeover is how long a new leader waits for the first renewal of a session. It is longer than any lease that
-	// an earlier leader has granted. An earlier leader answers a renewal only after a majority has confirmed its
-	// term. This happens before the new leader is elected. So the lease ends at most 880 ms after the election, if
+	// Takeover is how long a new leader waits for the first renewal of a session. It is longer than any lease from an
+	// earlier leader. Such a lease begins before the election of the new leader, because the earlier leader answers a
+	// renewal only after a majority has confirmed its term. So the lease ends at most 880 ms after the election, if
 	// clocks differ in speed by at most 10 %.
 	Takeover = time.Second
 )
@@ -179,8 +179,8 @@ func errRecord(what string) error {
 		what + " that cannot be decoded", Hint: "run the newest version on every server"}
 }
 
-// Check returns operations to add to a write. The write then fails if the activation of the actor has another
-// epoch, or if the session with this revision has ended.
+// Check returns operations that a write of actor state must contain. They make the write fail if the activation of the
+// actor has another epoch, or if the host's session with the given revision has ended.
 func Check(a Actor, epoch uint64, host string, revision uint64) []command.Op {
 	return []command.Op{
 		{Kind: command.OpCheck, Cond: command.CondRevision, Revision: epoch, Store: kv.LockStore, Key: a.Key()},
@@ -219,9 +219,9 @@ func describe(h *Host) *command.Request {
 	}}
 }
 
-// end returns the request that ends the session of h. The request also writes the host's record with the prefix
-// endedRecord, so that the leader removes the activations of the host. A later request (see swept) removes that
-// record.
+// end returns the request that ends the session of h. It replaces the session record by a record with the prefix
+// endedRecord. Because of this record, the leader removes the activations of the host. A later request removes the
+// record itself (see swept).
 func end(h *Host) *command.Request {
 	return &command.Request{Kind: command.KindWrite, Ops: []command.Op{
 		remove(SessionKey(h.ID), command.CondRevision, h.Revision),
@@ -238,9 +238,10 @@ func swept(host string) *command.Request {
 }
 
 // activate returns the request that makes h the owner of an actor. current is the actor's present activation, or zero
-// if the actor has none. The state machine refuses the request if the activation is no longer current, if the session
-// of h has ended, or if the session of current.Host has not ended. If the request is applied, the new epoch is the
-// first revision in its result.
+// if there is none. If the request is applied, the new epoch is the first revision in its result.
+//
+// The state machine refuses the request if the activation is no longer current, if the session of h has ended, or if
+// the session of current.Host has not ended.
 func activate(a Actor, h *Host, current Activation) *command.Request {
 	r := &command.Request{Kind: command.KindWrite, Ops: []command.Op{
 		set(a.Key(), text(nil, h.ID), command.CondAbsent, 0),

@@ -2,14 +2,14 @@ package actors
 
 import "time"
 
-// The leader spreads the actors of a scope over its hosts. When a host renews its session, the leader may advise it
-// to transfer some of its actors to the host with the fewest. It gives no advice if the numbers of the two hosts
-// differ by at most 10 %, or by one. The host selects the actors, because only the host knows which of them are
-// idle. Lost advice does no harm.
+// The leader spreads the actors of a scope over its hosts. When a host renews its session, the leader may advise it to
+// transfer some of its actors to the host with the fewest actors. It gives no advice if the two hosts differ by only
+// one actor or by at most 10 %. The host selects the actors, because only the host knows which of them are idle. Advice
+// may be lost without harm.
 //
-// The leader's numbers of actors are up to RenewEvery old, and a host needs a moment to activate transferred actors.
-// So after the leader has given advice, the two hosts take no part in other advice for giveEvery. The same applies
-// to a host after each transfer to it. This also limits the rate of transfers.
+// The leader's counts are up to RenewEvery old, and a host needs a moment to activate transferred actors. So after
+// advice, the leader gives no other advice that involves one of the two hosts for giveEvery. The same applies to a host
+// after each transfer to it. This also limits the rate of transfers.
 const (
 	giveMost  = 100 // actors in one advice
 	giveEvery = time.Second
@@ -65,12 +65,13 @@ func (k *Keeper) adviseLocked(s *session, canGive bool) (p Advice) {
 	return p
 }
 
-// fewer reports whether s has fewer actors than o. If the numbers are equal, fewer reports whether s has the lower id.
+// fewer reports whether s has fewer actors than o. If both have equally many, fewer reports whether s has the lower id.
 func (s *session) fewer(o *session) bool {
 	return s.actors < o.actors || s.actors == o.actors && s.ID < o.ID
 }
 
-// tookLocked records that actors were transferred to a host. host is the id of its session. The caller holds mu.
+// tookLocked records that the actors in owned were transferred to a host. The parameter host is the id of the host's
+// session. The caller holds mu.
 func (k *Keeper) tookLocked(host string, owned []Owned) {
 	s := k.sessions[host]
 	if s == nil {

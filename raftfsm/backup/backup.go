@@ -1,22 +1,23 @@
-// Package backup reads and writes backup files. A file contains all data of a cluster, group by group, in a form that
-// depends neither on the database engine nor on the log.
+// Package backup reads and writes backup files. A file contains all data of a cluster, group by group. Its form depends
+// neither on the database engine nor on the log.
 //
-// It owns the file format, its checksums, and the errors for files that are damaged, truncated, or written by
-// another program or a newer version. It never uses groups, state machines or the network. It has no goroutines.
-// Only one goroutine at a time may use a Writer or a Reader.
+// The package defines the file format and its checksums. It detects files that are damaged, truncated, or written by
+// another program or a newer version. It never uses groups, state machines or the network. It has no goroutines. Only
+// one goroutine at a time may use a Writer or a Reader.
 //
 // A file consists of a magic number, a version and frames:
 //
 //	file    "QRBACKUP" version(2) frame*
 //	frame   type(1) length(4) payload checksum(4)
 //
-// The checksum of a frame is the CRC-32C of its type, length and payload. The first frame is the header, and the
-// last one is the trailer. Between them are the groups in ascending order. Each group has a begin frame, records in
-// the order of their keys, results of requests with a client id, and an end frame. Numbers in frames are big-endian.
-// Numbers in records are uvarints. Header, begin, end and trailer are JSON, so that later versions can add fields.
-// The end frame of a group contains the counts of the group, and the length and a CRC-64 of its other frames. The
-// trailer contains the counts of the file, and the length and a CRC-64 of everything before the trailer. Nothing
-// follows the trailer.
+// The checksum of a frame is the CRC-32C of its type, length and payload. The first frame is the header, and the last
+// one is the trailer. Between them are the groups in ascending order. Each group consists of a begin frame, records in
+// the order of their keys, results of requests with a client id, and an end frame.
+//
+// Numbers in frames are big-endian. Numbers in records are uvarints. Header, begin, end and trailer are JSON, so that
+// later versions can add fields. The end frame of a group contains the counts of the group, and the length and a CRC-64
+// of its other frames. The trailer contains the counts of the file, and the length and a CRC-64 of everything before
+// the trailer. Nothing follows the trailer.
 package backup
 
 import (
@@ -91,8 +92,8 @@ type Record struct {
 	ExpireAt    uint64 // cluster time, Unix milliseconds; 0 = never
 }
 
-// Remembered is the stored result of a request with a ClientID, which the client has chosen. A retry with the same
-// ClientID gets this result.
+// Remembered is the stored result of a request with a ClientID. The client has chosen this id. If the client retries
+// the request with the same ClientID, it gets this result.
 type Remembered struct {
 	Key         string
 	ExpireAt    uint64

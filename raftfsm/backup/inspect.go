@@ -6,7 +6,7 @@ import (
 	"sort"
 )
 
-// Summary describes a backup file that was verified completely, with the numbers of its keys and bytes.
+// Summary describes a completely verified backup file and counts its keys and bytes.
 type Summary struct {
 	Header
 	Totals Totals         `json:"totals"`
@@ -29,8 +29,8 @@ type StoreSummary struct {
 	Expiring  uint64 `json:"expiring"` // keys with an expiry
 }
 
-// Inspect reads a backup file to its end, verifies every checksum and returns a summary. The function split separates
-// the id of a store into namespace and name.
+// Inspect reads and verifies a whole backup file and returns a summary. The function split separates the id of a store
+// into namespace and name.
 func Inspect(r io.Reader, split func(id string) (namespace, name string)) (Summary, error) {
 	b, err := NewReader(r)
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 )
 
 // Key encrypts and authenticates backups. An encrypted backup is an age file (age-encryption.org/v1) with one scrypt
-// recipient, whose passphrase is the key. Only a holder of the key can create or change such a file. Public keys of
-// age are not used: everyone who knows a public key could create a file. A Key never appears in logs.
+// recipient, whose passphrase is the key. Only a holder of the key can create or change such a file. With public keys
+// of age, everyone who knows a public key could create a file, so they are not used. A Key never appears in logs.
 type Key struct{ passphrase string }
 
 const (
@@ -29,8 +29,8 @@ const (
 	// tenth of a second. A higher cost is not needed, because the keys of NewKey have 256 random bits.
 	workFactor = 15
 
-	// maxWorkFactor bounds the cost of scrypt that a file can demand of its reader. The value 18 costs 256 MiB of
-	// memory.
+	// maxWorkFactor limits the cost of scrypt that a file can demand when it is decrypted. The value 18 costs 256 MiB
+	// of memory.
 	maxWorkFactor = 18
 
 	ageMagic = "age-encryption.org/"
@@ -55,9 +55,9 @@ func (k Key) GoString() string { return k.String() }
 // LogValue hides the key.
 func (k Key) LogValue() slog.Value { return slog.StringValue(k.String()) }
 
-// ParseKeys parses the content of a key file, which has one key per line. It ignores empty lines and lines that
-// begin with #. Backups are encrypted with the first key, and can be decrypted with any of them. ParseKeys returns
-// fault.Invalid if the content is not valid.
+// ParseKeys parses the content of a key file, which has one key per line. It ignores empty lines and lines that begin
+// with "#". The first key encrypts new backups. Any of the keys can decrypt a backup. ParseKeys returns fault.Invalid
+// if the content is not valid.
 func ParseKeys(file []byte) ([]Key, error) {
 	var keys []Key
 	for line := range strings.Lines(string(file)) {
@@ -105,9 +105,9 @@ type Source struct {
 	Encrypted bool
 }
 
-// Decrypt returns the content of the backup in r, which may be encrypted or not. If there are keys, the backup must be
-// encrypted, or plain must be true. Encrypted content is authentic: only a holder of one of the keys can have written
-// it. Error codes:
+// Decrypt returns the content of the backup in r, which may be encrypted or not. Encrypted content is authentic: only a
+// holder of one of the keys can have written it. So if there are keys, Decrypt accepts an unencrypted backup only if
+// plain is true. Error codes:
 //
 //	invalid  the file is encrypted, and there is no key
 //	denied   no key fits, or the file is not encrypted although it must be
@@ -151,7 +151,7 @@ func Decrypt(r io.Reader, keys []Key, plain bool) (Source, error) {
 	return Source{Reader: authentic{clear}, Encrypted: true}, nil
 }
 
-// authentic is a reader of decrypted content. It translates the errors of a failed decryption to fault.Corrupt.
+// authentic reads decrypted content. If the decryption fails, it returns fault.Corrupt.
 type authentic struct{ r io.Reader }
 
 func (a authentic) Read(p []byte) (int, error) {

@@ -11,7 +11,9 @@ import (
 
 // ReadKeyFile reads the keys in the file at the given path. It returns no keys for an empty path. The owner and the
 // group of the file may read it. ReadKeyFile refuses a file that its group can write, or to which any other user has
-// access. All errors are fault.Invalid. They begin with setting, the name of the setting that contains the path, for
+// access.
+//
+// All errors are fault.Invalid. Their messages begin with setting, the name of the setting that contains the path, for
 // example "--backup-key-file".
 func ReadKeyFile(setting, path string) ([]Key, error) {
 	if path == "" {
@@ -41,8 +43,8 @@ func ReadKeyFile(setting, path string) ([]Key, error) {
 	return keys, nil
 }
 
-// withoutPath returns the error that an fs.PathError wraps, because the message already contains the path. It
-// returns any other error unchanged.
+// withoutPath returns the error that an fs.PathError wraps, because the message of the caller already contains the
+// path. It returns any other error unchanged.
 func withoutPath(err error) error {
 	var p *fs.PathError
 	if errors.As(err, &p) {

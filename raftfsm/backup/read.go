@@ -179,7 +179,8 @@ func (b *Reader) nothingFollows() error {
 	return damaged("end", "bytes follow it")
 }
 
-// take decodes a frame. It returns fault.Corrupt if the frame is malformed, or not allowed at this position.
+// take decodes a frame with the given kind and payload. It returns fault.Corrupt if the frame is malformed, or if a
+// frame of this kind is not allowed at this position.
 func (b *Reader) take(kind byte, payload []byte) (Part, error) {
 	p := Part{Group: b.next - 1}
 	bad := func(why string) (Part, error) { return Part{}, damaged(b.part(), why) }

@@ -11,8 +11,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Writer writes a backup file. Call Begin, Records, Remembered and End for each group, and Close after the last group.
-// After an error the file is unusable.
+// Writer writes a backup file. For each group, call Begin, then Records and then Remembered as often as needed, and
+// then End. Call Close after the last group. After an error the file is unusable.
 type Writer struct {
 	w     io.Writer
 	buf   bytes.Buffer
@@ -46,14 +46,14 @@ func NewWriter(w io.Writer, h Header) (*Writer, error) {
 	return b, b.json(frameHeader, h)
 }
 
-// Begin begins the group with the given id. The groups must follow each other in ascending order, without gaps.
+// Begin begins the group with the given id. The first group must have the id 0, and each further group the next id.
 func (b *Writer) Begin(group uint32) error {
 	b.group = sums{}
 	return b.json(frameBegin, begin{ID: group})
 }
 
-// Records writes records of the current group as one frame. All records of a group must be in ascending byte order
-// of store and key. Records returns fault.TooLarge if the payload of the frame has more than maxFrame bytes.
+// Records writes records of the current group as one frame. All records of a group must be sorted by store and then by
+// key, in byte order. Records returns fault.TooLarge if the payload of the frame has more than maxFrame bytes.
 func (b *Writer) Records(records []Record) error {
 	if len(records) == 0 {
 		return nil

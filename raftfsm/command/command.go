@@ -1,7 +1,7 @@
 // Package command defines the format of log entries. A leader proposes log entries, and every replica applies them.
 //
-// It owns the types below and their versioned binary form. It uses no clock, network or random numbers. So the same
-// bytes have the same meaning on every node. It has no goroutines.
+// The package defines the requests in an entry and their versioned binary form. Decoding uses no clock, network or
+// random numbers, so the same bytes have the same meaning on every node. The package has no goroutines.
 package command
 
 // Version is the newest format version that this build writes and applies. An entry has the lowest version that can
@@ -33,9 +33,9 @@ const (
 	OpSet    OpKind = 1
 	OpDelete OpKind = 2
 	OpCheck  OpKind = 3 // changes nothing; the write fails unless the condition holds
-	// OpAppend stores a new key. The stored key is Key, followed by the revision of the operation (8 bytes,
-	// big-endian). So appended keys with the same Key are in the order in which they were applied. The stored value
-	// is the cluster time of the entry (8 bytes, big-endian), followed by Value.
+	// OpAppend stores a value under a new key. The new key is Op.Key, followed by the revision of the operation (8
+	// bytes, big-endian). Revisions increase, so keys with the same Op.Key sort in the order in which they were
+	// appended. The stored value is the cluster time of the entry (8 bytes, big-endian), followed by Op.Value.
 	OpAppend OpKind = 4
 )
 
@@ -72,19 +72,23 @@ type Request struct {
 	Watch   *Watch   // KindWatch
 }
 
-// RequestID lets the state machine apply a request only once, even if the origin of the request retries it. Origin is
-// the number that KindRegister has assigned; 0 means that the request is never retried. Seq counts from 1 for each
-// origin. The origin never retries requests with a Seq up to Done, so the machine deletes their results.
+// RequestID identifies a request of a registered origin. If the origin retries the request with the same RequestID, the
+// state machine applies it only once.
+//
+// Origin is the number that the origin got from KindRegister; 0 means that the request is never retried. Seq numbers
+// the requests of an origin, from 1. Done promises that the origin no longer retries requests with a Seq of at most
+// Done. The state machine therefore deletes the results of these requests.
 type RequestID struct {
 	Origin uint64
 	Seq    uint64
 	Done   uint64
 }
 
-// ClientID lets the state machine apply a request only once, even if a client retries it. Scope separates
-// applications; it consists of namespace, store and key prefix. The machine stores the result of a request for
-// ClientResultLife of cluster time, or until the group has a million newer results. As long as the machine has the
-// result, it rejects a different request with the same ClientID.
+// ClientID identifies a write of a client. If the client retries the write with the same ClientID, the state machine
+// applies it only once. Scope separates applications; it consists of namespace, store and key prefix.
+//
+// The state machine keeps the result of the write for ClientResultLife of cluster time, or until the group has a
+// million newer results. As long as it has the result, it rejects a different write with the same ClientID.
 type ClientID struct {
 	Scope string
 	ID    string

@@ -10,14 +10,15 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// The minimum sizes in bytes of one request and of one operation. Before Decode allocates memory, it uses them to
-// check a count in the input. The rest of the input must be long enough for that many requests or operations.
+// The minimum encoded sizes in bytes of a request and of an operation. Decode uses them to reject a count that is too
+// high for the rest of the input, before it allocates memory for that many items.
 const (
 	minRequest = 1 + 2     // length, kind, flags
 	minOp      = 1 + 1 + 1 // tag, length of the key, one byte of key
 )
 
-// chunk is the maximum number of items for which Decode allocates memory before it has read them.
+// chunk is the maximum number of requests or operations for which Decode allocates memory in advance. Without this
+// limit, a small damaged batch with a high count could use much memory.
 const chunk = 256
 
 // Decode reads a batch of a version that this build understands (see DecodeUpTo).
@@ -26,8 +27,8 @@ func Decode(data []byte) (Batch, error) { return DecodeUpTo(Version, data) }
 // DecodeUpTo reads a batch whose version is at most newest. The result shares the memory of data, so data must not
 // change while the result is in use.
 //
-// DecodeUpTo returns fault.Unimplemented for a batch of a newer version, and fault.Corrupt for all other data that
-// Append does not produce.
+// DecodeUpTo returns fault.Unimplemented if the version is above newest. It returns fault.Corrupt if Append cannot have
+// written the data.
 func DecodeUpTo(newest uint8, data []byte) (Batch, error) {
 	c := cursor{data: data}
 	b := Batch{}
@@ -245,8 +246,8 @@ func (c *cursor) uvarint() uint64 {
 	return v
 }
 
-// fits returns n as an int if the rest of the input has room for n items of at least size bytes. Otherwise it
-// records an error with the text what, and returns 0.
+// fits checks the number n of items that follow, each of which has at least the given size in bytes. It returns n if
+// the rest of the input is long enough for them. Otherwise it records an error with the given text, and returns 0.
 func (c *cursor) fits(n uint64, size int, what string) int {
 	if c.err == nil && n > uint64((len(c.data)-c.at)/size) { //nolint:gosec // at never exceeds len
 		c.fail(what)

@@ -68,8 +68,9 @@ func AppendRequest(dst []byte, r *Request) ([]byte, error) {
 	return appendBody(dst, r), nil
 }
 
-// EncodeRequest returns the bytes that AppendRequest appends, in a slice of exactly their size. It returns the same
-// errors as AppendRequest. It returns fault.TooLarge, before it allocates memory, if there are more than limit bytes.
+// EncodeRequest returns the encoding of r, as AppendRequest would append it, in a slice of exactly that size. It
+// returns fault.TooLarge, without allocating memory, if the encoding has more than limit bytes. The other errors are
+// those of AppendRequest.
 func EncodeRequest(r *Request, limit int) ([]byte, error) {
 	if err := r.check(); err != nil {
 		return nil, err

@@ -14,10 +14,13 @@ const (
 	StepAbort  Step = 4 // drop the staged data
 )
 
-// Restore is one step of replacing all data of a group with a backup. While the restore is running, a step that was
-// applied may be repeated: the repetition changes no data, and its outcome is Applied again. After the commit, a
-// repeated StepCommit is Applied until another restore is committed, and every other step is Stale (see kv.Stale).
-// After an abort, every step is Stale except StepBegin, which begins the restore again.
+// Restore is one step of replacing all data of a group with a backup. A caller may repeat a step, and the outcome
+// depends on the state of the restore:
+//
+//   - While the restore is running, a repeated step changes no data, and its outcome is Applied again.
+//   - After the commit, a repeated StepCommit is Applied until another restore is committed. Every other step is Stale
+//     (see kv.Stale).
+//   - After an abort, StepBegin begins the restore again. Every other step is Stale.
 type Restore struct {
 	Step     Step
 	ID       uint64 // identifies the whole restore; random, not 0

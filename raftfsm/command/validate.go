@@ -14,8 +14,8 @@ type Limits struct {
 	ContentType int
 }
 
-// Validate returns nil if o is valid and within the limits l. It returns fault.Invalid for an operation that no
-// state machine accepts, and fault.TooLarge, with the name of the limit, for an exceeded limit.
+// Validate returns nil if o is valid and within the limits l. It returns fault.Invalid if no state machine would accept
+// o. It returns fault.TooLarge if o exceeds a limit; the error text names the limit.
 func (o *Op) Validate(l Limits) error {
 	if err := o.check(); err != nil {
 		return err
@@ -37,7 +37,7 @@ func (o *Op) Validate(l Limits) error {
 	return nil
 }
 
-// check returns nil for exactly those operations that Decode accepts, and fault.Invalid for all others.
+// check returns fault.Invalid if Decode would refuse o, and otherwise nil.
 func (o *Op) check() error {
 	set := o.Stores()
 	switch {
@@ -67,7 +67,7 @@ func (o *Op) invalid(msg string) error {
 	return &fault.Error{Code: fault.Invalid, Op: "command.Validate", Msg: msg, Key: o.Key}
 }
 
-// check returns nil for exactly those requests that Decode accepts, and fault.Invalid for all others.
+// check returns fault.Invalid if Decode would refuse r, and otherwise nil.
 func (r *Request) check() error {
 	if msg := r.problem(); msg != "" {
 		return fault.New(fault.Invalid, "command.Validate", msg)
@@ -111,7 +111,7 @@ func (r *Request) problem() string {
 	return ""
 }
 
-// valid reports whether a state machine accepts the id: the zero id, or an id with an origin and a Seq above Done.
+// valid reports whether the state machine accepts id. A valid id either is zero, or has an origin and a Seq above Done.
 func (id RequestID) valid() bool {
 	if id.Origin == 0 {
 		return id == (RequestID{})

@@ -30,16 +30,18 @@ func Needs(encoded []byte) uint8 {
 	return r.needs()
 }
 
-// IsFormat reports whether an encoded request is of KindFormat. encoded is the output of AppendRequest. Only the
-// leader may propose such a request. It must first know which version each server of its group can read.
+// IsFormat reports whether an encoded request is of KindFormat. encoded is the output of AppendRequest. Only the leader
+// may propose such a request, and only if it knows which version each server of the group can read.
 func IsFormat(encoded []byte) bool {
 	_, n := binary.Uvarint(encoded)
 	return n > 0 && n < len(encoded) && Kind(encoded[n]) == KindFormat
 }
 
-// needs returns the lowest format version that can hold the request. If a later version adds a kind, the kind gets a
-// case here. A KindFormat request needs the version that it allows. So a build that does not know this version halts
-// at the entry.
+// needs returns the lowest format version that can represent the request. When a later version adds a kind of request,
+// that kind needs a case here.
+//
+// For a KindFormat request, needs returns the version that the request allows. A build that does not know this version
+// therefore halts at the entry.
 func (r *Request) needs() uint8 {
 	if r.Kind == KindFormat {
 		return uint8(max(First, min(r.Limit, math.MaxUint8))) //nolint:gosec // bounded

@@ -1,5 +1,5 @@
-// Package datadir owns the data directory of a node: its lock and its identity. It also checks the permissions of the
-// directory, and measures the free space on its disk.
+// Package datadir manages the lock and the identity of a node's data directory. It also checks the permissions of the
+// directory, and measures the free space on its disk. The package does not depend on Raft.
 //
 // The directory contains:
 //
@@ -7,9 +7,9 @@
 //   - node.json, the Identity
 //   - groups/N, one folder for each Raft group
 //
-// This package reads and writes only LOCK and node.json, with one exception. It deletes the folder groups if the
-// server has not joined a cluster yet and the cluster has a different number of partitions. The groups have no data
-// then. The package does not depend on Raft.
+// This package reads and writes only LOCK and node.json, with one exception. If a new server is about to join a cluster
+// with a different number of partitions, the package deletes the folder groups. The groups are still empty at that
+// time.
 package datadir
 
 import (

@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// Settings are the settings from which Identify creates the identity of a new directory. They must agree with the
-// identity of an existing directory.
+// Settings are the settings for a data directory. Identify creates the identity of a new directory from them. If the
+// directory already has an identity, the settings must agree with it.
 type Settings struct {
 	Dir        string
 	NodeID     string         // empty = from the directory, or DefaultID
@@ -30,10 +30,12 @@ type Cluster interface {
 	CountPartitions(ctx context.Context, node string) uint32
 }
 
-// Identify returns the identity of a server's data directory. It creates one if the directory is empty or was used by
-// a sidecar. It writes the identity before any groups are created. So the next start can complete an interrupted
-// creation of groups. Identify returns fault.Invalid if the settings contradict the directory. It also returns the
-// errors of ReadIdentity.
+// Identify returns the identity of a server's data directory. If the directory is empty or was used by a sidecar,
+// Identify creates an identity and writes it to the directory. The identity is written before any group is created, so
+// that the next start can complete a creation that was interrupted.
+//
+// Identify returns fault.Invalid if the settings contradict the identity of the directory. The other errors are those
+// of ReadIdentity.
 func Identify(ctx context.Context, s Settings) (Identity, error) {
 	id, err := ReadIdentity(s.Dir)
 	if err != nil {
@@ -58,9 +60,9 @@ func Identify(ctx context.Context, s Settings) (Identity, error) {
 	return *id, id.Write(s.Dir)
 }
 
-// IdentifySidecar returns the identity of a sidecar's data directory. It creates one if the directory has none. It
-// returns an error if the settings contradict the identity. It also returns an error if the directory belongs to a
-// server: the groups of that server would lack a replica while the node runs as a sidecar.
+// IdentifySidecar returns the identity of a sidecar's data directory. It creates an identity if the directory has none.
+// It returns an error if the settings contradict the identity, or if the directory belongs to a server. A server must
+// not restart as a sidecar, because its groups would then lack a replica.
 func IdentifySidecar(s Settings) (Identity, error) {
 	id, err := ReadIdentity(s.Dir)
 	if err != nil {
@@ -89,9 +91,9 @@ func (id *Identity) clusterPartitions(ctx context.Context, s Settings) uint32 {
 	return s.Cluster.CountPartitions(ctx, id.Node)
 }
 
-// followPartitions sets the number of partitions of a new directory to that of the cluster that the server is about
-// to join. It deletes the existing groups, which are empty. If a crash prevents the deletion, the empty groups stay;
-// this does no harm.
+// followPartitions adopts the number of partitions of the cluster that this server is about to join. It does nothing if
+// this server already belongs to a cluster. If the number changes, followPartitions deletes the groups, which are still
+// empty. A crash before the deletion does no harm, because the empty groups can stay.
 func (id *Identity) followPartitions(ctx context.Context, s Settings) error {
 	if id.Cluster != "" || id.Forming || id.Removed {
 		return nil

@@ -59,8 +59,8 @@ type Identity struct {
 // old epoch. The server must not be rescued, because that would create a second cluster.
 func (id *Identity) LeftBehind() bool { return id.Superseded > id.Epoch }
 
-// Tag returns a hash of cluster and epoch. Session tokens contain the tag. A rescue changes the epoch and therefore
-// the tag, because the entries at the log positions in older tokens may be lost.
+// Tag returns a hash of the cluster id and the epoch. Session tokens contain the tag. A rescue can lose log entries to
+// which older tokens refer. It therefore raises the epoch, so that the older tokens have a different tag.
 func (id *Identity) Tag() uint64 {
 	if id.Epoch == 0 {
 		return xxhash.Sum64String(id.Cluster)
@@ -109,8 +109,8 @@ func errNewer(path, msg string) error {
 		Hint: "run the version that wrote it, or a newer one; nothing was changed"}
 }
 
-// foreign returns an error if a directory without an identity contains files. It ignores the files that an interrupted
-// first start leaves, and the folder lost+found of a file system.
+// foreign returns an error if a directory without an identity contains any other files. It ignores the folder
+// lost+found, and the files that an interrupted first start leaves behind.
 func foreign(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

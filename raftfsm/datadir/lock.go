@@ -37,13 +37,15 @@ func Holder(dir string) (pid string, held bool) {
 	return strings.TrimSpace(string(text)), true
 }
 
-// conflicts reports whether an error of flock says that another process has the lock. On CIFS this error is EACCES.
+// conflicts reports whether err, an error of flock, means that another process has the lock. On CIFS, flock reports
+// this with EACCES.
 func conflicts(err error) bool {
 	return errors.Is(err, syscall.EWOULDBLOCK) || errors.Is(err, syscall.EACCES)
 }
 
-// lock locks f exclusively. It returns an error at once if another process has an exclusive lock. It tries again for
-// up to lockPatience while other processes only have shared locks, because Holder has a shared lock for a moment.
+// lock locks f exclusively. It returns an error at once if another process has an exclusive lock. If other processes
+// have only shared locks, it retries for up to lockPatience. It retries because Holder takes a shared lock for a
+// moment.
 func lock(f *os.File) error {
 	for end := time.Now().Add(lockPatience); ; time.Sleep(lockPause) {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)

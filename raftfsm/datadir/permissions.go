@@ -13,12 +13,11 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// CheckPrivate returns an error if other users can write the data directory, because they could replace its content.
-// If they can write a directory above it, CheckPrivate only logs a warning, although they could replace the whole
-// data directory.
+// CheckPrivate returns an error if other users can write to the data directory, because they could replace its content.
+// If other users can write to a directory above the data directory, CheckPrivate only logs a warning.
 //
-// If another user owns the data directory, CheckPrivate allows the group of the directory to write it. Orchestrators
-// provide such volumes, and this process writes them as a member of the group.
+// If another user owns the data directory, the group of the directory may write to it. Orchestrators provide such
+// volumes, and this process is a member of that group.
 func CheckPrivate(dir string, logger *slog.Logger) error {
 	info, err := os.Stat(dir)
 	if err != nil {
@@ -49,7 +48,7 @@ const (
 	byGroup = "its group"
 )
 
-// writers describes which other users can write the file, as byAll or byGroup. It returns "" if none can.
+// writers returns which other users can write to the file: byAll, byGroup, or "" if none can.
 func writers(info fs.FileInfo) string {
 	switch mode := info.Mode().Perm(); {
 	case mode&0o002 != 0:
@@ -65,8 +64,8 @@ func owned(info fs.FileInfo) bool {
 	return ok && int64(s.Uid) == int64(os.Geteuid())
 }
 
-// ownGroup reports whether the group of a file is private: the group of root, or a group with the name of the
-// current user. Many systems create such a group for each user, and let it write the user's files by default.
+// ownGroup reports whether the group of a file is private. A private group is that of root, or one with the name of the
+// current user. Many systems create a private group for each user, and let it write the user's files by default.
 func ownGroup(info fs.FileInfo) bool {
 	s, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
@@ -83,7 +82,8 @@ func ownGroup(info fs.FileInfo) bool {
 	return err == nil && u.Username == g.Name
 }
 
-// parents returns all directories above dir, for the path as given and for the path with symbolic links resolved.
+// parents returns all directories above dir. It includes the directories above the path as given, and those above the
+// path with symbolic links resolved.
 func parents(dir string) (out []string) {
 	seen := map[string]bool{}
 	add := func(path string) {

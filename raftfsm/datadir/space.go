@@ -13,19 +13,20 @@ import (
 	"github.com/quorate/quorate/internal/signal"
 )
 
-// Space measures the free bytes on the disk of a data directory. The disk becomes low when fewer bytes than the
-// reserve are free. It stays low until 1.5 times the reserve is free. The methods are safe for concurrent use, except
-// Measure and Watch, which only one goroutine may call at a time.
+// Space measures the free bytes on the disk of a data directory. The disk is low when fewer bytes than the reserve are
+// free. It stays low until 1.5 times the reserve is free. The methods are safe for concurrent use, except Measure and
+// Watch, which only one goroutine may call at a time.
 //
-// Watch measures at intervals, and a busy server can write more than the reserve in one interval. So Space also counts
-// the bytes written since the last measurement, and the bytes that Admit has admitted and that are not written yet.
-// While the disk is not low, Admit admits a write only if the counted bytes, including the write, are at most:
+// Watch measures only at intervals, and a busy server can write more than the reserve in one interval. Therefore Admit
+// delays writes that could use up the reserve. Space counts the bytes written since the last measurement, and the bytes
+// of admitted writes that have not ended. While the disk is not low, Admit admits a write only if this count, including
+// the new write, is at most:
 //
 //	max((free bytes - reserve/2) / writeCost, leastBudget)
 //
-// Otherwise Admit waits until Watch has measured again. So when the disk becomes low, about half of the reserve is
-// left for writes in the background. Writes that Admit does not see, such as those of a follower's log, are counted
-// but never delayed. Such writes can exceed the bound until Watch measures.
+// Otherwise Admit waits until Watch has measured again. So when the disk becomes low, about half of the reserve is left
+// for background writes. Some writes do not pass through Admit, for example those of a follower's log. These writes are
+// counted but not delayed, so they can exceed the limit until the next measurement.
 type Space struct {
 	dir    string
 	min    uint64
@@ -50,8 +51,9 @@ type Space struct {
 }
 
 const (
-	// writeCost is the maximum number of bytes on the disk per written byte, until Pebble has removed older files.
-	// One byte is in the log, one in a table, and two while a compaction rewrites that table.
+	// writeCost is the maximum number of bytes that one written byte can take on the disk. The byte is stored once in
+	// the log and once in a table. A compaction that rewrites the table needs two more bytes, until Pebble has removed
+	// the older files.
 	writeCost = 4
 	// leastBudget is the minimum number of bytes that may be written between two measurements, however little space
 	// is free. It is below the reserve, except in tests that fill a disk.
@@ -122,8 +124,8 @@ func (s *Space) judge(n uint64) {
 	}
 }
 
-// startBytes is how many free bytes are needed to open databases and elect a leader. With less space, the database
-// engine would wait forever instead of failing.
+// startBytes is the minimum number of free bytes for opening the databases and electing a leader. With less free space,
+// the database engine would not return an error, but wait forever.
 const startBytes = 4 << 20
 
 // EnoughToStart returns an error if the disk is too full to open the databases.
@@ -149,8 +151,8 @@ func (s *Space) Measured() (free, reserve uint64, known bool) {
 	return s.left.Load(), s.min, s.known.Load()
 }
 
-// Watch measures the free space once per period, and when Admit or Wrote needs it. After each measurement, it calls
-// its callback, the function then. It returns when stop is closed, and may be called only once.
+// Watch measures the free space once per period, and also when Admit or Wrote needs a new measurement. It calls the
+// given callback after each measurement. Watch returns when stop is closed. It may be called only once.
 func (s *Space) Watch(period time.Duration, then func(), stop <-chan struct{}) {
 	defer close(s.ended)
 	t := time.NewTicker(period)
@@ -190,13 +192,14 @@ func (s *Space) look() {
 	}
 }
 
-// Admit counts n bytes that are about to be written, and returns the function done. The caller must call done when
-// Wrote has counted the bytes, or when they will not be written.
+// Admit waits until n bytes can be written without using up the reserve, and then counts them as admitted. It returns a
+// function that ends this count. The caller must call the function when Wrote has counted the bytes, or when they will
+// not be written.
 //
-// If the bytes could use up the reserve, Admit waits until Watch has measured and called its callback. If the disk is
-// then low, Admit admits the write, because the callback has decided whether values can be stored. Otherwise Admit
-// waits until enough earlier writes have ended. It returns fault.ReadOnly if the write is too large for the free
-// space, fault.Timeout if ctx ends, and fault.Unavailable if Watch ends.
+// If the n bytes could use up the reserve, Admit first waits for a new measurement and the callback of Watch. If the
+// disk is then low, Admit admits the write, because the callback has already decided which groups are read-only.
+// Otherwise Admit waits until enough earlier writes have ended. It returns fault.ReadOnly if the write is too large for
+// the free space, fault.Timeout if ctx ends, and fault.Unavailable if Watch ends.
 func (s *Space) Admit(ctx context.Context, n uint64) (done func(), err error) {
 	s.mu.Lock()
 	for before := s.looks; ; s.mu.Lock() {

@@ -71,15 +71,15 @@ func (p *Put) Resolve(now uint64) (Work, error) {
 func inField(name string, err error) error { return invalid(name + ": " + fault.Text(err)) }
 
 // Put stores work and returns its revision. It must be called at the leader. It returns fault.Conflict if work with
-// this name exists and p.Overwrite is false, and fault.Overloaded if its Home has reached the limit of stored work.
-// It also returns the errors of p.Resolve.
+// this name exists and p.Overwrite is false. It returns fault.Overloaded if the Home has reached the limit of stored
+// work. The other errors are those of p.Resolve.
 //
-// If work with this name and the same Spec.Request exists, an earlier attempt of the same call has stored it. Put
+// If the stored work with this name has the same Spec.Request, an earlier attempt of the same call has stored it. Put
 // then changes nothing and returns the revision of that work.
 //
-// If p.ID is set, the group stores the result of the call under this ID. If the work is changed concurrently, the
-// stored result is a failure, and Put returns revision 0. Put also returns revision 0 if the group does not know the ID
-// any more. In both cases, the caller must repeat the call with another ID.
+// If p.ID is set, the group remembers the result of the call under this ID. Put returns revision 0 if a concurrent
+// change of the work made the call fail, or if the group no longer knows the ID. In both cases, the caller must repeat
+// the call with another ID.
 func (k *Keeper) Put(ctx context.Context, p *Put) (revision uint64, err error) {
 	g, err := k.leader(OpPut)
 	if err != nil {
@@ -138,8 +138,8 @@ func (k *Keeper) Put(ctx context.Context, p *Put) (revision uint64, err error) {
 const (
 	RemovedNone = 0 // there is no such work
 	RemovedWork = 1 // an attempt with this id has removed the work
-	// RemovedNot means that no attempt with this id has changed anything, and none will, because the work was changed
-	// concurrently. The caller must repeat the call with another id.
+	// RemovedNot means that a concurrent change of the work made the call fail. No attempt with this id has changed
+	// anything, and none will. The caller must repeat the call with another id.
 	RemovedNot = 2
 	// RemovedUnknown means that the group does not know the id. This attempt has changed nothing, but an earlier one
 	// may have removed the work.
@@ -157,9 +157,9 @@ func (k *Keeper) Remove(ctx context.Context, h Home, name string) (removed bool,
 	}
 }
 
-// RemoveAs works like Remove, but returns one of the constants RemovedNone to RemovedUnknown. If id is set, the
-// state machine applies repeated calls with this id only once. So a repeated call does not remove work that was put
-// after the first call.
+// RemoveAs works like Remove, but returns one of the constants RemovedNone to RemovedUnknown. If id is set and a call
+// with this id has removed the work, a repeated call removes nothing. New work with the same name is therefore safe
+// from late repetitions.
 func (k *Keeper) RemoveAs(ctx context.Context, id command.RequestID, h Home, name string) (n uint64, err error) {
 	g, err := k.leader(opRemove)
 	if err != nil {
@@ -194,8 +194,8 @@ func (k *Keeper) RemoveAs(ctx context.Context, id command.RequestID, h Home, nam
 	}
 }
 
-// removed updates the Keeper after work was removed: it makes room for other work of the home, and cancels the
-// deliveries of the removed work and the pauses between them.
+// removed updates the Keeper after work was removed. It makes room for other work of the home. It cancels the
+// deliveries of the removed work, even if they are pausing before another try.
 func (k *Keeper) removed(h Home, names ...string) {
 	k.freed(h, len(names))
 	k.mu.Lock()
@@ -209,9 +209,9 @@ func (k *Keeper) removed(h Home, names ...string) {
 	}
 }
 
-// RemovePrefix removes the work in a home with names that begin with prefix, and returns how much it has removed. It
-// must be called at the leader. If some of the work cannot be decoded, RemovePrefix removes the rest and returns
-// fault.Corrupt. After another error, some of the work may be removed.
+// RemovePrefix removes from a home all work with names that begin with prefix. It returns the number of removed items.
+// It must be called at the leader. If some items cannot be decoded, RemovePrefix removes the rest and returns
+// fault.Corrupt. After any other error, some of the items may already be removed.
 func (k *Keeper) RemovePrefix(ctx context.Context, h Home, prefix string) (removed int, err error) {
 	g, err := k.leader(opRemove)
 	if err != nil {
@@ -242,9 +242,9 @@ func (k *Keeper) RemovePrefix(ctx context.Context, h Home, prefix string) (remov
 	return removed, corrupt
 }
 
-// removeListed removes the work with the listed states in one request. If some of the work has changed in the
-// meantime, it uses one request for each piece of work. Work that cannot be decoded stays, and the error is then
-// fault.Corrupt.
+// removeListed removes the work whose states are listed, in one request. If some of the work has changed in the
+// meantime, it removes each item with a request of its own. It returns fault.Corrupt if some items cannot be decoded;
+// these items stay.
 func (k *Keeper) removeListed(ctx context.Context, g records.Group, h Home, states []kv.Listed) (removed int,
 	err error) {
 	keys := make([]string, len(states))

@@ -22,8 +22,8 @@ type Client struct {
 // this node; a node without data has none.
 func NewClient(a records.Access, keepers []*Keeper) Client { return Client{a, keepers} }
 
-// Deliver sets the deliverer of this node for work of a kind. While this node leads a group, it passes the due work
-// of the group to this deliverer. On a node without data, Deliver does nothing.
+// Deliver sets the Deliverer of this node for one kind of due work. When this node leads a group, it passes the due
+// work of that group to the Deliverer. On a node without data, Deliver does nothing.
 func (d Client) Deliver(kind byte, to Deliverer) {
 	for _, k := range d.keepers {
 		k.Deliver(kind, to)
@@ -57,16 +57,19 @@ func (d Client) Put(ctx context.Context, p Put) (revision uint64, err error) {
 	return revision, err
 }
 
-// RemovePrefix removes the work in a home with names that begin with prefix. If some of the work cannot be decoded,
-// RemovePrefix removes the rest and returns fault.Corrupt. After another error, some of the work may be removed.
+// RemovePrefix removes from a home all work with names that begin with prefix. If some items cannot be decoded,
+// RemovePrefix removes the rest and returns fault.Corrupt. After any other error, some of the items may already be
+// removed.
 func (d Client) RemovePrefix(ctx context.Context, h Home, prefix string) error {
 	_, _, err := d.ask(ctx, &Call{what: callClear, put: Put{Home: h, Name: prefix}})
 	return err
 }
 
-// Remove removes the work with this name. The result removed is false if there was no such work. If an earlier
-// attempt of the call got no answer and the work is then absent, Remove assumes that the earlier attempt has removed
-// the work. Remove returns fault.Indeterminate if the group no longer keeps the result of the earlier attempt.
+// Remove removes the work with this name. The result removed is false if there was no such work.
+//
+// Remove repeats its call if it gets no answer. If the repeated call does not find the work, Remove assumes that an
+// earlier attempt has removed it, and returns true. It returns fault.Indeterminate if the group no longer keeps the
+// result of the earlier attempt.
 func (d Client) Remove(ctx context.Context, h Home, name string) (removed bool, err error) {
 	gid, err := d.group(ctx, h)
 	if err != nil {
@@ -102,10 +105,11 @@ func (d Client) Get(ctx context.Context, h Home, name string) (w Work, found boo
 	return all[0], true, nil
 }
 
-// List returns up to limit items of the due work of h, in byte order of their names. It returns only items whose
-// names begin with prefix and are greater than after. The result hasMore is true if further items exist. If limit is
-// above records.MaxPage, List uses records.MaxPage. List returns fewer items if their payloads have listBytes bytes
-// or more. The list of names is linearizable; the items are read afterwards.
+// List returns the due work of h in byte order of names. It returns only work whose name begins with prefix and sorts
+// after the parameter after. The result hasMore is true if further work exists.
+//
+// List returns at most limit items, and never more than records.MaxPage. It returns fewer items when their payloads
+// reach listBytes in total. The list of names is linearizable, but the items are read afterwards.
 func (d Client) List(ctx context.Context, h Home, prefix, after string, limit int) (list []Work, hasMore bool,
 	err error) {
 	gid, err := d.group(ctx, h)
@@ -158,8 +162,9 @@ func (d Client) Homes(ctx context.Context, kind byte) (homes []Home, err error) 
 	return homes, nil
 }
 
-// read reads the work with the given names, and leaves out work that does not exist. It stops after a chunk if the
-// payloads have listBytes bytes or more. The result whole is false if read has not read all names.
+// read reads the work with the given names, in chunks of dueChunk names. It leaves out work that does not exist. It
+// stops after a chunk when the payloads have at least listBytes bytes in total. The result whole is false if read has
+// stopped before the last name.
 func (d Client) read(ctx context.Context, h Home, names []string) (list []Work, whole bool, err error) {
 	gid, err := d.group(ctx, h)
 	if err != nil {

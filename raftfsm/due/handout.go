@@ -10,9 +10,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// handOut starts deliveries of due ticks, one tick of each Home in turn. When no further tick is due or may be
-// delivered, it sets the timer for its next run. When maxUnderWay ticks are under way, it stops without a timer,
-// because the end of a tick starts the next update.
+// handOut starts the deliveries of due ticks. It takes one tick of each Home in turn, until no more ticks are due or
+// may be delivered. It then sets a timer for the next update. If maxUnderWay ticks are under way, it stops without a
+// timer, because the end of any of these ticks starts the next update.
 func (k *Keeper) handOut() error {
 	now := k.group.Now()
 	defer k.observeWaiting(now)
@@ -116,8 +116,8 @@ func (k *Keeper) observeWaiting(now uint64) {
 	k.waiting = all
 }
 
-// room returns how many ticks of a home may be under way, see Deliverer.Room. It returns 0 if the kind of the home has
-// no Deliverer.
+// room returns how many ticks of a home may be under way in all (see Deliverer.Room). It returns 0 if the kind of the
+// home has no Deliverer.
 func (k *Keeper) room(h Home) int {
 	k.mu.Lock()
 	d := k.deliverers[h.Kind]
@@ -135,8 +135,9 @@ const (
 	full          // the Keeper has as many ticks under way as it may have, or is closed
 )
 
-// take starts the delivery of the first tick of a queue. room is the result of k.room for the home of the queue. If a
-// tick of the same work is under way, take starts nothing, and the work is read again when that tick ends.
+// take starts the delivery of the first tick of a queue. room is the result of k.room for the home of the queue. If
+// another tick of the same work is under way, take only removes the first tick from the queue. The work is then read
+// again when the other tick ends. The result is took, mayNot or full.
 func (k *Keeper) take(q *queue, room int) int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -194,8 +195,8 @@ func (k *Keeper) fly(ctx context.Context, key flightKey, f *flight, l *load, d D
 	k.updates.Request()
 }
 
-// deliver handles one tick that is handed out: it reads the work, delivers the tick, and commits the result. It returns
-// true if the Keeper must read the work again.
+// deliver reads the work of one tick, delivers the tick, and commits the result. It returns true if the Keeper must
+// read the work again.
 func (k *Keeper) deliver(ctx context.Context, key flightKey, f *flight, l *load, d Deliverer,
 	at uint64) (again bool) {
 	release := func() { // frees the place at the target
@@ -247,9 +248,9 @@ func (k *Keeper) deliver(ctx context.Context, key flightKey, f *flight, l *load,
 	return k.end(&w, outcome, stateOps(next, &w))
 }
 
-// report logs that the first attempt of a tick has failed, that all attempts have failed, or that the target does
-// not know the work. A rate limit applies to the messages about first attempts. For repeating work that the target
-// does not know, it logs only the first such tick and the last tick of the work.
+// report logs an attempt that has failed, or whose target does not know the work. It logs the first failed attempt of a
+// tick, with a rate limit, and the failure of the last allowed attempt. If the target does not know repeating work at
+// several ticks in a row, report logs only the first of these ticks. It also logs the last tick of the work.
 func (k *Keeper) report(w, next *Work, outcome string, failure error) {
 	first := outcome == outcomeRetried && w.State.Attempt == 0
 	if !first && outcome != outcomeFailed && outcome != outcomeUnknown {
@@ -298,8 +299,8 @@ func (k *Keeper) lost(key flightKey, revision uint64) uint64 {
 	return 0
 }
 
-// strike counts a delivery without an answer, and returns the pause before the next one. revision identifies the
-// work. Work that has replaced other work with the same name begins with the shortest pause.
+// strike counts a delivery that got no answer, and returns the pause before the next delivery. The pause grows with the
+// count. revision identifies the work, so new work with the same name begins with the shortest pause.
 func (k *Keeper) strike(key flightKey, revision uint64) time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -316,8 +317,8 @@ func (k *Keeper) strike(key flightKey, revision uint64) time.Duration {
 	return pause
 }
 
-// rest pauses before the work of a flight is read again. The pause ends early if the work is changed or removed. rest
-// always returns true, so that deliver can return its result.
+// rest pauses for d before the Keeper reads the work of a flight again. The pause ends early if the work is changed or
+// removed. The result is always true, so that deliver can end with "return k.rest(...)".
 func (k *Keeper) rest(ctx context.Context, f *flight, d time.Duration) bool {
 	k.mu.Lock()
 	f.pausing = true
@@ -340,8 +341,8 @@ func (k *Keeper) pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// end commits ops, which end a tick or move it to a later time. It retries until they are applied, the work has
-// changed, or this server no longer leads. The result reread is true if the caller must read the work again.
+// end commits ops, which end a tick or move it to a later time. It retries until ops are applied, the work has changed,
+// or this server no longer leads. The result reread is true if the caller must read the work again.
 func (k *Keeper) end(w *Work, outcome string, ops []command.Op) (reread bool) {
 	for {
 		ctx, cancel := context.WithTimeout(k.closing, proposeTimeout)
@@ -364,8 +365,9 @@ func (k *Keeper) end(w *Work, outcome string, ops []command.Op) (reread bool) {
 	}
 }
 
-// expireWaiting ends work that has expired while no target can be called. It reads each piece of work once, and again
-// at the end of its ttl. If the payloads exceed maxSearched, the next search reads the rest.
+// expireWaiting ends the expired work in q while no target of its home can be called. It reads each item when it first
+// finds it, and again at the end of the item's ttl. One search reads about maxSearched bytes of payloads; the next
+// search continues with the rest.
 func (k *Keeper) expireWaiting(q *queue, now uint64) {
 	if now < q.searched+uint64(expiryPause.Milliseconds()) {
 		return

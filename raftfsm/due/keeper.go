@@ -164,7 +164,8 @@ func (k *Keeper) Attach(g records.Group) {
 	k.updates.Start(k.running.Go, k.update)
 }
 
-// Deliver makes d the Deliverer of the ticks of a kind. Work of a kind without a Deliverer waits.
+// Deliver makes d the Deliverer for the ticks of a kind. The work of a kind is not handed out before the kind has a
+// Deliverer.
 func (k *Keeper) Deliver(kind byte, d Deliverer) {
 	k.mu.Lock()
 	k.deliverers[kind] = d
@@ -183,7 +184,8 @@ func (k *Keeper) Close() {
 	k.running.Wait()
 }
 
-// Update makes the Keeper process changes of its records and of the leadership. It does not block.
+// Update notifies the Keeper that due work or the leadership has changed. The Keeper processes the change in the
+// background; Update does not block.
 func (k *Keeper) Update() { k.updates.Request() }
 
 func (k *Keeper) update() {

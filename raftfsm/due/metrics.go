@@ -31,15 +31,15 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-// collector reports the metrics of the due work that waits on this server. A group without due work, or led by
-// another server, has no series.
+// collector reports the metrics of the due work that waits in the groups that this server leads. A kind without due
+// work in these groups has no series.
 type collector struct {
 	keepers      []*Keeper
 	ticks, delay *prometheus.Desc
 }
 
-// NewCollector returns a collector of the metrics of waiting due work. keepers are the Keepers of the groups of a
-// server. Only Keepers that lead their group contribute.
+// NewCollector returns a collector of the metrics of waiting due work. keepers are the Keepers of all groups of this
+// server. Only the work of groups that this server leads is counted.
 func NewCollector(keepers []*Keeper) prometheus.Collector {
 	return &collector{keepers,
 		prometheus.NewDesc("quorate_due_waiting", "Ticks that are due and not handed out, at the leader of their "+

@@ -23,8 +23,8 @@ type item struct {
 
 const never = math.MaxUint64
 
-// queue has the first index records of one home, in the order of their keys. Some of them may have been removed from
-// the store in the meantime.
+// queue holds the first index records of one home in memory, in the order of their keys. It may still contain records
+// that were already removed from the store.
 type queue struct {
 	home Home
 	buf  []item
@@ -34,8 +34,8 @@ type queue struct {
 	searched uint64 // when expired work was last looked for; see expireWaiting
 }
 
-// add adds a record that was written. It replaces an earlier record with the same key, because the ttl of the work may
-// have changed. It leaves out a record after q.upto, which fill reads later.
+// add adds an index record after it was written to the store. If q has a record with the same key, add replaces it,
+// because the ttl of the work may have changed. It ignores a record after q.upto, because fill reads this record later.
 func (q *queue) add(i item) {
 	if q.more && i.key > q.upto {
 		return

@@ -17,8 +17,8 @@ const (
 	KindReminder = 'r' // a reminder of an actor
 )
 
-// The tables of due work. The values are part of the format. tableIndex must have the least value, because Keeper.begin
-// looks only at the first key of each home.
+// The tables of due work. The values are part of the format. tableIndex must be the lowest value, because Keeper.begin
+// looks only at the first key of each home, and looks there for an index record.
 const (
 	tableIndex = 'a'
 	tableState = 's'
@@ -28,9 +28,9 @@ const (
 // recordVersion is the first byte of every record.
 const recordVersion = 1
 
-// Home identifies the owner of a set of jobs or reminders. Kind is KindJob or KindReminder. Store and Prefix decide
-// which Raft group keeps the work: the group that has the keys of Store that begin with Prefix and "||". Store must
-// not contain a NUL byte, and Prefix must not contain "||".
+// Home identifies the owner of a set of jobs or reminders. Kind is KindJob or KindReminder. The work is in the same
+// Raft group as the keys of Store that begin with Prefix and "||". Store must not contain a NUL byte, and Prefix must
+// not contain "||".
 type Home struct {
 	Kind          byte
 	Store, Prefix string
@@ -50,11 +50,11 @@ func (h Home) indexKey(at uint64, name string) string {
 func (h Home) stateKey(name string) string { return h.table(tableState) + name }
 func (h Home) specKey(name string) string  { return h.table(tableSpec) + name }
 
-// Keys returns the keys in kv.DueStore of the records of the work with this name. Parse needs these records.
+// Keys returns the keys of the records that Parse needs for the work with this name. The records are in kv.DueStore.
 func (h Home) Keys(name string) []string { return []string{h.stateKey(name), h.specKey(name)} }
 
-// States returns the key prefix in kv.DueStore for the states of the due work of h. The rest of each key is the name
-// of the work.
+// States returns the common key prefix of the states of all due work of h. The states are in kv.DueStore. The rest of
+// each key is the name of the work.
 func (h Home) States() string { return h.table(tableState) }
 
 // split divides a key of kv.DueStore into the home, the table and the rest. ok is false for an invalid key.
@@ -105,7 +105,7 @@ func NewPolicy(retry bool, retries *uint32, interval time.Duration) Policy {
 	return p
 }
 
-// Spec is the part of due work that a Put has described. It does not change until the next Put with the same name.
+// Spec is what a Put specifies about due work. It changes only when the work is put again.
 type Spec struct {
 	Schedule string // text for ParseSchedule or ParsePeriod; empty = one tick
 	Repeats  uint64 // ticks in all; 0 = no limit
@@ -217,8 +217,8 @@ func Read(m *kv.Machine, h Home, name string) (w Work, found bool, err error) {
 }
 
 // PutOps returns the operations of a request that stores w. The parameter old is the work that w replaces, or nil. The
-// request fails if the replaced work has changed. If old is nil, the request fails if work with this name exists. The
-// condition is in the first operation. The second revision in the result of the request identifies the work.
+// first operation has a condition. If old is not nil, the request fails if old has changed. If old is nil, it fails if
+// work with this name exists. The second revision in the result of the request is the revision that identifies w.
 func PutOps(w, old *Work) []command.Op {
 	ops := []command.Op{
 		{Kind: command.OpSet, Cond: command.CondAbsent, Store: kv.DueStore, Key: w.stateKey(w.Name),
@@ -235,9 +235,9 @@ func stateOps(w, old *Work) []command.Op {
 	return append(ops, replaceIndex(ops, w, old)...)
 }
 
-// replaceIndex returns the operations that write the index record of w. The parameter old is the work that w replaces,
-// or nil. If old is not nil, ops[0] gets a condition: the request fails if the replaced work has changed. If old has
-// another due time than w, the operations also remove the index record of old.
+// replaceIndex returns the operations that write the index record of w. The parameter old is the stored work that w
+// replaces, or nil. If old is not nil, replaceIndex changes ops[0], the write of the state: the request then fails if
+// old has changed. If old and w are due at different times, the operations also remove the index record of old.
 func replaceIndex(ops []command.Op, w, old *Work) (out []command.Op) {
 	if old != nil {
 		ops[0].Cond, ops[0].Revision = command.CondRevision, old.State.Revision

@@ -31,10 +31,14 @@ type Schedule struct {
 
 func invalid(msg string) error { return fault.New(fault.Invalid, "due.Parse", msg) }
 
-// ParseSchedule parses a schedule. A schedule has one of three forms: six cron fields (second, minute, hour, day of
-// month, month, day of week), a word such as @daily, or "@every" with a Go duration. The first two forms may have a
-// prefix TZ= or CRON_TZ= with a time zone. The default time zone is UTC. ParseSchedule returns fault.Invalid for any
-// other text, and for a schedule without a tick in the next five years.
+// ParseSchedule parses a schedule in one of three forms:
+//
+//   - six cron fields: second, minute, hour, day of month, month, day of week
+//   - a word such as @daily
+//   - "@every" with a Go duration, such as "@every 10s"
+//
+// The first two forms may have a prefix TZ= or CRON_TZ= with a time zone. The default time zone is UTC. ParseSchedule
+// returns fault.Invalid for any other text, and for a schedule without a tick in the next five years.
 func ParseSchedule(text string) (Schedule, error) {
 	if len(text) > MaxSchedule {
 		return Schedule{}, invalid("the schedule is longer than " + strconv.Itoa(MaxSchedule) + " bytes")
@@ -72,8 +76,8 @@ func ParseSchedule(text string) (Schedule, error) {
 	return Schedule{cron: s}, nil
 }
 
-// Every returns the schedule with one tick in each period of length d. It returns fault.Invalid if d is shorter than
-// MinEvery.
+// Every returns a schedule whose ticks follow each other at the interval d. It returns fault.Invalid if d is shorter
+// than MinEvery.
 func Every(d time.Duration) (Schedule, error) {
 	if d < MinEvery {
 		return Schedule{}, invalid("the period is shorter than " + MinEvery.String())
@@ -92,8 +96,8 @@ func parse(text string) (Schedule, error) {
 	return ParseSchedule(text)
 }
 
-// ParsePeriod parses a period of ISO 8601 such as PT10S or P1M, without a repetition count. A period without years
-// and months means the same as @every with that duration. Days have 24 hours, and months are those of UTC.
+// ParsePeriod parses a period of ISO 8601 such as PT10S or P1M, without a repetition count. Days have 24 hours. Months
+// are calendar months in UTC. A period without years and months is the same as @every with that duration.
 func ParsePeriod(text string) (Schedule, error) {
 	s, err := ParseSpan(text)
 	if err != nil {
@@ -109,8 +113,8 @@ func ParsePeriod(text string) (Schedule, error) {
 func (s *Schedule) repeats() bool { return s.every > 0 || s.period.Months > 0 || s.cron != nil }
 
 // next returns the time of the first tick that is later than the parameter after. last is the time when the previous
-// tick was due. In a schedule with a period, ticks follow last at multiples of the period. The result ok is false if
-// there is no further tick. All times are in Unix milliseconds.
+// tick was due. If the schedule has a period, the result is last plus a multiple of the period. The result ok is false
+// if there is no further tick. All times are in Unix milliseconds.
 func (s *Schedule) next(last, after uint64) (at uint64, ok bool) {
 	switch {
 	case s.every > 0:
@@ -183,8 +187,9 @@ func ParseSpan(text string) (Span, error) {
 	return s, nil
 }
 
-// add adds one component of a duration, such as 10M. clock is true after the T of the duration, where M means minutes
-// instead of months. Only seconds may have a fraction. add returns false if the component is not valid.
+// add adds one component of a duration, such as 10M, to s. clock is true after the T of the duration. The unit M then
+// means minutes, and otherwise months. Only seconds may have a fraction. add returns false if the component is not
+// valid.
 func (s *Span) add(number string, unit byte, clock bool) bool {
 	if unit == 'S' {
 		d, err := time.ParseDuration(number + "s")

@@ -21,8 +21,10 @@ type space struct {
 }
 
 // reserve counts one more job in a home, and returns fault.Overloaded if the home is full. Reminders are not limited.
-// The first call counts the stored jobs of a home. While the home seems to be full, they are counted again every
-// recount milliseconds. Concurrent calls may exceed the limit by their number.
+//
+// The first call for a home counts its stored jobs. If the home seems to be full, reserve counts the stored jobs again,
+// at most once every recount milliseconds. Concurrent calls can exceed the limit by a few jobs, at most one for each
+// call.
 func (k *Keeper) reserve(g records.Group, h Home) error {
 	if h.Kind != KindJob {
 		return nil

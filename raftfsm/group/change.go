@@ -22,8 +22,8 @@ func (g *Group) Servers() ([]raft.Server, uint64) {
 	}
 }
 
-// Form makes this server the only voter of the group, which must be empty. It returns when this server leads and the
-// group has the newest format level. If a call was interrupted, call Form again.
+// Form makes this server the only voter of an empty group. It returns when this server leads and the group has the
+// newest format level. If a call was interrupted, call Form again.
 func (g *Group) Form(ctx context.Context) error {
 	err := g.change(ctx, "form the group", g.raft.BootstrapCluster(aloneWith(g.opts.ServerID)))
 	if err != nil && !errors.Is(err, raft.ErrCantBootstrap) {
@@ -75,8 +75,8 @@ func (g *Group) Remove(ctx context.Context, id raft.ServerID, prev uint64) error
 	return g.change(ctx, "remove "+string(id), g.raft.RemoveServer(id, prev, untilDeadline(ctx)))
 }
 
-// untilDeadline returns the time until the deadline of ctx, as the limit within which raft must accept a change. The
-// result is at least 1 ns. Without a deadline it is 0, which means no limit.
+// untilDeadline returns the time until the deadline of ctx, but at least 1 ns. It returns 0 if ctx has no deadline.
+// Raft uses the result as the limit for accepting a change, and 0 means no limit.
 func untilDeadline(ctx context.Context) time.Duration {
 	deadline, ok := ctx.Deadline()
 	if !ok {

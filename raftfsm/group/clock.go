@@ -5,13 +5,14 @@ import (
 	"time"
 )
 
-// clock computes the cluster time of one group, in Unix milliseconds. Cluster time never goes backward on a node. A
-// clock is safe for concurrent use.
+// clock computes the cluster time of one group, in Unix milliseconds. A clock is safe for concurrent use.
 //
-// Each log entry has a timestamp. The cluster time is the greatest timestamp applied, plus the time elapsed since
-// then. The leader's cluster time is also at least the wall clock at the opening of the group, plus the time elapsed
-// since the opening. Elapsed time is measured on the monotonic clock, so later changes of the wall clock have no
-// effect.
+// Each log entry has a timestamp. Cluster time is the greatest timestamp of the applied entries, plus the time elapsed
+// since that entry was applied. The leader also reads its wall clock once, when the group is opened. The leader's
+// cluster time is at least this wall clock time plus the time elapsed since then.
+//
+// Cluster time never goes backward on a node. Elapsed time is measured on the monotonic clock, so later changes of the
+// wall clock have no effect.
 type clock struct {
 	now    func() time.Time // returns times with a monotonic reading
 	opened time.Time
@@ -33,8 +34,8 @@ func newClock(now func() time.Time) *clock {
 	return c
 }
 
-// observe records the timestamp of an applied entry, in Unix milliseconds. It ignores a timestamp that is not later
-// than the time that extrapolated returns.
+// observe records the timestamp of an applied entry, in Unix milliseconds. It ignores a timestamp that is not above the
+// result of extrapolated, so that cluster time never goes backward.
 func (c *clock) observe(ms uint64) {
 	at := c.now() // the comparison and the new stamp use one time, so that extrapolated does not decrease between them
 	for {
@@ -48,7 +49,8 @@ func (c *clock) observe(ms uint64) {
 // extrapolated returns the last observed time plus the time that has passed since then.
 func (c *clock) extrapolated() uint64 { return c.seen.Load().until(c.now()) }
 
-// until returns the timestamp s plus the time from its observation to at; 0 = there is no timestamp.
+// until computes the cluster time at the local time given by at. The result is the timestamp of s plus the time that
+// has passed since the timestamp was observed. It is 0 if s has no timestamp.
 func (s *stamp) until(at time.Time) uint64 {
 	if s.ms == 0 {
 		return 0

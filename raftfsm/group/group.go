@@ -35,8 +35,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/transport"
 )
 
-// drainLimit limits how long Close waits for proposals in flight. Close waits up to three times, each time for at most
-// drainLimit.
+// drainLimit is the maximum duration of one wait for proposals in flight. Close waits up to three times.
 const drainLimit = 2 * time.Second
 
 // Group is one open Raft group.
@@ -245,9 +244,9 @@ func (g *Group) ReadIndex(ctx context.Context) (ReadIndex, error) { return g.rea
 // Raft does not report the commit of an entry without a command.
 const settlePoll = 2 * time.Millisecond
 
-// WaitApplied waits until the local machine has applied the entries up to the given index. The index must not exceed
-// the commit index of the leader. No-ops and barriers do not count, because raft does not pass them to the machine.
-// WaitApplied returns fault.Timeout if ctx ends first, and fault.Unavailable if the machine is closed or cannot
+// WaitApplied waits until the local machine has applied all commands up to the given index. It does not wait for no-ops
+// and barriers, because raft does not pass them to the machine. The index must not exceed the commit index of the
+// leader. WaitApplied returns fault.Timeout if ctx ends first, and fault.Unavailable if the machine is closed or cannot
 // continue.
 func (g *Group) WaitApplied(ctx context.Context, index uint64) error {
 	for {
@@ -317,9 +316,11 @@ func (g *Group) Leader() raft.ServerID {
 	return id
 }
 
-// CaughtUp reports whether the local state is trusted and recent enough to serve reads. The state is recent enough
-// once the machine has applied a commit index that a leader has announced since Open. It is also recent enough once
-// this server has led. Until then, the state may be as old as the last stop of the node.
+// CaughtUp reports whether the local state is trusted and recent enough to serve reads. After Open, the state can be as
+// old as the last stop of the node. It is recent enough in two cases:
+//
+//   - This server has led since Open.
+//   - A leader has announced a commit index since Open, and the machine has applied it.
 func (g *Group) CaughtUp() bool {
 	if g.Doubt() != nil {
 		return false
@@ -340,9 +341,9 @@ func (g *Group) CaughtUp() bool {
 // LastIndex returns the index of the newest entry that this server has in its log or its snapshot.
 func (g *Group) LastIndex() uint64 { return max(g.disk.logs.Last(), g.disk.snaps.Index()) }
 
-// Age returns an upper bound of the age of the local state: the time since a majority last confirmed that this server
-// leads. On a leader without other voters the age is always 0. The result known is false if no majority has confirmed
-// this server yet. It is also false if the machine has not applied the entries that were committed at that time.
+// Age returns an upper bound of the age of the local state. This is the time since a majority last confirmed that this
+// server leads. On a leader without other voters, the age is always 0. The result known is false if there was no such
+// confirmation, or if the machine has not applied all entries that were committed by then.
 func (g *Group) Age() (age time.Duration, known bool) {
 	if g.Leading() && g.disk.role.alone.Load() {
 		return 0, true
@@ -354,10 +355,10 @@ func (g *Group) Age() (age time.Duration, known bool) {
 	return time.Since(c.at), true
 }
 
-// Holds reports whether the local log contains the entry that was written at pos, or contained it before compaction.
-// It returns Held in both cases, Lost if another leader has replaced the entry, and Unknown if this server cannot
-// tell. For a compacted entry, the result is correct only if the entry was a command: the state machine records only
-// commands.
+// Holds reports whether the entry that was written at pos is in the local log. It returns Held if the log contains the
+// entry, or contained it before compaction. It returns Lost if another leader has replaced the entry, and Unknown if
+// this server cannot tell. After compaction, the result is correct only for commands, because the state machine records
+// no other entries.
 func (g *Group) Holds(pos raftlog.Position) Holding {
 	if term, known := g.disk.logs.TermAt(pos.Index); known {
 		if term < pos.Term {
@@ -460,8 +461,8 @@ func (g *Group) Snapshot() error {
 }
 
 // settle waits until the machine has applied every committed entry, for at most drainLimit. It returns at once if no
-// proposals are in flight. Raft's shutdown drops committed entries that are not yet applied. Without settle, the
-// proposals in these entries would end with fault.Indeterminate.
+// proposals are in flight. A shutdown of raft drops committed entries that are not yet applied, and their proposals end
+// with fault.Indeterminate. Call settle before the shutdown to prevent this.
 func (g *Group) settle() {
 	select {
 	case <-g.proposer.done:
@@ -477,9 +478,8 @@ func (g *Group) settle() {
 	_ = g.WaitApplied(ctx, g.raft.CommitIndex())
 }
 
-// Close stops the group and closes its files. It waits for proposals in flight: up to three times, and each time for
-// at most drainLimit. Then it waits without a time limit for all goroutines. It does not transfer leadership. It is
-// idempotent.
+// Close stops the group and closes its files. It first waits for proposals in flight, up to three times drainLimit. It
+// then waits for all goroutines, without a time limit. It does not transfer leadership. It is idempotent.
 func (g *Group) Close() error {
 	g.closed.Do(func() {
 		close(g.stop)

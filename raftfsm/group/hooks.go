@@ -31,7 +31,7 @@ func (p process) Raise(version uint8) error {
 	return p.o.Server.Raise(version)
 }
 
-// role implements raftlog.Role: it reports to the log which role this server has in the group.
+// role implements raftlog.Role. It reports which role this server has in the group.
 type role struct {
 	self raft.ServerID
 	disk *disk
@@ -85,7 +85,8 @@ func (e *logEvents) Lost(writes int) {
 		"group", e.o.ID, "writes", writes)
 }
 
-// floorSources implements raftlog.FloorSources. It supplies what the floor records besides log, terms and votes.
+// floorSources implements raftlog.FloorSources. It supplies the parts of the floor that are not in the log or in the
+// file of terms and votes.
 type floorSources struct {
 	o    Options
 	disk *disk
@@ -106,8 +107,8 @@ func (s floorSources) SnapshotExtent() (index, applied uint64) {
 // SeenOfOthers returns what this server has seen of other servers, by server id.
 func (s floorSources) SeenOfOthers() map[string]raftlog.Seen { return s.disk.seen.All() }
 
-// machineEvents implements snapshot.Events. It counts events of the state machine, and notifies the parts of the group
-// that depend on them.
+// machineEvents implements snapshot.Events. It counts the events of the state machine. It also notifies the parts of
+// the group that need the events, for example the watcher of locks.
 type machineEvents struct {
 	clock  *clock
 	obs    *groupMetrics
@@ -188,14 +189,14 @@ func (t *tampered) ApplyBatch(batch []*raft.Log) []any {
 	return t.FSM.ApplyBatch(changed)
 }
 
-// follower gives the transport, its witness and the state comparison access to the group. It is used only while Raft
-// runs.
+// follower gives the transport, its witness and the state comparison access to the group. Despite its name, it is also
+// used on a leader. It is used only while Raft runs.
 type follower struct{ g *Group }
 
 // Term returns the current term of this server.
 func (f follower) Term() uint64 { return f.g.raft.CurrentTerm() }
 
-// Known returns the last index of this server's log, which a follower adds to its answer to a heartbeat. It returns
+// Known returns the last index of this server's log. The transport adds it to the answer to a heartbeat. Known returns
 // false if this server does not follow the given leader in the given term. It never blocks.
 func (f follower) Known(term uint64, leader raft.ServerID) (uint64, bool) {
 	if f.g.raft.State() != raft.Follower || f.g.raft.CurrentTerm() != term {
@@ -215,8 +216,8 @@ func (f follower) Announced(term, commit uint64) {
 	f.g.heard.Store(&raftlog.Position{Term: term, Index: commit})
 }
 
-// abstainElections is how many election timeouts a server that has lost the leader may leave elections to others.
-// Afterwards it must start an election itself, because it may be the only server with every committed entry.
+// abstainElections is how long a server that has lost the leader may leave elections to others, in election timeouts.
+// After that, the server must start an election itself, because it may be the only server with every committed entry.
 const abstainElections = 5
 
 // Abstains reports whether this server should leave elections to other servers. It returns false if this server has
@@ -239,11 +240,11 @@ func (f follower) FollowerIsAhead() {
 	}
 }
 
-// Judge decides whether this server passes a leader's snapshot to raft. Judge does not pass the snapshot if the log
-// already has the last entry of the snapshot, or if this server's own snapshot is at least as new.
+// Judge decides whether to pass a leader's snapshot to raft. It does not pass a snapshot if the log already has the
+// last entry of the snapshot. It also does not pass a snapshot that is not newer than this server's own snapshot.
 //
-// Raft itself would install every snapshot and keep the last index of its old log. If that index is at or above the
-// end of the snapshot, raft would fail, or need the snapshot again and again.
+// Without Judge, raft would install every snapshot and keep the last index of its old log. If this index is not below
+// the end of the snapshot, raft would fail, or need the snapshot again and again.
 func (f follower) Judge(r *raft.InstallSnapshotRequest) transport.Verdict {
 	var l raft.Log
 	switch err := f.g.disk.logs.GetLog(r.LastLogIndex, &l); {

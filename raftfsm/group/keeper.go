@@ -90,8 +90,8 @@ func (g *Group) snapshotDue() bool {
 		g.disk.logs.BytesSince(g.disk.snaps.Index()+1) >= g.opts.Bounds.SnapshotLogBytes)
 }
 
-// newEntries returns how many entries a new snapshot would cover that the last snapshot does not. It returns 0 while
-// this server replaces its state by that of another server.
+// newEntries returns the number of applied entries that the last snapshot does not cover. It returns 0 while this
+// server replaces its state with a copy from another server.
 func (g *Group) newEntries() uint64 {
 	if g.integrity.Reinstalling() {
 		return 0 // the entries after the snapshot are needed to bring the new state up to date
@@ -100,8 +100,8 @@ func (g *Group) newEntries() uint64 {
 	return applied - min(g.disk.snaps.Index(), applied)
 }
 
-// snapshotBeside starts a snapshot in the background, unless one is running. The channel running has capacity 1. It
-// has an element while a snapshot runs.
+// snapshotBeside starts a snapshot in the background, unless a snapshot is already running. running is a channel of
+// capacity 1, which contains an element while a snapshot runs.
 func (g *Group) snapshotBeside(running chan struct{}) {
 	select {
 	case running <- struct{}{}:
@@ -136,8 +136,8 @@ func (g *Group) trimTrailing() {
 	}
 }
 
-// guardDisk checks at intervals of a tenth of Timing.StallFatal whether a log write hangs. It never accesses the disk,
-// because such an access would hang as well. So it needs a goroutine of its own.
+// guardDisk checks whether a log write hangs, ten times per Timing.StallFatal. It has a goroutine of its own and never
+// accesses the disk, because an access to a hanging disk would hang as well.
 func (g *Group) guardDisk() {
 	defer g.wg.Done()
 	tick := time.NewTicker(max(g.opts.Timing.StallFatal/10, time.Millisecond))

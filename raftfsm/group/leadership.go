@@ -82,12 +82,12 @@ func (g *Group) barrier() error {
 	}
 }
 
-// announce sends the commit index of this leader to followers that do not learn it from an append soon enough. It runs
-// until the group closes and does nothing while no entries are replicated.
+// announce sends the commit index of this leader to followers that would otherwise wait for the next append. It runs
+// until the group closes, and does nothing while no entries are replicated.
 //
-// An entry is committed when a majority has acknowledged it. A follower that acknowledges the entry later needs an
-// announcement as well, so announce wakes up at each acknowledgement. It also wakes up when the machine has applied
-// entries, because raft may take longer than Timing.Announce from the acknowledgement to the commit.
+// announce wakes up when a follower acknowledges an entry, because the entry may already be committed by other
+// followers. It also wakes up when the machine has applied entries, because raft may need longer than Timing.Announce
+// to commit an acknowledged entry.
 func (g *Group) announce() {
 	acknowledged := g.guard.Moved()
 	for {
@@ -112,7 +112,7 @@ func (g *Group) announce() {
 }
 
 // watchElections registers a raft observer. The observer counts elections and leader changes, and reports each new
-// leader to Server.NewLeader. It must not block, because raft's main goroutine calls it.
+// leader to Server.NewLeader. The observer must not block, because raft's main goroutine calls it.
 func (g *Group) watchElections() {
 	g.raft.RegisterObserver(raft.NewObserver(nil, false, func(o *raft.Observation) bool {
 		switch d := o.Data.(type) {
@@ -178,8 +178,8 @@ func (g *Group) Leaders() []LeaderSeen {
 	return slices.Clone(g.leaders.list)
 }
 
-// Transfer transfers leadership to the given voter, or to any other voter if voter is empty. It first waits until
-// the next leader has every entry, for at most one election timeout. New proposals wait in the meantime. Error codes:
+// Transfer transfers leadership to the given voter, or to any other voter if voter is empty. It first waits until that
+// voter has every entry, for at most one election timeout. New proposals wait in the meantime. Error codes:
 //
 //	conflict       the given server is not another voter, or no voter took over in time
 //	not_leader     this server does not lead, or it is already transferring leadership
@@ -188,8 +188,9 @@ func (g *Group) Leaders() []LeaderSeen {
 //	               leadership
 //	unavailable    the group is closing, and the transfer has not begun
 //
-// Transfer does not rely on the wait of the raft library for these entries, because that wait can block forever if
-// the voter does not answer. Two unanswered transfers fill an internal channel, and raft then refuses all writes.
+// The raft library also waits for the voter to get every entry, but its wait can block forever if the voter does not
+// answer. Two such transfers fill an internal channel of the library, and raft then refuses all writes. Transfer
+// therefore waits itself before it calls the library.
 func (g *Group) Transfer(ctx context.Context, voter raft.ServerID) error {
 	if g.raft.State() == raft.Leader {
 		defer g.proposer.pause()()
@@ -206,8 +207,8 @@ func (g *Group) Transfer(ctx context.Context, voter raft.ServerID) error {
 }
 
 // catchUp waits until the given voter has all entries of this leader, and returns the id of that voter. If voter is
-// empty, catchUp waits until any other voter has them. It returns no error if this server loses leadership, because
-// the transfer that follows returns one.
+// empty, catchUp waits until any other voter has all entries. If this server loses leadership, catchUp returns without
+// an error, because the transfer itself then fails.
 func (g *Group) catchUp(ctx context.Context, voter raft.ServerID) (raft.ServerID, error) {
 	begun := time.Now()
 	var able []raft.ServerID
@@ -252,11 +253,12 @@ func (g *Group) cannotTransfer(why string, voter raft.ServerID) error {
 			why)}
 }
 
-// quickerFactor is how many times faster than the disk of this leader the disk of the next leader must be.
+// quickerFactor says how much faster the disk of the next leader must be. Its median write time must be at most
+// 1/quickerFactor of the median on this leader's disk.
 const quickerFactor = 3
 
-// quicker returns the voter with the fastest disk, and the median duration of its log writes. ownMedian is the median
-// of this server. quicker returns "" if no trusted voter is at least quickerFactor times as fast as this server.
+// quicker returns the voter with the fastest disk, and the median duration of log writes on that disk. ownMedian is the
+// median on this server's disk. quicker returns "" if no trusted voter has a disk at least quickerFactor times as fast.
 func quicker(ownMedian time.Duration, answers []integrity.Answer) (to raft.ServerID, median time.Duration) {
 	for _, a := range answers {
 		r := a.Report

@@ -30,17 +30,17 @@ import (
 // If a server is replaced by an older build nevertheless, that build stops at the entry that raised the level. It
 // applies nothing after that entry.
 
-// begin raises the level of a new group, the highest version of its log entries, to the newest version of this build.
-// This server must be the only member.
+// begin raises the level of a new group to the newest version of this build. The level is the highest version that the
+// log entries of the group may have. This server must be the only member.
 func (g *Group) begin(ctx context.Context) error { return g.allow(ctx, g.opts.newest) }
 
 // Level returns the highest format version of log entries that the group may use. Level reads the state machine, so a
 // new level takes effect when its entry is applied.
 func (g *Group) Level() uint8 { return g.Machine().Level() }
 
-// allow returns nil if the group accepts requests that need log entries of the given version. If the level of the group
-// is lower, allow first raises it. If it cannot, it returns fault.NotLeader, fault.FormatBlocked, fault.Timeout,
-// fault.Overloaded or fault.Unavailable.
+// allow makes sure that the log entries of the group may have the given version. If the level of the group is lower,
+// allow raises it. On failure it returns fault.NotLeader, fault.FormatBlocked, fault.Timeout, fault.Overloaded or
+// fault.Unavailable.
 func (g *Group) allow(ctx context.Context, version uint8) error {
 	if version <= g.Level() {
 		return nil
@@ -91,8 +91,9 @@ func (g *Group) lockLevel(ctx context.Context) (release func(), err error) {
 	}
 }
 
-// FormatBlocked returns an error if the group refuses requests that need the newest format of this build. The reason
-// is a server that cannot read this format, or whose version is not known. The group accepts all other requests.
+// FormatBlocked returns an error if the group cannot use the newest format of this build. The reason is a server of the
+// group that cannot read this format, or whose version is not known. The group then refuses requests that need this
+// format, and accepts all others.
 func (g *Group) FormatBlocked() error {
 	if g.Level() >= g.opts.newest {
 		return nil

@@ -9,7 +9,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Contacts asks other servers about the leader of the group. Its methods are safe for concurrent use.
+// Contacts queries other servers about the leader of the group. Its methods are safe for concurrent use.
 type Contacts interface {
 	// LeaderLost asks server whether it has lost the given leader, and returns the answer (see Group.LeaderLost). If
 	// server is the leader itself, LeaderLost also returns true when the host of the leader refuses connections. This
@@ -17,19 +17,19 @@ type Contacts interface {
 	LeaderLost(ctx context.Context, server, leader raft.ServerID) bool
 }
 
-// looksPerSilence is how many times per Timing.Silent a follower checks whether its leader is silent.
+// looksPerSilence is the number of times per Timing.Silent that a follower checks for a silent leader.
 const looksPerSilence = 3
 
-// watchLeader starts an election when the process of the leader has ended. It runs until the group closes. Without
-// watchLeader, raft would wait for one to two times Timing.Heartbeat.
+// watchLeader starts an election soon after the process of the leader has ended. It runs until the group closes.
+// Without watchLeader, raft would start the election only after one to two times Timing.Heartbeat.
 //
-// An unnecessary election is safe, but it interrupts writes. So this server starts one only if all of these
+// An unnecessary election is safe, but it interrupts writes. So this server starts an election only if all of these
 // conditions are met:
 //
 //   - This server has heard nothing from the leader for Timing.Silent. A leader sends a heartbeat every tenth to fifth
 //     of Timing.Heartbeat, so at least one is missing.
-//   - The host of the leader refuses connections to its port, or the leader answers that it does not lead. A slow or
-//     unreachable leader does neither.
+//   - Connections to the leader's port are refused, or the leader answers that it does not lead. Neither happens with a
+//     leader that is only slow or unreachable.
 //   - A majority of voters, including this server, have heard nothing from the leader for Timing.Silent. Otherwise a
 //     server that has lost only its own connection would depose the leader.
 //
@@ -70,9 +70,9 @@ func (g *Group) watchLeader() {
 	}
 }
 
-// silentLeader returns the leader if this server has heard nothing from it for Timing.Silent and may start an
-// election. Otherwise it returns "". rank is the number of voters with a lower id, not counting the leader. A server
-// with a higher rank waits longer before its election.
+// silentLeader returns the leader if this server has heard nothing from it for Timing.Silent and may start an election.
+// Otherwise it returns "". rank is the number of voters with a lower id than this server, not counting the leader. A
+// server with a higher rank waits longer before its election.
 func (g *Group) silentLeader() (leader raft.ServerID, rank int) {
 	leader = g.Leader()
 	if leader == "" || g.raft.State() != raft.Follower || !g.silent() || (follower{g}).Abstains() {
@@ -93,8 +93,9 @@ func (g *Group) silentLeader() (leader raft.ServerID, rank int) {
 // silent reports whether this follower has heard nothing from a leader for Timing.Silent.
 func (g *Group) silent() bool { return time.Since(g.raft.LastContact()) > g.opts.Timing.Silent }
 
-// leaderEnded reports whether the leader no longer leads, and a majority of voters, including this server, have lost
-// it. leaderEnded queries the leader and the other voters. It returns false if too few answers arrive within limit.
+// leaderEnded reports whether the given leader no longer leads, and a majority of voters have lost contact with it. It
+// queries the leader and the other voters, and counts this server as one that has lost contact. It returns false if too
+// few answers arrive within limit.
 func (g *Group) leaderEnded(leader raft.ServerID, limit time.Duration) bool {
 	ctx, cancel := context.WithTimeout(g.closing, limit)
 	defer cancel()

@@ -74,8 +74,8 @@ func openDisk(o Options, obs *groupMetrics, clk *clock) (d *disk, err error) {
 	return d, d.floors.Write()
 }
 
-// syncNew makes the names of new files and directories durable; neither log engine does that. It syncs dir, its
-// parent (the directory of all groups), and the data directory above.
+// syncNew makes the names of new files and directories durable, because neither log engine does so. It syncs dir, the
+// directory of all groups above dir, and the data directory above both.
 func syncNew(v raftlog.Volume, dir string) error {
 	return errors.Join(v.SyncDir(dir), v.SyncDir(filepath.Dir(dir)), v.SyncDir(filepath.Dir(filepath.Dir(dir))))
 }
@@ -132,10 +132,10 @@ func (d *disk) openLogs(o Options, obs *groupMetrics, man *snapshot.Manifest) er
 	return d.whole(o, hadStable, hadLog)
 }
 
-// whole returns an error if the log or the file of terms and votes is missing although the other one has data.
-// Without the missing file, the server could vote twice in a term, or forget entries that it acknowledged. If only
-// the creation of the group was interrupted, whole returns nil. hadLog and hadStable tell which of the two files had
-// contents before they were opened.
+// whole returns an error if exactly one of two files was lost: the log, or the file of terms and votes. Without its
+// votes, the server could vote twice in a term. Without its log, it could lack entries that it has acknowledged.
+// hadStable and hadLog report whether the file of votes and the log had contents before they were opened. If only the
+// creation of the group was interrupted, whole returns nil.
 func (d *disk) whole(o Options, hadStable, hadLog bool) error {
 	_, last, err := d.logs.Ends()
 	if err != nil {
@@ -187,8 +187,8 @@ func (d *disk) openMachine(o Options, obs *groupMetrics, clk *clock, man *snapsh
 	return nil
 }
 
-// damagedEntry adds to err the path of the file that contains the log entry with the given index, if err is
-// fault.Corrupt. It returns any other error unchanged.
+// damagedEntry makes a fault.Corrupt error name the damaged file of the log. This is the file that contains the entry
+// with the given index. Other errors are returned unchanged.
 func damagedEntry(o Options, index uint64, err error) error {
 	var e *fault.Error
 	if errors.As(err, &e) && e.Code == fault.Corrupt {
@@ -307,9 +307,9 @@ func CheckFormats(o Options) error {
 	return kv.CheckFormat(machineOptions(o, filepath.Join(o.Dir, man.Database)))
 }
 
-// compare returns an error if the files of the group contain less than the floor file f, which records acknowledged
-// entries and votes (see raftlog.Floor). f is nil if there is no floor file. If the files are complete, compare starts
-// the regular updates of the floor file.
+// compare checks that the files of the group contain at least what the floor file f records (see raftlog.Floor). It
+// returns an error if acknowledged entries or votes are missing. f is nil if there is no floor file. If nothing is
+// missing, compare starts the regular updates of the floor file.
 func (d *disk) compare(o Options, man *snapshot.Manifest, f *raftlog.Floor) error {
 	h, err := raftlog.ReadStores(d.stable, d.logs)
 	if err != nil {
@@ -339,7 +339,7 @@ func (d *disk) compare(o Options, man *snapshot.Manifest, f *raftlog.Floor) erro
 	return nil
 }
 
-// tablesLimit bounds how long a server without other voters verifies the tables of its database at a start.
+// tablesLimit is the maximum time that checkTables may take at a start.
 const tablesLimit = 2 * time.Second
 
 // databaseFailed handles a failure of the group's database (see kv.Options.Fatal). If the database is damaged and the
@@ -356,13 +356,13 @@ func (g *Group) databaseFailed(err error) {
 	g.opts.Fatal(err)
 }
 
-// Unreadable handles a read of the machine that has returned fault.Corrupt. It returns true if this replica now waits
-// for a copy of another server's state. Until the copy arrives, the replica serves no requests, and Trusted returns
-// the error for callers. Unreadable returns false if the database is not damaged, or if there is no other voter.
+// Unreadable handles a read of the machine that has failed with fault.Corrupt. If the database is damaged and there is
+// another voter, Unreadable returns true. This replica then serves no requests until it has received a copy of another
+// server's state. In the meantime, Trusted returns the error for callers. In all other cases Unreadable returns false.
 func (g *Group) Unreadable() bool { return g.integrity.Broken() }
 
-// checkTables verifies the table files of the database at the start of a server without other voters. Such a server
-// has no other copy to repair them from. checkTables stops after tablesLimit. Pebble verifies the remaining tables
+// checkTables verifies the table files of the database when a server without other voters starts. Such a server cannot
+// repair its database from another server. checkTables stops after tablesLimit. Pebble verifies the remaining tables
 // when it reads them.
 func (g *Group) checkTables() error {
 	start := time.Now()

@@ -129,8 +129,8 @@ func (NoServer) Wrote(int) {}
 // Raise records nothing.
 func (NoServer) Raise(uint8) error { return nil }
 
-// RecordWatcher processes changes of the records in one internal store of the state machine while this server leads.
-// An example is the store of locks.
+// RecordWatcher handles the records in one internal store of the state machine while this server leads. For example,
+// the watcher of locks ends expired locks.
 type RecordWatcher interface {
 	// Update reports that records have changed, or that this server has gained or lost leadership. It must not block.
 	Update()

@@ -32,9 +32,9 @@ type Answer struct {
 	Result kv.Result // zero for Ack Durable
 }
 
-// MaxRequest is the maximum size in bytes of a request for the log. raft-wal stores an entry of more than 64 MiB, but
-// cannot read it back. The group could then not be opened again. The 32 KiB below that limit are for the other fields
-// of the entry.
+// MaxRequest is the maximum size in bytes of a request for the log. raft-wal can store an entry of more than 64 MiB,
+// but it cannot read the entry back, so the group could not be opened again. 32 KiB of the 64 MiB are left for the
+// other fields of the entry.
 const MaxRequest = 64<<20 - 32<<10
 
 // Encoded is a request in its log form, ready to be put into an entry.
@@ -66,18 +66,20 @@ func (p *proposal) settle(o outcome) {
 	}
 }
 
-// proposer implements group commit: it puts concurrent requests into one log entry. It limits the size of an entry,
-// the number of its requests and the number of entries in flight.
+// proposer implements group commit: it puts concurrent requests into one log entry. It limits the size of an entry, the
+// number of its requests and the number of entries in flight.
 //
-// The proposer encodes an entry when raft's main loop is about to write it. So the entry also contains requests that
-// arrive while the previous entry is written. The comment of writePath describes the whole sequence.
+// The proposer encodes an entry only when raft's main loop is about to write it. So the entry also contains requests
+// that arrive while the previous entry is written. The comment of writePath describes the whole sequence.
 //
-// A leader with other voters submits the next entry when the queue has at least as many requests as are in flight. It
-// also submits the next entry when the queue has enough requests for a full entry. Without this rule, full and nearly
-// empty entries would alternate, and each entry costs messages to all voters. When no entry is in flight, a request
-// does not wait.
+// On a leader with other voters, each entry costs messages to all voters. Without a rule, full and nearly empty entries
+// would alternate. The leader therefore submits the next entry only in one of these cases:
 //
-// A request with Ack Durable needs the local disk, but no quorum. It does not wait for entries in flight to other
+//   - The queue has at least as many requests as are in flight. So if no entry is in flight, a request does not wait.
+//   - The queue has enough requests for a full entry.
+//   - The queue has requests with Ack Durable, and at least as many of them as are waiting for the local disk.
+//
+// A request with Ack Durable needs the local disk, but no quorum. So it does not wait for entries in flight to other
 // voters, only for earlier disk writes of such requests.
 type proposer struct {
 	raft   *raft.Raft
@@ -288,8 +290,8 @@ func (p *proposer) gather() *batch {
 	return b
 }
 
-// fillLocked moves proposals from the queue to the entry b until b is full or the queue is empty. A proposal that is
-// larger than Bounds.EntryBytes gets an entry of its own. The same is true for a step of a restore.
+// fillLocked moves proposals from the queue to the entry b until b is full or the queue is empty. A proposal larger
+// than Bounds.EntryBytes gets an entry of its own, and so does a step of a restore.
 func (p *proposer) fillLocked(b *batch) {
 	n := 0
 	for _, one := range p.queue {
@@ -359,8 +361,9 @@ func applyError(err error) error {
 	}
 }
 
-// drain refuses new proposals, answers the queued ones with an error, and waits at most limit for those in flight.
-// Call drain before raft shuts down, because raft then gives no result for an entry that is not yet applied.
+// drain refuses new proposals and answers the queued ones with an error. It then waits for the proposals in flight, for
+// at most limit. Call drain before raft shuts down, because raft gives no result for entries that it has not applied
+// before the shutdown.
 func (p *proposer) drain(limit time.Duration) {
 	p.mu.Lock()
 	if p.closed {

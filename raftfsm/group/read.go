@@ -12,7 +12,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// Confirmer asks other servers of the group to confirm the leader's term. ConfirmTerm returns nil only if the given
+// Confirmer queries other servers of the group, to confirm the leader's term. ConfirmTerm returns nil only if the given
 // server runs raft and has answered during the call that it knows no higher term.
 type Confirmer interface {
 	ConfirmTerm(ctx context.Context, server raft.Server, term uint64) error
@@ -28,7 +28,7 @@ type ReadIndex struct {
 
 // reader returns read indexes on the leader. It does not depend on clocks.
 //
-// Invariant: a returned index is not below the commit index of any leader that acknowledged a write before the call.
+// Invariant: a returned index covers every committed write that any leader acknowledged before the call.
 //
 // The algorithm is "ReadIndex" from section 6.4 of Ongaro's thesis:
 //
@@ -61,9 +61,9 @@ type readResult struct {
 	err   error
 }
 
-// confirmation is the outcome of a round in which a majority confirmed this leader. The field at is the time when the
-// round began. The field index is the commit index of this server, recorded after that time and before the other
-// voters were queried.
+// confirmation is the result of a round in which a majority confirmed this leader. The field at is the time when the
+// round began. The field index is the commit index of this server early in the round, before the queries to the other
+// voters.
 type confirmation struct {
 	at    time.Time
 	index uint64
@@ -99,8 +99,8 @@ func (r *reader) get(ctx context.Context) (ReadIndex, error) {
 	}
 }
 
-// note performs the steps 1 and 2 of the algorithm (see reader): it returns the term and the commit index of this
-// leader.
+// note performs steps 1 and 2 of the algorithm (see reader). It returns the term and the commit index of this leader,
+// or fault.NotLeader.
 func (r *reader) note() (ReadIndex, error) {
 	term := r.raft.CurrentTerm()
 	if r.raft.State() != raft.Leader || !r.ready(term) {
@@ -121,8 +121,8 @@ func (r *reader) same(term uint64) error {
 	return nil
 }
 
-// alone returns a read index without a query if this server is the only voter, because it is then the majority. The
-// last result is false if there are other voters, or if this server is no voter.
+// alone returns a read index at once if this server is the only voter, because it is then a majority by itself. The
+// last result is false if there are other voters, or if this server is not a voter.
 func (r *reader) alone() (ReadIndex, error, bool) {
 	others, self := r.voters()
 	if len(others) > 0 || !self {
@@ -191,9 +191,9 @@ func (r *reader) round() (ReadIndex, error) {
 	return index, nil
 }
 
-// majority performs step 3 of the algorithm (see reader): it returns nil if a majority of voters confirms that they
-// know no higher term. The parameter self is true if this server is a voter. Each call sends new queries, and ignores
-// late answers to earlier queries.
+// majority performs step 3 of the algorithm (see reader). It returns nil if a majority of voters confirm that they know
+// no higher term than the given one. The parameter self is true if this server is a voter. Late answers to the queries
+// of earlier calls do not count.
 func (r *reader) majority(term uint64, others []raft.Server, self bool) error {
 	total, have := len(others), 0
 	if self {

@@ -7,16 +7,15 @@ import (
 )
 
 // Deleted records take disk space until Pebble compacts them. Log entries take space until a snapshot covers them.
-// Compactions and snapshots normally happen only because of further writes. A group with a nearly full disk refuses
-// writes, so it would never get its space back. Therefore every server looks regularly for space that it can free:
+// Normally, only further writes cause compactions and snapshots. A group refuses writes when its disks are nearly full,
+// so it would never get this space back. Therefore every server checks regularly for space that it can free:
 //
-//   - If the disk of the server is low, the server takes a snapshot, which also truncates the log. It compacts the
-//     whole database once, and later again if at least 1/64 of the database are deleted records.
+//   - If its disk is low, the server takes a snapshot, which also truncates the log. It compacts the whole database
+//     once, and again whenever at least 1/64 of the database are deleted records.
 //   - Otherwise, the server compacts the database if at least half of the database are deleted records.
 //
-// None of these actions changes the state of the group. The snapshot and the truncation follow the usual rules. The
-// log keeps every entry that the snapshot does not cover, and the entries that a follower needs after a transfer (see
-// raftlog.Retained). A follower that is further behind gets a snapshot.
+// None of these actions changes the state of the group. The log keeps every entry that the snapshot does not cover. It
+// also keeps the entries that a follower needs after it has received a snapshot (see raftlog.Retained).
 const (
 	reclaimBytes = 32 << 20 // no compaction begins if deleted records take fewer bytes
 	// the same bound while the disk is low, after the whole database was compacted once
@@ -26,13 +25,13 @@ const (
 	reclaimRoom = 16 << 20
 	// pause between two flushes of deletions while the disk has room
 	reclaimFlush = time.Minute
-	// the longest pause after compactions that failed or freed little. After a slow compaction, the pause can be
-	// longer
+	// the maximum pause after several compactions that failed or freed little. Only a slow compaction can cause a
+	// longer pause
 	reclaimPause = time.Hour
 )
 
-// reclaim is what the group remembers between two checks for space that can be freed. Only one goroutine at a time
-// uses it.
+// reclaim is the state that the group keeps between two checks for space that can be freed. Only one goroutine at a
+// time uses it.
 type reclaim struct {
 	swept   bool      // the whole database was compacted since the disk became low
 	flushed time.Time // when deletions were last flushed
@@ -51,15 +50,15 @@ func (r *reclaim) worthwhile(g kv.Garbage, low bool) bool {
 	return g.Bytes >= max(reclaimBytesLow, g.Total/64)
 }
 
-// flushes reports whether deletions that are only in memory should be written to disk. The database includes deletions
-// in its estimate of the space that a compaction can free only after this write.
+// flushes reports whether to write deletions from memory to disk. Only then do they count in the database's estimate of
+// the space that a compaction can free.
 func (r *reclaim) flushes(g kv.Garbage, low bool, now time.Time) bool {
 	return g.Unflushed && (low || g.Total >= reclaimBytes && now.Sub(r.flushed) >= reclaimFlush)
 }
 
-// ended records the end of a compaction and sets the pause before the next one. The pause grows with the duration of
-// the compaction, so that most of the disk's time is left for other work. took is that duration. useful is true if
-// the compaction freed enough space.
+// ended records the end of a compaction and sets the pause before the next one. took is the duration of the compaction,
+// and useful is true if it freed enough space. A longer compaction causes a longer pause, so that most of the disk's
+// time is left for other work.
 func (r *reclaim) ended(now time.Time, took time.Duration, useful bool) {
 	pause := 4 * took
 	if useful {

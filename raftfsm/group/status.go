@@ -108,17 +108,18 @@ func (g *Group) Compare(ctx context.Context) (integrity.Comparison, error) {
 	return g.integrity.Compare(ctx)
 }
 
-// AnswerCompare returns a report about the state of this server at the given index. Another server has requested the
-// report, to compare the two states.
+// AnswerCompare returns a report about the state of this server at the given log index. It answers another server,
+// which compares its own state with the report.
 func (g *Group) AnswerCompare(index uint64) integrity.Report { return g.integrity.AnswerCompare(index) }
 
 // AnswerState accepts another server's request for a copy of this server's state. A background goroutine sends one
 // copy at a time, and one further request can wait. The errors are those of integrity.Watch.AnswerState.
 func (g *Group) AnswerState(ask integrity.StateRequest) error { return g.integrity.AnswerState(ask) }
 
-// Recall answers the call transport.Witnesses.Recall of the given server. It returns what this server had recorded
-// about the given server before the call. It then records the parameter now, which is what the given server has
-// reported about itself. Because the given server can be reached, Recall also makes this server query it (see Meet).
+// Recall handles a call that the given server has made through transport.Witnesses.Recall. It returns what this server
+// had recorded about the given server before the call. It then records the report of that server about itself, which
+// the parameter now contains. Recall also makes this server query that server in turn (see Meet), because that server
+// can be reached.
 func (g *Group) Recall(server raft.ServerID, now raftlog.Seen) raftlog.Seen {
 	g.witness.Meet(server)
 	return g.witness.Note(server, now)
@@ -129,7 +130,7 @@ func (g *Group) SeenOf(server string) raftlog.Seen {
 	return g.witness.Note(raft.ServerID(server), raftlog.Seen{})
 }
 
-// Meet makes this server query another server, in the background, about what that server has recorded about this
-// server. It does nothing if that server has already answered. Use Meet for servers that may be missing from the local
-// configuration. A server may be missing there if the local data is an old copy.
+// Meet makes this server query another server about what that server has recorded about this server. The query runs in
+// the background, and is repeated until that server answers. If it has already answered, Meet does nothing. Use Meet
+// for servers that may be missing from the local configuration, because the local data may be an old copy.
 func (g *Group) Meet(server raft.ServerID) { g.witness.Meet(server) }

@@ -12,10 +12,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/snapshot"
 )
 
-// writePath is the log as raft sees it. It connects the proposer with the log, so that the path of an entry on a
-// leader is one sequence:
+// writePath is the log as raft sees it. It connects the proposer with the log. An entry takes these steps on a leader:
 //
-//  1. Gather: the proposer starts an entry with queued requests, and submit hands raft a placeholder.
+//  1. Gather: the proposer starts an entry with queued requests, and submit passes a placeholder to raft.
 //  2. Room: StoreLogs, on raft's main loop, waits until the log accepts another write. Requests that arrive meanwhile
 //     join the entry.
 //  3. Fill: the placeholder gets its content, the encoded requests.
@@ -120,8 +119,8 @@ func (p *proposer) fill(l *raft.Log) (*batch, error) {
 	return b, nil
 }
 
-// stored passes the given batches to the goroutine of acknowledge, because some of their requests wait only for the
-// local disk. The log has accepted the entries, but the disk may not have them yet. Only raft's main loop calls stored.
+// stored passes the given batches to the goroutine of acknowledge. Each batch has requests that wait only for the local
+// disk. The log has accepted the entries, but they may not be on disk yet. Only raft's main loop calls stored.
 func (p *proposer) stored(early []*batch) {
 	if len(early) == 0 {
 		return
@@ -159,8 +158,8 @@ func (p *proposer) acknowledge() {
 	}
 }
 
-// answerDurable waits until the local disk has the entry, and then answers the requests of b that wait only for this
-// disk. After a failed write it does nothing, and finish answers these requests.
+// answerDurable waits until the local disk has the entry of b. It then answers the requests of b that wait only for
+// this disk. If the write has failed, answerDurable does nothing, and finish answers these requests.
 func (p *proposer) answerDurable(b *batch) {
 	if p.logs.WaitDurable(b.pos.Index) != nil {
 		return

@@ -9,7 +9,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// Epoch is the true time when a group is made, in Unix milliseconds: 2026-01-01 00:00:00 UTC, a Thursday.
+// Epoch is the simulated time at which each group is created, in Unix milliseconds. It is 2026-01-01 00:00:00 UTC, a
+// Thursday.
 const Epoch = uint64(1767225600000)
 
 // clocks are the clocks and the timers of a server. Group.Mu guards them.
@@ -27,10 +28,12 @@ type timer struct {
 	f         func()
 }
 
-// StartClocks simulates the start of the server's process: it gives the server new clocks and drops all timers. At
-// random, the wall clock is right, less than slow milliseconds behind, or less than fast milliseconds ahead. slow and
-// fast must be positive. Entries that the server proposes before StartClocks have the stamp 1. Later entries have the
-// cluster time as their stamp.
+// StartClocks simulates the start of the server's process. The server gets new clocks and loses all timers. The new
+// wall clock is right, less than slow milliseconds behind, or less than fast milliseconds ahead; the choice is random.
+// slow and fast must be positive.
+//
+// Before the first StartClocks, entries that the server proposes have the stamp 1. Afterwards their stamp is the
+// cluster time.
 func (m *Member) StartClocks(slow, fast uint64) {
 	m.Mu.Lock()
 	defer m.Mu.Unlock()
@@ -57,9 +60,9 @@ func (m *Member) NowLocked() uint64 {
 	return now
 }
 
-// Now returns the cluster time as package group computes it: the greatest applied stamp plus the time elapsed since
-// then. On a leader it is at least the wall clock at the start of its clocks plus the time elapsed since then. The
-// result never decreases.
+// Now returns the cluster time, computed as in package group. This is the greatest applied stamp plus the time elapsed
+// since that stamp was applied. On a leader, the result is at least the server's wall clock. It never decreases between
+// two calls of StartClocks.
 func (m *Member) Now() uint64 {
 	m.Mu.Lock()
 	defer m.Mu.Unlock()
@@ -95,7 +98,8 @@ func (m *Member) Commit(ctx context.Context, r *command.Request) (kv.Result, err
 	return out, err
 }
 
-// AfterFunc is like time.AfterFunc, but Pass advances the time. StartClocks drops the timer.
+// AfterFunc is like time.AfterFunc, but it uses the simulated time, which only Pass advances. StartClocks drops the
+// timer.
 func (m *Member) AfterFunc(d time.Duration, f func()) (stop func() bool) {
 	m.Mu.Lock()
 	defer m.Mu.Unlock()

@@ -306,8 +306,8 @@ func (g *Group) commitLate(count int) {
 	}
 }
 
-// Recover ends the faults of a group that has a leader. The leader commits everything that is in its log. The other
-// servers learn that they do not lead.
+// Recover ends the simulated faults. Afterwards all proposals in the leader's log are committed, and every other server
+// knows that it does not lead. The group must have a leader.
 func (g *Group) Recover() {
 	for _, m := range g.Members {
 		if m != g.Leader {
@@ -355,8 +355,8 @@ func (g *Group) commit(c *Call) kv.Result {
 	return out.Results[0]
 }
 
-// Limbo decides what becomes of the leader's unanswered proposals: it applies a random part, and keeps the others out
-// of the log. Call it before the leader changes or ends.
+// Limbo decides at random what happens to the proposals that the leader has not answered. Some of them are applied, and
+// the others never reach the log. Call Limbo before the leader changes or stops.
 func (g *Group) Limbo() {
 	if len(g.late) > 0 {
 		g.commitLate(g.Rand.IntN(len(g.late) + 1))
@@ -400,8 +400,8 @@ func (g *Group) changed(m *Member) {
 	g.Settle()
 }
 
-// End simulates the end of a server, which then stops leading. The test must close the server's keeper and open
-// another one.
+// End simulates that a server stops. If the server was the leader, the group has no leader afterwards. The test must
+// then close the server's keeper and open another one, as after a restart.
 func (g *Group) End(m *Member) {
 	g.Note("server %d restarts", m.ID)
 	if g.Leader == m {
@@ -413,7 +413,8 @@ func (g *Group) End(m *Member) {
 	m.leads = false
 }
 
-// Replace gives a server a new state machine, as when it receives a snapshot. It first calls Depose for the server.
+// Replace gives a server a new state machine, as if the server had received a snapshot. Before that, Replace calls
+// Depose for the server.
 func (g *Group) Replace(m *Member) {
 	g.Depose(m)
 	g.Note("server %d receives a snapshot", m.ID)
@@ -427,8 +428,8 @@ func (g *Group) Replace(m *Member) {
 	testutil.Must(g.T, old.Close())
 }
 
-// BreakReads makes all reads of the server's state machine fail until the test calls repair. Until then, the server has
-// a closed machine, and must not apply entries.
+// BreakReads makes all reads of the server's state machine fail, until the test calls the returned function. Until
+// then, the server must not apply entries.
 func (m *Member) BreakReads() (repair func()) {
 	closed, whole := m.Group.machine(), m.Machine()
 	testutil.Must(m.T, closed.Close())
@@ -442,8 +443,8 @@ func (m *Member) replace(machine *kv.Machine) {
 	m.machine = machine
 }
 
-// Apply makes a server apply the first upto entries of the log. As with Raft, the server stops leading before it
-// applies an entry of a later term. Its keeper learns of that at the next call of Changed.
+// Apply makes a server apply the entries of the log up to the index upto. If one of them has a later term than the
+// server knows, the server stops leading first, as in Raft. Its keeper notices this at the next call of Group.Changed.
 func (m *Member) Apply(upto int) {
 	m.Mu.Lock()
 	part, machine := m.log[m.applied:max(upto, m.applied)], m.machine
@@ -518,14 +519,15 @@ func (m *Member) Propose(ctx context.Context, r *command.Request) (kv.Result, ra
 	return out.Result, out.Position, out.Err
 }
 
-// Ask waits until the test has decided whether a majority confirms that this server leads. It returns a log position
-// if the majority does, and otherwise an error.
+// Ask returns a log position if a majority of the servers confirms that this server leads, and otherwise an error. It
+// waits until the test has decided whether a majority does.
 func (m *Member) Ask(ctx context.Context) (raftlog.Position, error) {
 	out := m.Wait(ctx, &Call{Kind: Confirm})
 	return out.Position, out.Err
 }
 
-// Wait makes c a waiting call, and returns the reply of the test. If ctx ends first, the reply has an error.
+// Wait adds c to the calls that wait for an answer of the test, and returns that answer. If ctx ends first, the
+// returned Reply has an error.
 func (m *Member) Wait(ctx context.Context, c *Call) Reply {
 	c.Member, c.Client, c.reply = m, ctx.Value(clientKey{}), make(chan Reply, 1)
 	if c.Client != nil {

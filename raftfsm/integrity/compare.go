@@ -14,8 +14,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/snapshot"
 )
 
-// Replicas queries the other servers of a group about their state. A server that does not answer or does not support
-// the query is ignored.
+// Replicas sends queries to the other servers of a group. If a query fails, for example because the other server does
+// not support it, a Watch continues without that server's answer.
 type Replicas interface {
 	// Compare returns the digest of a server at the given index, and the state of the disk of that server.
 	Compare(ctx context.Context, server raft.Server, index uint64) (Report, error)
@@ -32,8 +32,8 @@ type Report struct {
 	Append  time.Duration // median duration of the newest appends of the server; 0 = not known
 }
 
-// AnswerCompare returns the report of this server about its state at the entry with the given index, for another
-// server.
+// AnswerCompare returns this server's answer to a Compare query of another server. The answer has the digest of the
+// state that this server had at the entry with the given index, if the digest is known.
 func (w *Watch) AnswerCompare(index uint64) Report {
 	var r Report
 	// Read the machine first. If it were replaced after the doubt was read, the digest of the wrong machine
@@ -100,10 +100,11 @@ const (
 	split             // voters differ, and no state is known to have a majority
 )
 
-// compared compares own, the digest of this server, with the digests in answers. Only the digests of voters count.
-// voter is true if this server is a voter. The result f is the outcome of the comparison. The result majority is the
-// digest that more than half of the voters have. If there is none, it is a digest that differs from own, or the zero
-// Digest if none differs.
+// compared compares the digest of this server with the digests in answers. own is the digest of this server, and voter
+// is true if this server is a voter. Digests of non-voters do not count.
+//
+// The result f is the outcome. The result majority is the digest that more than half of the voters have. If there is no
+// such digest, majority is any digest that differs from own, or the zero Digest if none differs.
 func compared(own kv.Digest, voter bool, answers []Answer) (f finding, majority kv.Digest) {
 	count, voters := map[kv.Digest]int{}, 0
 	if voter {
@@ -134,13 +135,14 @@ func compared(own kv.Digest, voter bool, answers []Answer) (f finding, majority 
 	return f, majority
 }
 
-// Tries is how many times the other servers are queried for their digest at one mark (see kv.Mark). A server that has
-// not applied the entry of the mark yet has no digest. If the voters still differ after the last query, and no digest
-// has a majority, the voters count as split.
+// Tries is how many times a server queries the others for their digests at one mark (see kv.Mark). A single query may
+// not be enough, because a server has no digest until it has applied the entry of the mark. If the voters differ in the
+// last query and no digest has a majority, the server records a doubt with the cause snapshot.Split.
 const Tries = 10
 
-// markDue checks on the leader whether a new mark is due (see kv.Mark). If so, it proposes an entry that advances
-// cluster time. All servers compute their digests at that entry.
+// markDue makes the servers compute a mark if a new one is due (see kv.Mark). For this, the leader proposes an entry
+// that advances cluster time, and every server computes its digest at that entry. On other servers, markDue does
+// nothing.
 func (w *Watch) markDue() {
 	if w.Replicas == nil || !w.Raft.Leading() || len(w.Raft.Servers()) < 2 {
 		return
@@ -162,9 +164,9 @@ func (w *Watch) markDue() {
 // MarkPeriod converts the interval between two marks to milliseconds of cluster time. The result is at least 1.
 func MarkPeriod(d time.Duration) uint64 { return uint64(max(d.Milliseconds(), 1)) } //nolint:gosec // positive
 
-// compare compares this server's digest at the oldest mark that was not compared yet with the digests of the other
-// servers at this mark. Depending on the outcome, this server begins or ceases to distrust its state. If too many
-// digests are missing, the next calls query the servers again, up to Tries times.
+// compare compares this server's digest with those of the other servers, at the oldest mark that was not compared yet
+// (see kv.Mark). The outcome decides whether this server trusts its state. If too many digests are missing for a
+// decision, the next call tries the same mark again, up to Tries times.
 func (w *Watch) compare() {
 	m := w.FSM.Machine()
 	mark, ok := w.comparing.next(m)
@@ -198,7 +200,8 @@ func (w *Watch) compare() {
 	w.comparing.done(mark.Index)
 }
 
-// comparing is the progress of the comparisons. Only the goroutine that calls Round uses it.
+// comparing records which marks were compared, and how many times the next one was tried. Only the goroutine that calls
+// Round uses it.
 type comparing struct {
 	machine *kv.Machine
 	index   uint64 // marks up to this index were compared
@@ -241,12 +244,13 @@ func (w *Watch) standDown() {
 	}
 }
 
-// verifyRate is the maximum rate at which Verify reads, in bytes per second. It is low to leave the disk to other
-// work.
+// verifyRate is the maximum rate at which Verify reads, in bytes per second. It is low, so that the disk has time for
+// other work.
 const verifyRate = 32 << 20
 
-// Verify compares all stored records with the records that were applied. If they differ, Verify logs the damage. If
-// another server exists, it then also stops this replica from serving requests (see Distrust).
+// Verify checks that the stored records are those that were applied (see kv.Machine.Verify). If they are not, Verify
+// logs the damage. If the group has another server, Verify also stops this replica from serving requests (see
+// Distrust).
 func (w *Watch) Verify() {
 	m := w.FSM.Machine()
 	v, err := m.Verify(func(bytes int) error {
@@ -285,8 +289,10 @@ func (w *Watch) Verify() {
 }
 
 // Broken handles a failure of the database. If the database is damaged and another voter exists, Broken stops this
-// server from serving the group and returns true. Round then replaces the database by a copy of another server's state.
-// In all other cases Broken does nothing and returns false, for example if the database has failed but is not damaged.
+// server from serving the group and returns true. Round later replaces the database with a copy from another server.
+//
+// In all other cases Broken does nothing and returns false. For example, it returns false if the disk has failed but
+// the data is not damaged.
 func (w *Watch) Broken() bool {
 	m := w.FSM.Machine()
 	err := m.Broken()
@@ -300,8 +306,8 @@ func (w *Watch) Broken() bool {
 
 func (w *Watch) otherVoter(s raft.Server) bool { return s.ID != w.Self && s.Suffrage == raft.Voter }
 
-// withoutHint returns the text of err without its hint. The hint tells the operator what to do with a database that
-// the server cannot repair itself.
+// withoutHint returns the text of err without its hint. The hint is advice for a database that the server cannot repair
+// itself, so it would be wrong for a database that Round replaces.
 func withoutHint(err error) string {
 	var e *fault.Error
 	if !errors.As(err, &e) {
@@ -313,8 +319,8 @@ func withoutHint(err error) string {
 	return e.Msg + ": " + e.Err.Error()
 }
 
-// Distrust stops this replica from serving requests. It records the reason d in the manifest, where it survives a
-// restart. It does nothing if m is no longer the machine of the replica.
+// Distrust stops this replica from serving requests. It stores the reason d in the manifest, so that the replica does
+// not serve after a restart either. Distrust does nothing if m is no longer the machine of this replica.
 func (w *Watch) Distrust(m *kv.Machine, d *snapshot.Doubt) {
 	changed, err := w.FSM.Distrust(m, d, func() {
 		w.Events.Doubted(d.Cause)
@@ -331,7 +337,8 @@ func (w *Watch) Distrust(m *kv.Machine, d *snapshot.Doubt) {
 	}
 }
 
-// trust ends a doubt with the cause snapshot.Split, because a majority agrees with the state of m at the given index.
+// trust makes this replica serve again after a doubt with the cause snapshot.Split. Call it when a majority of the
+// voters has the same state as m at the given index. If there is no such doubt, trust does nothing.
 func (w *Watch) trust(m *kv.Machine, index uint64) {
 	changed, err := w.FSM.Trust(m)
 	switch {

@@ -43,9 +43,11 @@ func (c *Comparison) Majority() (d kv.Digest, found bool) {
 	return kv.Digest{}, false
 }
 
-// Compare compares the states of all servers at a new mark (see kv.Mark), and returns the result. Unlike Round, it
-// repairs nothing. Call it on the leader. It waits up to Config.Every plus markSlack for the mark, and then returns
-// fault.Timeout. The queries take up to askTime plus Config.ReadRound.
+// Compare collects the digests that all servers have at a mark of the current state (see kv.Mark). Unlike Round, it
+// repairs nothing. Call it on the leader.
+//
+// Compare first waits for the mark. It returns fault.Timeout if there is no mark after Config.Every plus markSlack. The
+// queries to the servers then take up to askTime plus Config.ReadRound.
 func (w *Watch) Compare(ctx context.Context) (Comparison, error) {
 	mark, err := w.newMark(ctx)
 	if err != nil {
@@ -60,8 +62,8 @@ func (w *Watch) Compare(ctx context.Context) (Comparison, error) {
 	return c, nil
 }
 
-// askUntilAnswered repeats Ask until no server is behind, askTime has passed, or ctx ends. It does not interrupt the
-// last query, because the answers of all servers would be lost.
+// askUntilAnswered repeats Ask until no server is behind, askTime has passed, or ctx ends. It lets the last call of Ask
+// finish, so that the answers of that call are not lost.
 func (w *Watch) askUntilAnswered(ctx context.Context, index uint64) []Answer {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
@@ -73,9 +75,9 @@ func (w *Watch) askUntilAnswered(ctx context.Context, index uint64) []Answer {
 	}
 }
 
-// allAnswered returns false if a server has answered the query, but has no digest for the mark, although it trusts
-// its state. Such a server usually has not applied the entry of the mark yet. Servers that could not be queried do
-// not count.
+// allAnswered reports whether no server is behind. A server is behind if it answers the query without a digest although
+// it trusts its state. Usually such a server has not applied the entry of the mark yet. Servers that could not be
+// queried do not count as behind.
 func allAnswered(answers []Answer) bool {
 	for _, a := range answers {
 		if a.Err == nil && !a.Report.Marked && !a.Report.Doubted {
@@ -85,8 +87,8 @@ func allAnswered(answers []Answer) bool {
 	return true
 }
 
-// newMark returns a mark of the current state (see kv.Mark). If there is none, it waits until cluster time allows a
-// new one, and proposes the entry at which the servers compute the mark.
+// newMark returns a mark of the current state or of a later one (see kv.Mark). If there is no such mark yet, newMark
+// waits until cluster time allows one. It then proposes the entry at which the servers compute it.
 func (w *Watch) newMark(ctx context.Context) (kv.Mark, error) {
 	ctx, cancel := context.WithTimeout(ctx, w.Every+markSlack)
 	defer cancel()

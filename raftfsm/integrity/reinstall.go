@@ -38,8 +38,8 @@ type StateRequest struct {
 const (
 	stateMark = "state"
 
-	// stateStart is how long an accepted transfer may take to begin. It also bounds the wait until the entries of the
-	// received state are committed.
+	// stateStart is the time limit for two waits. The first is the wait for a transfer to begin after another server
+	// has accepted the request. The second is the wait until all entries in the received state are committed.
 	stateStart = 30 * time.Second
 
 	// commitPoll is the interval at which the commit index is checked.
@@ -128,8 +128,8 @@ func (u *untilClosed) Read(p []byte) (int, error) {
 	}
 }
 
-// Take reports whether a request is a transfer of state. It handles such a request, which the caller must not pass to
-// Raft.
+// Take handles the request r if it is a transfer of state from another server, and reports whether it is one. If Take
+// returns true, the caller must not pass the request to Raft.
 func (w *Watch) Take(rpc raft.RPC, r *raft.InstallSnapshotRequest) bool {
 	return w.expected.take(rpc, r)
 }
@@ -147,7 +147,7 @@ type expected struct {
 	got   chan raft.RPC // guarded by mu; capacity 1
 }
 
-// expect makes the transfer with the given nonce the expected one. It returns a channel that gets this transfer.
+// expect makes take accept one transfer with the given nonce. The returned channel receives that transfer.
 func (e *expected) expect(nonce uint64) <-chan raft.RPC {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -155,8 +155,8 @@ func (e *expected) expect(nonce uint64) <-chan raft.RPC {
 	return e.got
 }
 
-// forget makes take refuse later transfers. It also refuses a transfer that has arrived, if no goroutine has taken it
-// from the channel.
+// forget cancels expect: take refuses every transfer that arrives later. If the expected transfer has arrived but still
+// waits in the channel, forget refuses it too.
 func (e *expected) forget() {
 	e.mu.Lock()
 	got := e.got
@@ -169,9 +169,9 @@ func (e *expected) forget() {
 	}
 }
 
-// take handles rpc if it is a transfer of state from another server. It refuses a transfer that this server has not
-// requested. It returns true for every transfer of state; the caller must not pass such an rpc to Raft. It does not
-// block.
+// take reports whether rpc is a transfer of state. If so, take handles it, and the caller must not pass rpc to Raft.
+// The transfer that this server expects goes to the channel that expect has returned. Any other transfer is refused.
+// take does not block.
 func (e *expected) take(rpc raft.RPC, req *raft.InstallSnapshotRequest) bool {
 	nonce, ok := bytes.CutPrefix(req.Leader, []byte(stateMark))
 	if req.Term != 0 || !ok || len(nonce) != 8 {
@@ -190,8 +190,8 @@ func (e *expected) take(rpc raft.RPC, req *raft.InstallSnapshotRequest) bool {
 	return true
 }
 
-// refuseState refuses a transfer that this server does not expect. The connection is used for other requests
-// afterwards. So refuseState starts a goroutine that reads and discards the bytes of the transfer.
+// refuseState refuses a transfer that this server does not expect. It starts a goroutine that reads and discards the
+// bytes of the transfer, because the connection is used for other requests afterwards.
 func refuseState(rpc raft.RPC) {
 	go func() {
 		_, _ = io.Copy(io.Discard, rpc.Reader)
@@ -286,8 +286,8 @@ func (w *Watch) takeOver(rpc raft.RPC, old *kv.Machine) error {
 	return nil
 }
 
-// receiveState unpacks the stream of a transfer into dir. If the group closes, receiveState does not wait for further
-// bytes from the network. The goroutine that reads from the network then runs until the connection ends.
+// receiveState unpacks the state that arrives in a transfer into dir. If the group closes, receiveState returns without
+// waiting for the network. A goroutine may then still read from the connection until the connection ends.
 func (w *Watch) receiveState(rpc raft.RPC, dir string) error {
 	req, ok := rpc.Command.(*raft.InstallSnapshotRequest)
 	if !ok {
@@ -341,8 +341,9 @@ func (w *Watch) verifyReceived(m *kv.Machine) error {
 	return err
 }
 
-// swapIn makes m the live machine, in place of the machine old. The database of m is in dir. swapIn first applies
-// entries of this server's log to m until m is up to date. oldDir is the directory of the replaced database.
+// swapIn replaces the live machine old with m. dir is the database directory of m, and the result oldDir is that of
+// old. Before the replacement, swapIn applies entries from this server's log to m, until m has every command that Raft
+// has passed to old.
 func (w *Watch) swapIn(dir string, m, old *kv.Machine) (oldDir string, err error) {
 	// Everything in the new state must be committed in the log. Otherwise a later start would find a state ahead of
 	// the log.
@@ -373,8 +374,8 @@ func (w *Watch) catchUp(m *kv.Machine) error {
 	return nil
 }
 
-// waitCommitted waits until this server knows that the entries up to the given index are committed. It returns
-// fault.Timeout after stateStart, or if the group closes.
+// waitCommitted waits until the commit index of this server reaches index. It returns fault.Timeout after stateStart,
+// or if the group closes.
 func (w *Watch) waitCommitted(index uint64) error {
 	ctx, cancel := w.bounded(stateStart)
 	defer cancel()

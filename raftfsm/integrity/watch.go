@@ -1,10 +1,11 @@
 // Package integrity compares the state of this server with the states of the other servers of its group. If the state
-// of this server is wrong, the package replaces it by a copy of another server's state.
+// of this server is wrong, the package replaces it with a copy of another server's state.
 //
-// It owns no files: package snapshot manages the databases. It does not use stores or requests of clients.
+// The package owns no files: package snapshot manages the databases.
 //
 // The caller starts Watch.SupplyStates in a goroutine. A comparison starts further goroutines, which end before the
-// comparison returns. A transfer has a goroutine that reads from the network, which may run until the connection ends.
+// comparison returns. Receiving a state also starts a goroutine, which may read from the network until the connection
+// ends.
 package integrity
 
 import (

@@ -10,13 +10,13 @@ import (
 	"github.com/quorate/quorate/raftfsm/command"
 )
 
-// Apply applies committed entries in order and returns one result per entry. It skips entries that are already
-// applied. It writes all changes and the applied index in one Pebble batch; only steps of a restore have batches of
-// their own. The changes are durable after the next Flush. Only one goroutine at a time may call Apply.
+// Apply applies committed entries in order and returns one result per entry. It skips entries that are already applied.
+// It writes all changes to Pebble in one batch, together with the applied index. If an entry is a step of a restore,
+// there are several batches. The changes are durable after the next Flush. Only one goroutine at a time may call Apply.
 //
-// At an entry that cannot be decoded, Apply halts the machine and calls Options.Fatal. It returns an error for that
-// entry and for all later ones, also in later calls. If storage fails, the machine is broken, and every entry that
-// was not skipped gets an error.
+// If an entry cannot be decoded, Apply halts the machine and calls Options.Fatal. This entry and all later ones get an
+// error, and so does every entry in later calls. If storage fails, the machine is broken, and every entry that was not
+// skipped gets an error.
 func (m *Machine) Apply(entries []Entry) []EntryResult {
 	out := make([]EntryResult, len(entries))
 	if !m.gate.enter() {
@@ -45,8 +45,8 @@ func refuse(out []EntryResult, err error) {
 	}
 }
 
-// apply applies the entries and sets their results in out. At an entry that cannot be decoded, it halts the machine
-// and refuses this entry and all later ones. It returns only errors of the storage.
+// apply applies the entries and sets their results in out. At an entry that cannot be decoded, it halts the machine and
+// refuses this entry and all later ones. The result err is set only if the storage fails.
 func (m *Machine) apply(entries []Entry, out []EntryResult) (err error) {
 	w := m.writer
 	w.begin()
@@ -104,7 +104,8 @@ func (m *Machine) decode(e *Entry) (command.Batch, *fault.Error) {
 	}
 }
 
-// commit writes the changes of the current Apply to the database and publishes them together.
+// commit writes the changes of the current Apply to the database. It then publishes the new state, and wakes the calls
+// and listeners that wait for it.
 func (m *Machine) commit() error {
 	if err := m.install(); err != nil {
 		return err
@@ -118,8 +119,9 @@ func (m *Machine) commit() error {
 	return nil
 }
 
-// install writes the changes of the current Apply to the database in one batch. It publishes the new cluster time
-// and applied index before the write. So a reader never sees a change together with an older time or index.
+// install writes the changes of the current Apply to the database in one batch. Before the write, it stores the new
+// cluster time in m.ahead and the new applied index in m.visible. So a reader that sees a change of the batch also
+// finds the time and the index that belong to it.
 func (m *Machine) install() error {
 	w := m.writer
 	w.terms.save(&w.txn)
@@ -155,8 +157,8 @@ func (m *Machine) uncache() {
 	}
 }
 
-// writer has the newest state of the machine and the changes of the current Apply. Readers see this state only after
-// Machine.publish.
+// writer has the state after the newest entry, including the changes that the current Apply has not written yet.
+// Readers see this state only after Machine.publish.
 type writer struct {
 	meta      meta
 	bounds    bounds
@@ -221,8 +223,8 @@ func (w *writer) end() error {
 }
 
 // entry applies one log entry and returns the results of its requests. An entry without a command changes only the
-// applied index and term. The rolling hash does not cover such an entry, because a replica that has installed a
-// snapshot may not have received the entry.
+// applied index and term, but not the rolling hash. Such entries may be missing on a replica that has installed a
+// snapshot, and its hash must still equal that of the others.
 func (w *writer) entry(e *Entry, b *command.Batch) ([]Result, error) {
 	before := w.meta.clock
 	w.meta.clock = max(w.meta.clock, b.Stamp)
@@ -248,8 +250,8 @@ func (w *writer) entry(e *Entry, b *command.Batch) ([]Result, error) {
 	return results, nil
 }
 
-// traceHead is the number of bytes in writer.trace before the results: the previous hash, the index and the hash of the
-// entry.
+// traceHead is the size in bytes of the first part of writer.trace: the previous hash, the index of the entry, and the
+// hash of the entry. The results follow after it.
 const traceHead = 3 * 8
 
 // chain adds one entry and its results to the rolling hash.
@@ -260,8 +262,8 @@ func (w *writer) chain(e *Entry) {
 	w.meta.hash = xxhash.Sum64(w.trace)
 }
 
-// request applies or refuses one request and sets its result in res. If an earlier entry has already done so, res gets
-// the stored result of that entry.
+// request applies or refuses one request, and sets res to its result. If an earlier entry has already decided the
+// request, request does not apply it again, and sets res to the stored result.
 func (w *writer) request(index uint64, r *command.Request, res *Result) error {
 	o, known, err := w.recall(index, r.ID, res)
 	if err != nil {
@@ -283,7 +285,8 @@ func (w *writer) request(index uint64, r *command.Request, res *Result) error {
 	return nil
 }
 
-// decide applies or refuses a request for which no earlier entry has a result, and sets its result in res.
+// decide applies or refuses a request, and sets res to its result. The request must not have a stored result for its
+// RequestID.
 func (w *writer) decide(r *command.Request, res *Result) error {
 	res.Outcome = Applied
 	switch r.Kind {

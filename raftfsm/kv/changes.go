@@ -36,9 +36,9 @@ type Changes struct {
 	Seen uint64
 }
 
-// Changes returns, in one consistent view, the changes in the history of the given prefix (see command.Watch). It
-// returns only changes above the given revision. It stops after about maxBytes bytes, but returns at least one change
-// if there is any. It returns the same errors as Get.
+// Changes returns those changes in the history of the given prefix that have a revision above the given one (see
+// command.Watch). It reads them in one consistent view. It stops after about maxBytes bytes, but returns at least one
+// change if there is any. It returns the same errors as Get.
 func (m *Machine) Changes(store, prefix string, revision uint64, maxBytes int) (Changes, error) {
 	if err := m.useStore("kv.Changes", store); err != nil {
 		return Changes{}, err
@@ -93,7 +93,7 @@ func (m *Machine) changes(k rowKey, after uint64, maxBytes int) (out Changes, er
 	return out, it.Error()
 }
 
-// history reads the record of the history k from the database. The result has no list of closed segments. It is nil
+// history reads the record of the history k from the database, without the list of its closed segments. It returns nil
 // if the history does not exist.
 func (v *view) history(k rowKey) (h *history, err error) {
 	key := appendWatchedKey(nil, k)
@@ -205,8 +205,8 @@ type Scan struct {
 	strip  int
 }
 
-// Scan starts to read the records with keys that begin with prefix. It returns the same errors as Get. Until
-// Scan.Close, Pebble cannot free the disk space of overwritten records.
+// Scan starts to read the records whose keys begin with prefix. It returns the same errors as Get. Until Scan.Close is
+// called, Pebble cannot free the disk space of overwritten records.
 func (m *Machine) Scan(store, prefix string) (*Scan, error) {
 	if err := m.useStore("kv.Scan", store); err != nil {
 		return nil, err
@@ -224,9 +224,9 @@ func (m *Machine) Scan(store, prefix string) (*Scan, error) {
 // Close releases the snapshot that the scan reads. It is idempotent.
 func (s *Scan) Close() { s.export.Close() }
 
-// Next returns about maxBytes bytes of records, in the order of their keys. It leaves out expired records, so items
-// may be empty although hasMore is true. The result hasMore is true if further records follow. Next returns the same
-// errors as Get, and fault.Unavailable if the scan was closed.
+// Next returns the next records in the order of their keys, about maxBytes bytes at a time. The result hasMore is true
+// if further records follow. Next skips expired records, so items may be empty even if hasMore is true. It returns the
+// same errors as Get, and fault.Unavailable if the scan was closed.
 func (s *Scan) Next(maxBytes int) (items []Change, hasMore bool, err error) {
 	e := s.export
 	if err := e.m.use("kv.Scan"); err != nil {

@@ -32,7 +32,8 @@ type clientItem struct {
 	key      string // of the row in the table of clients
 }
 
-// clientOverlay has the changes of the current Apply to the client tables. They are not in the database yet.
+// clientOverlay has the changes of the current Apply to two tables: the client results and the client queue. Lookups
+// need it, because these changes are not in the database yet.
 type clientOverlay struct {
 	rows  map[string]clientRow
 	queue map[uint64]clientItem
@@ -53,9 +54,9 @@ func (c *clientOverlay) end() {
 	clear(c.queue)
 }
 
-// writeOnce works like write, for a request that may have a client id. If a result is stored for the client id, it
-// sets res to the stored result. If the operations differ from those of the first request, it sets the outcome
-// Rejected.
+// writeOnce applies the operations of a request, but only once for each client id. If a result is stored for the client
+// id of the request, writeOnce sets res to that result and applies nothing. If the stored result belongs to other
+// operations, the outcome is Rejected. A request without a client id is always applied.
 func (w *writer) writeOnce(r *command.Request, res *Result) error {
 	if r.Client.ID == "" {
 		return w.write(r.Ops, res)
@@ -97,8 +98,8 @@ func (w *writer) rememberClient(key string, content uint64, res *Result) error {
 	return nil
 }
 
-// forgetClient removes the oldest item from the queue of client results, which are the results of requests with a
-// client id. It also deletes the result of that item if no later request with the same client id has replaced it.
+// forgetClient removes the oldest item from the queue of client results. It also deletes the client result of that
+// item, unless a later request with the same client id has replaced it.
 func (w *writer) forgetClient() error {
 	number := w.meta.clientFirst
 	item, err := w.clientItem(number)
@@ -183,8 +184,9 @@ func parseClientItem(b []byte) (clientItem, error) {
 }
 
 // fingerprint returns a hash of the operations of a request. The machine stores it with the result, and refuses a
-// different request with the same client id. The hash leaves out operations on TopicStore, because the events of a
-// retry have other times and traces. The algorithm must not change, because stored hashes must continue to match.
+// different request with the same client id. The hash leaves out operations on TopicStore, because they differ between
+// a request and its retry: events get new times and traces. The algorithm must not change, because new hashes are
+// compared with stored ones.
 func fingerprint(ops []command.Op) uint64 {
 	d := xxhash.New()
 	var n [8]byte

@@ -2,9 +2,9 @@
 // their revisions and times of expiry. It also stores the results of requests, so that a retry returns the result of
 // the first attempt.
 //
-// It owns the database directory and every byte in it. The same entries make the same state on every node. To ensure
-// this, the package uses no clock, network or random numbers, and no raft. The time comes from the timestamps of the
-// log entries. Files are used only through a vfs.FS.
+// The package owns the database directory and every byte in it. The same log entries produce the same state on every
+// node. Therefore the package uses no clock, no network and no random numbers. The time comes from the timestamps of
+// the log entries. All access to files goes through a vfs.FS.
 //
 // # Tables
 //
@@ -27,12 +27,12 @@
 // Tables 02, 03, 06 and 07 exist a second time, as 12, 13, 16 and 17. The meta record says which of the two sets is
 // live, that is, in use. A restore fills the other set (stage.go).
 //
-// A store name contains no NUL byte. So the keys of two stores do not mix, even if one name is a prefix of the
-// other. The keys of one store are in byte order.
+// A store name contains no NUL byte. So the keys of two stores do not mix, even if one name is a prefix of the other.
+// The keys of one store are in byte order.
 //
 // # Invariants
 //
-//   - A call of Apply writes its changes in one Pebble batch, which ends with the meta record. Only the steps of a
+//   - A call of Apply writes its changes in one Pebble batch, together with the meta record. Only the steps of a
 //     restore have batches of their own. Pebble's own log is off. After a crash, the database has the complete state
 //     at some earlier applied index. Replaying the Raft log from there leads to the identical state and hash.
 //   - The state after an entry depends only on the entries. It does not depend on restarts between them, or on how
@@ -46,12 +46,12 @@
 //   - A key whose expiry is at or before cluster time does not exist for any reader or condition. The database stores
 //     and counts it until KindExpire removes it or a write replaces it.
 //   - The conditions of a request see the changes of all earlier requests, including those of the same entry. A
-//     request is applied whole or not at all.
+//     request is applied completely or not at all.
 //   - A request with a sequence number of an origin (a registered source of requests) is applied or refused only
 //     once. Its result is stored while the number is above the origin's low-water mark. A request at or below that
 //     mark is refused as stale.
-//   - A change of a key whose prefix has a history is in that history, in the same batch.
-//   - If an entry cannot be decoded, nothing of it and of any later entry is applied.
+//   - A change of a key whose prefix has a history is written to that history in the same batch.
+//   - If an entry cannot be decoded, neither that entry nor any later one is applied.
 //
 // # Failures
 //
@@ -63,7 +63,7 @@
 //
 // # Goroutines
 //
-// Only one goroutine at a time may call Apply, Raise or SetApplied. Everything else is safe for concurrent use. The
+// Only one goroutine at a time may call Apply, Raise or SetApplied. All other methods are safe for concurrent use. The
 // package starts goroutines only to call Options.Fatal, to run Pebble's Open, Close and Compact, and to start waiting
-// compactions. Pebble runs flushes and compactions in goroutines of its own until Close.
+// compactions. Pebble runs flushes and compactions in its own goroutines until Close.
 package kv

@@ -10,9 +10,9 @@ import (
 // maxExpire bounds how many items of each kind one request may remove.
 const maxExpire = 1 << 16
 
-// expire removes keys, client results and idle origins that have expired by cluster time. It removes the oldest
-// first, and at most limit of each kind. It also drops an abandoned restore, trims histories, and removes histories
-// that were not extended in time.
+// expire removes keys, client results and idle origins that have expired by cluster time. Of each kind, it removes the
+// oldest first, and at most limit. It also drops an abandoned restore, trims histories, and removes histories that were
+// not extended in time.
 func (w *writer) expire(limit uint32, res *Result) error {
 	n := int(min(limit, maxExpire))
 	for _, sort := range [...]func(int) (int, bool, error){w.expireKeys, w.expireClients, w.expireOrigins,
@@ -59,9 +59,9 @@ func (a dueKey) compare(b dueKey) int {
 	return strings.Compare(a.key, b.key)
 }
 
-// dueKeys returns up to n expired keys, ordered by their time of expiry. It combines two sources. For keys that the
-// current Apply has read or changed, it uses the cached rows. For all other keys, it uses the index in the database,
-// which does not have the changes of the current Apply yet.
+// dueKeys returns up to n expired keys, ordered by their time of expiry. It combines two sources, because the due index
+// in the database does not have the changes of the current Apply yet. For keys that this Apply has read or changed,
+// dueKeys uses the cached rows. For all other keys, it uses the index.
 func (w *writer) dueKeys(n int) ([]dueKey, error) {
 	var items []dueKey
 	for k, r := range w.rows.known {
@@ -78,8 +78,8 @@ func (w *writer) dueKeys(n int) ([]dueKey, error) {
 	return items[:min(n, len(items))], nil
 }
 
-// dueStored returns up to n expired keys from the index in the database. It caches the rows of these keys in w.rows,
-// and skips keys that are already there.
+// dueStored returns up to n expired keys from the due index in the database. It skips keys whose rows are already in
+// w.rows. It caches the rows of the returned keys there.
 func (w *writer) dueStored(n int) (items []dueKey, err error) {
 	it, err := w.txn.db.NewIter(&pebble.IterOptions{
 		LowerBound: appendNumberKey(nil, w.meta.tables().due(), w.dueFloor),
@@ -110,8 +110,8 @@ func (w *writer) dueStored(n int) (items []dueKey, err error) {
 	return items, it.Error()
 }
 
-// dueEnd returns the end of the range of those keys in the due index that are due at clock: they expire at or before
-// clock. The end itself is not in the range.
+// dueEnd returns the exclusive upper bound for an iteration over the due index. The keys below this bound are those
+// that have expired at the time clock.
 func dueEnd(t tables, clock uint64) []byte {
 	if clock == never {
 		return []byte{t.due() + 1}
@@ -149,9 +149,9 @@ func (w *writer) expireOrigins(limit int) (removed int, more bool, err error) {
 	return removed, false, nil
 }
 
-// NextDue returns the earliest cluster time at which KindExpire has something to do. This is when a key, client
-// result, origin or history expires, a history must be trimmed, or a restore counts as abandoned. The time may be in
-// the past. ok is false if there is no such time, or if the machine is closed or broken.
+// NextDue returns the earliest cluster time at which KindExpire has something to do. For example, a key or client
+// result expires at that time, a history must be trimmed, or a restore counts as abandoned. The time may be in the
+// past. The result ok is false if there is no such time, or if the machine is closed or broken.
 func (m *Machine) NextDue() (ms uint64, ok bool) {
 	if m.use("kv.NextDue") != nil {
 		return 0, false
@@ -173,15 +173,15 @@ func (m *Machine) NextDue() (ms uint64, ok bool) {
 	return ms, ms != never
 }
 
-// dueOfState caches the result of firstDue for one published state. Each change of the database publishes another
-// state. An idle leader calls NextDue periodically, and with this cache it does not read the database each time.
+// dueOfState caches the result of firstDue. It is valid while the field state is still the published state. An idle
+// leader calls NextDue periodically, and the cache saves it from reading the database each time.
 type dueOfState struct {
 	state *state
 	first uint64
 }
 
-// firstDue returns the cluster time at which the first item of the due index or of the client queue expires. Without
-// items it returns the constant never. No item of the due index expires before floor.
+// firstDue returns the earliest expiry in the due index and the client queue, as a cluster time. If both are empty, it
+// returns the constant never. floor is a lower bound: the due index must have no item that expires before floor.
 func (m *Machine) firstDue(floor uint64) (first uint64, err error) {
 	v := m.view()
 	defer func() { err = keep(err, v.close()) }()

@@ -10,9 +10,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/command"
 )
 
-// Export reads the data for a backup from a machine, in one consistent view. The data are the records of all stores
-// except SystemStore and LockStore, and the results of requests with a client id. The machine can apply entries at
-// the same time. Only one goroutine may use an Export. The caller must call Close.
+// Export reads the data for a backup from a machine, in one consistent view. The data are the results of requests with
+// a client id, and the records of all stores except SystemStore and LockStore. The machine can apply entries while an
+// Export is open. Only one goroutine may use an Export. The caller must call Close.
 type Export struct {
 	Applied, Term uint64
 	Revision      uint64
@@ -25,7 +25,7 @@ type Export struct {
 }
 
 // Exported is one part of an export. The first parts contain records, in the order of their keys. The last parts
-// contain client results, in the order in which they expire. The caller may change a part.
+// contain client results, in the order in which they expire. The caller may modify a part.
 type Exported struct {
 	Records    []command.Op // OpSet without a condition
 	Remembered []command.Remembered
@@ -37,8 +37,8 @@ type exports struct {
 	open map[*Export]struct{}
 }
 
-// Export starts an export of the current state, without copying it. Until Export.Close, Pebble cannot free the disk
-// space of overwritten records. It returns the same errors as Get.
+// Export starts an export of the current state without copying the state. Until Export.Close is called, Pebble cannot
+// free the disk space of overwritten records. Export returns the same errors as Get.
 func (m *Machine) Export() (*Export, error) {
 	if err := m.use("kv.Export"); err != nil {
 		return nil, err
@@ -86,8 +86,8 @@ func (x *exports) close() {
 	}
 }
 
-// Next returns the next part. hasMore is true if further parts follow. size is the approximate size of a part in
-// bytes. A part is smaller or empty if some of its items have expired. Next returns the same errors as Get, and
+// Next returns the next part of the export, with about size bytes. A part is smaller or empty if some of its items have
+// expired. The result hasMore is true if further parts follow. Next returns the same errors as Get, and
 // fault.Unavailable if the machine or the export is closed.
 func (e *Export) Next(size int) (part Exported, hasMore bool, err error) {
 	if err := e.m.use("kv.Export"); err != nil {
@@ -108,8 +108,9 @@ func (e *Export) Next(size int) (part Exported, hasMore bool, err error) {
 	return part, e.next != nil, nil
 }
 
-// walk calls f for each key of a table, beginning at e.next. When f returns true, walk sets e.next to the position
-// after that key, and returns. The result done is true if no key is left.
+// walk calls f for the keys of a table in order, beginning at e.next. It stops after the first key for which f returns
+// true, and sets e.next to the position after that key. The result done is true if walk has reached the end of the
+// table.
 func (e *Export) walk(table byte, f func(it *pebble.Iterator) (enough bool, err error)) (done bool, err error) {
 	return e.walkTo([]byte{table + 1}, f)
 }
@@ -191,8 +192,8 @@ func (e *Export) remembered(part *Exported, size int) error {
 	return err
 }
 
-// client adds the client result of an item of the queue to part. It adds nothing if a later request has used the same
-// client id.
+// client adds one client result to part. number and key come from an item of the client queue. If a later request has
+// used the same client id, client adds nothing, because that request has its own item.
 func (e *Export) client(part *Exported, number uint64, key string) error {
 	return e.view.get([]byte(key), func(raw []byte) error {
 		r, err := parseClientRow(raw)

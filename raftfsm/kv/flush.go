@@ -8,7 +8,7 @@ import (
 )
 
 // Flush writes Pebble's memtables to disk. If it returns nil, every entry up to the returned index is durable. If
-// storage fails, it returns fault.Unavailable at once. Pebble continues to retry, so a later Flush may succeed.
+// storage fails, Flush returns fault.Unavailable at once. Pebble continues to retry, so a later Flush may succeed.
 func (m *Machine) Flush() (applied uint64, err error) {
 	if err := m.use("kv.Flush"); err != nil {
 		return 0, err

@@ -7,10 +7,10 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// CheckFormat returns fault.Invalid if a newer version of Quorate or another program wrote the database. It returns
-// nil if there is no database, or if the database cannot be opened; Open reports those cases. It returns
-// fault.Unavailable if the directory cannot be read. It changes nothing on disk. No other process may use the
-// directory during the call.
+// CheckFormat checks whether this build can read the database, without changing anything on disk. It returns
+// fault.Invalid if the database was written by a newer version of Quorate or by another program. It returns
+// fault.Unavailable if the directory cannot be read. It returns nil if there is no database, or if the database cannot
+// be opened, because Open reports those cases. No other process may use the directory during the call.
 func CheckFormat(o Options) error {
 	found, err := peek(&o)
 	if err != nil || !found {

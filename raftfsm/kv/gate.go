@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// gate counts the running calls that use the database, so that Close can wait for them. It is used instead of a
-// mutex, which could make one reader wait for another.
+// gate counts the running calls that use the database, so that Close can wait for them. It is used instead of a mutex,
+// because readers might have to wait for each other at a mutex.
 type gate struct {
 	users   atomic.Int64  // number of running calls, plus closedGate if the gate is closed
 	closing chan struct{} // closed when Close begins

@@ -31,7 +31,8 @@ import (
 // segments is how many parts of about equal size a full history has.
 const segments = 64
 
-// history is the state of one history. Its record in the database has the fields id to until, and open.
+// history is the state of one history. The fields from id to until and the field open are stored in its database
+// record. Closed segments have records of their own.
 type history struct {
 	key   rowKey // store and prefix
 	id    uint64 // the revision at which it was switched on; part of the keys of its changes
@@ -104,9 +105,9 @@ func (w *writer) noteRemoval(k rowKey, old *row) {
 	}
 }
 
-// flushChanges writes the pending changes of one request to their histories. If grouped is true, only the final
-// change in each history gets the flag Last, and readers get the request as a whole. Otherwise every change gets the
-// flag.
+// flushChanges writes the pending changes of one request to their histories. If grouped is true, only the request's
+// final change in each history gets the flag Last, so that readers get all changes of the request together. Otherwise
+// every change gets the flag.
 func (w *writer) flushChanges(grouped bool) {
 	changes := w.histories.pending
 	for i := len(changes) - 1; i >= 0; i-- {
@@ -125,7 +126,7 @@ func (w *writer) flushChanges(grouped bool) {
 	w.histories.pending = changes[:0]
 }
 
-// lastOfRequest is a bit in the revision of a pending change. It is set for the last change of a request.
+// lastOfRequest is a flag bit in pendingChange.revision. flushChanges sets it for the last change of a request.
 const lastOfRequest = 1 << 63
 
 func (w *writer) writeChange(p *pendingChange) {
@@ -186,9 +187,9 @@ func (w *writer) touchHistory(h *history) {
 	}
 }
 
-// settleHistories trims the histories to which the current log entry has added changes, and no others. It must not
-// trim the other histories that the same Apply has changed. Otherwise the state would depend on how a replica groups
-// entries into calls of Apply.
+// settleHistories trims the histories to which the current log entry has added changes. It must not trim histories that
+// only earlier entries of the same Apply have changed. Otherwise the state would depend on how a replica groups entries
+// into calls of Apply.
 func (w *writer) settleHistories() {
 	for _, h := range w.histories.grown {
 		h.grown = false
@@ -199,8 +200,9 @@ func (w *writer) settleHistories() {
 	w.histories.grown = w.histories.grown[:0]
 }
 
-// trim drops the oldest segments of h while h exceeds its size limit, but keeps the newest segment. So a request
-// larger than the limit can still be read. It then drops all segments that are too old, including the newest.
+// trim removes old changes from h, in whole segments. While h exceeds its size limit, trim drops the oldest segment,
+// but never the newest. So even a single request that exceeds the limit can be read. Afterwards trim drops all segments
+// that are too old, including the newest.
 func (w *writer) trim(h *history) {
 	for len(h.closed) > 0 && h.size > h.bytes && (len(h.closed) > 1 || h.open.first != 0) {
 		w.dropSegment(h)
@@ -224,8 +226,8 @@ func (w *writer) dropSegment(h *history) {
 	w.touchHistory(h)
 }
 
-// watch starts a history, or extends the time for which an existing one stays on. It stores the floor of the history in
-// res. The history contains every change with a revision above its floor.
+// watch starts the history of a prefix. If the history already exists, watch keeps it on for another command.WatchLife.
+// It stores the floor of the history in res: the history has every change with a revision above the floor.
 func (w *writer) watch(c *command.Watch, res *Result) {
 	k := rowKey{c.Store, c.Prefix}
 	h := w.histories.all[k]
@@ -267,8 +269,8 @@ func (w *writer) dropHistories() {
 	}
 }
 
-// expireHistories removes old changes from all histories. It also removes the histories that were not extended in
-// time, and returns their number. The result hasMore is always false, because one call does all of this.
+// expireHistories removes old changes from all histories. It also removes the histories that were not extended in time,
+// and returns their number. The result hasMore is always false, because one call removes everything that is due.
 func (w *writer) expireHistories(int) (removed int, hasMore bool, err error) {
 	w.flushChanges(false) // so that switching a history off also deletes these changes
 	for _, k := range w.histories.keys() {

@@ -18,8 +18,8 @@ const (
 	tableTerm        = 0x08
 )
 
-// tables selects one of the two sets of tables. Readers use the live set. A restore fills the other set and then
-// makes it the live one. The value of tables is added to the first byte of each key.
+// tables selects one of the two sets of tables. Readers use the live set. A restore fills the other set and then makes
+// that set live. The value of tables is added to the first byte of each key.
 type tables byte
 
 const otherTables tables = 0x10
@@ -27,10 +27,12 @@ const otherTables tables = 0x10
 // other returns the set that is not live when t is live.
 func (t tables) other() tables { return t ^ otherTables }
 
-// era counts the restores that have replaced the tables since the machine was opened. Every restore makes the other set
-// of tables the live one and adds one to the era. The first era is 0 or 1, so that an odd era always means that
-// otherTables is live. Unlike the live set, an era never comes back. So a reader that finds the same era before and
-// after a read knows that no restore has replaced the tables in between.
+// era is a counter that every completed restore increments. A restore also makes the other set of tables live, so the
+// era shows which set is live: otherTables if the era is odd. A machine starts with the era 0 or 1, depending on its
+// live set.
+//
+// A reader compares the eras before and after a read. If they are equal, no restore has replaced the tables in between.
+// The live set alone would not prove this, because two restores make the same set live again.
 type era uint64
 
 // firstEra returns the era of a machine that is opened with the live set t.
@@ -97,8 +99,8 @@ func parseRememberedKey(k []byte) (origin, index uint64, ok bool) {
 	return binary.BigEndian.Uint64(k[1:]), binary.BigEndian.Uint64(k[9:]), true
 }
 
-// appendClientKey appends the key of a client result to dst: the table, the length of the scope, the scope, and the
-// id. The length keeps different pairs of scope and id apart, because both may contain any byte.
+// appendClientKey appends the key of a client result to dst: the table, the length of the scope, the scope, and the id.
+// Both scope and id may contain any byte. The length makes the key unique for each pair of scope and id.
 func appendClientKey(dst []byte, t tables, scope, id string) []byte {
 	dst = append(dst, t.client())
 	dst = binary.AppendUvarint(dst, uint64(len(scope)))

@@ -1,16 +1,16 @@
 package kv
 
-// LockStore is the name of the internal store for locks and the actor directory, for all applications whose keys are
-// in this group. Backups do not contain it, and a restore empties it. The name is part of the format. It has no
-// slash, so no store of an application can have this name.
+// LockStore is the name of the internal store for locks and the directory of actors. Backups do not contain this store,
+// and a restore empties it. The name is part of the format. It has no slash, so it differs from the name of every
+// application's store.
 const LockStore = "locks"
 
 // LocksChanged reports whether a record of LockStore has changed since the last call.
 func (m *Machine) LocksChanged() bool { return m.locks.happened() }
 
-// CollectLockChanges starts or stops the recording of changed keys of LockStore. Each call drops the keys recorded so
-// far. The number of recorded keys is not limited. So while recording is on, the caller must call LockChanges
-// whenever LocksChanged returns true.
+// CollectLockChanges makes the machine record which keys of LockStore change, or stop recording them. Each call
+// discards the keys that were recorded before it. The number of recorded keys is not limited. Therefore, while
+// recording is on, the caller must call LockChanges whenever LocksChanged returns true.
 func (m *Machine) CollectLockChanges(record bool) { m.locks.collect(record) }
 
 // LockChanges returns the keys of LockStore that were changed since the last call. A key may occur several times. If

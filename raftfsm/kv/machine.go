@@ -121,8 +121,8 @@ func Create(o Options) (*Machine, error) {
 	return m.opened(m.start(meta{level: command.First}))
 }
 
-// opened is the last step of Create and Open. The parameter err is the result of the earlier steps. If opening has
-// failed, opened closes the machine and returns the error. Otherwise all later failures are reported to
+// opened finishes Create and Open. The parameter err is the error of the earlier steps. If opening has failed, opened
+// closes the machine and returns the error. Otherwise it returns the machine, which reports all later failures to
 // Options.Fatal.
 func (m *Machine) opened(err error) (*Machine, error) {
 	m.health.opening.Store(false)
@@ -144,9 +144,12 @@ func (m *Machine) start(first meta) error {
 	return err
 }
 
-// Open opens an existing machine. It returns fault.Invalid if the directory contains no database, or one of another
-// program or of a newer format. It returns fault.Corrupt if the database is damaged, and fault.Unavailable if another
-// process uses it. If the disk cannot be read, it returns fault.Unavailable or fault.Internal.
+// Open opens an existing machine. It returns one of these errors:
+//
+//   - fault.Invalid if the directory contains no database, or if another program or a newer version has written it.
+//   - fault.Corrupt if the database is damaged.
+//   - fault.Unavailable if another process uses the database.
+//   - fault.Unavailable or fault.Internal if the disk cannot be read.
 func Open(o Options) (*Machine, error) {
 	found, err := peek(&o)
 	if err != nil {
@@ -236,10 +239,12 @@ func open(o Options, adjust func(*pebble.Options)) (*Machine, error) {
 	return m, nil
 }
 
-// errOpening returns the error for a failed pebble.Open. The code is fault.Unavailable if the disk reported an
-// error. Any other failure counts as damage, with the code fault.Corrupt, because Pebble reports only some kinds of
-// damage as corruption. The message names Pebble's MANIFEST: if that file is damaged, Pebble reports a different
-// file, which never existed. If Pebble's options file is damaged, the message names that file.
+// errOpening returns the error for a failed pebble.Open. If the disk reported an error, the code is fault.Unavailable.
+// Any other failure counts as damage and gets fault.Corrupt, because Pebble reports only some kinds of damage as
+// corruption.
+//
+// If Pebble's options file is damaged, the message names it. Otherwise the message names Pebble's MANIFEST. Pebble's
+// own error for a damaged MANIFEST names another file, which never existed.
 func errOpening(o *Options, err error) error {
 	msg := "cannot open the database in " + o.Dir
 	if d, peeked := pebble.Peek(o.Dir, files(o)); peeked == nil && d.Exists {
@@ -306,8 +311,8 @@ func (m *Machine) publish() {
 // Applied returns the index of the last applied entry.
 func (m *Machine) Applied() uint64 { return m.state.Load().applied }
 
-// Visible returns an upper bound of the indexes of the entries that readers have seen: no read that has ended saw an
-// entry above this index. Visible is above Applied only while entries are being applied.
+// Visible returns the highest index of an entry that readers may have seen. It is above Applied only while entries are
+// being applied.
 func (m *Machine) Visible() uint64 { return max(m.visible.Load(), m.Applied()) }
 
 // Clock returns cluster time as of the last applied entry, in Unix milliseconds.
@@ -358,8 +363,8 @@ func (m *Machine) close() error {
 	}
 }
 
-// use enters the gate for a call that reads the database. If use returns nil, the caller must call gate.leave
-// afterwards. The parameter op names the call in errors.
+// use checks that the database can be read, and enters the gate. If it returns nil, the caller must call gate.leave
+// after the last access to the database. The parameter op names the caller in errors.
 func (m *Machine) use(op string) error {
 	if !m.gate.enter() {
 		return errClosed(op)

@@ -60,8 +60,8 @@ func appendNumbers(dst []byte, fields []*uint64) []byte {
 	return dst
 }
 
-// parseMeta reads the meta record. It returns fault.Invalid for a record of another program or of another format
-// version, and fault.Corrupt for a damaged record.
+// parseMeta decodes the meta record. It returns fault.Invalid if another program or another format version has written
+// the record, and fault.Corrupt if the record is damaged.
 func parseMeta(b []byte) (meta, error) {
 	rest, ok := bytes.CutPrefix(b, []byte(metaMagic))
 	if !ok || len(rest) < 2 {

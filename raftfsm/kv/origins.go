@@ -15,8 +15,8 @@ const (
 	originRefresh = 60 * 60 * 1000      // minimum time between two updates of origin.lastSeen
 )
 
-// origins contains the registered sources of requests, called origins, and the stored results of their requests.
-// Everything is in memory. The machine reads them from the database only when it is opened.
+// origins contains the registered sources of requests, called origins, and the stored results of their requests. Both
+// are kept in memory. They are read from the database only when the machine is opened.
 type origins struct {
 	byNumber map[uint64]*origin
 	byName   map[string]*origin
@@ -52,7 +52,7 @@ type remembered struct {
 	data  []byte
 }
 
-// decided describes one record of the results table, which has the results of one log entry for one origin.
+// decided describes one record of the results table. The record contains the results of one log entry for one origin.
 type decided struct {
 	index uint64 // index of the entry
 	last  uint64 // greatest sequence number in it
@@ -81,14 +81,13 @@ func (t *origins) due() uint64 {
 
 func (o *origin) due() uint64 { return later(o.lastSeen, originLife) }
 
-// recall looks up the result of an earlier request with this id. If known is true, recall has set res in one of these
-// ways:
+// recall looks up the result of an earlier request with the same id. The result known is true in these cases:
 //
-//   - to the stored result
-//   - to the outcome Stale, if the origin is unknown, or if the sequence number of the id is at or below the
-//     origin's low-water mark
+//   - A result is stored. recall sets res to it.
+//   - The origin is unknown, or the sequence number of the id is at or below the origin's low-water mark. recall sets
+//     res to the outcome Stale.
 //
-// If known is false, the caller must apply the request. If o is not nil, the caller must also store the result in o.
+// Otherwise the caller must apply the request, and store the result in o if o is not nil.
 func (w *writer) recall(index uint64, id command.RequestID, res *Result) (o *origin, known bool, err error) {
 	if id.Origin == 0 {
 		return nil, false, nil
@@ -149,8 +148,8 @@ func (o *origin) remember(seq uint64, r remembered) {
 	o.pending.seqs = append(o.pending.seqs, seq)
 }
 
-// settle writes the new results of the log entry at the given index to the database. It deletes results at or below
-// the low-water marks. It copies the new results, because they share memory with the entry.
+// settle writes the results that the log entry at the given index has added, and deletes those at or below the
+// low-water marks of their origins. It copies the new results, because they share memory with the entry.
 func (w *writer) settle(index uint64) {
 	for _, o := range w.origins.touched {
 		if !o.pending.gone {
@@ -185,7 +184,7 @@ func (w *writer) settleOrigin(o *origin, index uint64) {
 //
 //	format(1) mark(8) (sequence number, result with its length)*
 //
-// It also makes the results in memory share the memory of this record.
+// seal also replaces the results in o with slices of this record, which does not share memory with the log entry.
 func (o *origin) seal(index uint64) []byte {
 	size := 1 + 8
 	for _, seq := range o.pending.seqs {

@@ -14,8 +14,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// pebbleFormat is the version of Pebble's file format, the first one with checksums in table footers. It is fixed,
-// so that a newer Pebble does not change it.
+// pebbleFormat is the version of Pebble's file format. It is the first version with checksums in the footers of tables.
+// It is set explicitly, so that a newer release of Pebble does not change it.
 const pebbleFormat = pebble.FormatTableFormatV6
 
 const defaultMemTable = 16 << 20
@@ -26,7 +26,7 @@ type engine struct {
 	inOpen atomic.Bool // pebble.Open is running
 }
 
-// pebbleOptions returns options that limit memory rather than maximise throughput. Every level has a Bloom filter,
+// pebbleOptions returns options that limit memory use, even at the cost of throughput. Every level has a Bloom filter,
 // because every write checks whether its key exists.
 func (e *engine) pebbleOptions(o Options) *pebble.Options {
 	p := &pebble.Options{
@@ -56,16 +56,16 @@ func (e *engine) pebbleOptions(o Options) *pebble.Options {
 	return p
 }
 
-// scheduler decides when compactions start, with the limits of Pebble's ConcurrencyLimitScheduler. Pebble's scheduler
-// has a ticker that looks for waiting compactions ten times a second, which would wake an idle process. The ticker is
-// needed only because flushes can raise the number of compactions that may run. So scheduler looks for waiting
-// compactions when a flush ends, and has no ticker.
+// scheduler decides when compactions start. It has the limits of Pebble's ConcurrencyLimitScheduler, but not its
+// ticker. The ticker looks for waiting compactions ten times a second, which would wake an idle process. Pebble needs
+// the ticker only because a flush can raise the number of compactions that may run. Instead, scheduler looks for
+// waiting compactions when a flush ends.
 type scheduler struct {
 	*pebble.ConcurrencyLimitScheduler
 }
 
-// UpdateGetAllowedWithoutPermission starts waiting compactions if more of them may run now. Pebble calls it at the end
-// of a flush, with the mutex of the database held.
+// UpdateGetAllowedWithoutPermission starts waiting compactions if more compactions may run than are running now. Pebble
+// calls it at the end of a flush, with the mutex of the database held.
 func (s scheduler) UpdateGetAllowedWithoutPermission() {
 	go func() {
 		if allowed, grant := s.TrySchedule(); allowed {
@@ -74,8 +74,8 @@ func (s scheduler) UpdateGetAllowedWithoutPermission() {
 	}()
 }
 
-// open runs pebble.Open in a goroutine of its own. If the disk cannot be written, Pebble calls Fatalf. Fatalf then
-// ends that goroutine, and open returns the error.
+// open opens the Pebble database in dir. It runs pebble.Open in a separate goroutine, because Pebble calls Fatalf if
+// the disk cannot be written. Fatalf then ends that goroutine, and open returns the error.
 func (e *engine) open(dir string, p *pebble.Options) (db *pebble.DB, err error) {
 	e.inOpen.Store(true)
 	defer e.inOpen.Store(false)

@@ -31,10 +31,11 @@ type Listed struct {
 	Size     int    // bytes of the value
 }
 
-// Get reads one key and sees all applied entries. The parameter now is the caller's cluster time in milliseconds. A
-// key counts as absent if it has expired at the time now, or at the machine's own cluster time. Get returns
-// fault.Invalid for a store name with a NUL byte, and fault.Corrupt for damaged data. It returns fault.Unavailable
-// if the machine is closed, and fault.Internal or fault.Unavailable if the storage has failed.
+// Get reads one key. The result includes every applied entry. The parameter now is the caller's cluster time in
+// milliseconds. A key counts as absent if it has expired at the time now, or at the machine's own cluster time.
+//
+// Get returns fault.Invalid for a store name with a NUL byte, and fault.Corrupt for damaged data. It returns
+// fault.Unavailable if the machine is closed, and fault.Internal or fault.Unavailable if the storage has failed.
 func (m *Machine) Get(store, key string, now uint64) (Value, error) {
 	return m.GetWithin(store, key, now, 0)
 }
@@ -66,8 +67,9 @@ func (m *Machine) GetWithin(store, key string, now uint64, maxBytes int64) (Valu
 	}
 }
 
-// getNow reads one key without a snapshot. clock is the published cluster time. If sure is false, a batch that is
-// being written may have made the value expire. The caller must then read again from a snapshot.
+// getNow reads one key without a snapshot. clock is the published cluster time. A batch that is being written may move
+// cluster time past the expiry of the value. In this case sure is false, and the caller must read the key again from a
+// snapshot.
 func (m *Machine) getNow(key []byte, now, clock uint64, maxBytes int64) (v Value, sure bool, err error) {
 	raw, batches := m.reads.get(key)
 	cached := raw != nil
@@ -229,8 +231,8 @@ func (m *Machine) useStore(op, store string) error {
 	return m.use(op)
 }
 
-// view is a consistent snapshot of the database. clock is a lower bound of the cluster time of the snapshot. The
-// exact time is read from the database only when a value with an expiry requires it.
+// view is a consistent snapshot of the database. clock is a lower bound for the cluster time of the snapshot. The exact
+// time is read from the database only if the expiry of a value makes it necessary.
 type view struct {
 	m        *Machine
 	snapshot *pebble.Snapshot
@@ -250,8 +252,8 @@ func (m *Machine) view() *view {
 	}
 }
 
-// readEra returns the era of the tables that readers use. Equal results before and after a read prove that no restore
-// has replaced the tables in between.
+// readEra returns the era of the tables that readers use. A caller that reads data calls readEra before and after. If
+// both calls return the same era, no restore has replaced the tables in between.
 func (m *Machine) readEra() era { return era(m.era.Load()) }
 
 func (v *view) close() error { return v.snapshot.Close() }

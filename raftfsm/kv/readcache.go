@@ -7,13 +7,15 @@ import (
 	"sync/atomic"
 )
 
-// readCache caches records of the database by their data key. So a key that is read often is not looked up in the
-// database each time. It is safe for concurrent use by readers and the goroutine that applies entries.
+// readCache caches database records by their data key, so that frequent reads of a key do not go to the database each
+// time. It is safe for concurrent use by readers and the goroutine that applies entries.
 //
-// Invariant: while no batch is being written, a cached record equals the record in the database. Before a batch is
-// written, the writer removes the keys that it changes. From then on, no record is added until the batch is in the
-// database. A record that was read before the batch was in the database is never added afterwards. So after one
-// reader has seen a change, no reader that starts later gets the earlier record.
+// Invariant: while no batch is being written, a cached record equals the record in the database. Two rules ensure this:
+//
+//   - Before the writer writes a batch, it removes the keys of the batch from the cache.
+//   - put adds a record only if no batch was being written at any moment between the calls of get and put.
+//
+// So after one reader has seen a change, no reader that starts later gets the earlier record.
 type readCache struct {
 	batches atomic.Uint64 // counts the begins and the ends of batches; odd while a batch is being written
 	seed    maphash.Seed
@@ -33,8 +35,8 @@ const (
 	readShards = 16
 	// largestCached is the maximum size in bytes of a cached record.
 	largestCached = 4<<10 + 256
-	// missesPerRecord is the number of cache misses per record that is added. So a key that is read often is added
-	// soon, but reads of many different keys add few records.
+	// missesPerRecord is how many cache misses must happen for each record that is added. A key that is read often is
+	// still added soon. But reads of many different keys, once each, add only a few records.
 	missesPerRecord = 4
 )
 
@@ -51,8 +53,8 @@ func (c *readCache) shard(key []byte) *readShard {
 	return &c.shards[maphash.Bytes(c.seed, key)%readShards]
 }
 
-// get returns the cached record of a key, or nil. If it returns nil, the caller may read the record from the
-// database and add it with put. The second result, a counter of batches, must then be passed to put.
+// get returns the cached record of a key, or nil if the record is not cached. After a miss, the caller may read the
+// record from the database and pass it to put, together with the result batches. That result is a counter of batches.
 func (c *readCache) get(key []byte) (raw []byte, batches uint64) {
 	batches = c.batches.Load()
 	s := c.shard(key)
@@ -68,11 +70,11 @@ func (c *readCache) get(key []byte) (raw []byte, batches uint64) {
 	return raw, batches
 }
 
-// put may cache a copy of raw, the record of key in the database. The caller must have read raw after a call of get,
-// and must pass the counter that this call returned. put adds only one in missesPerRecord of the records passed to it.
-// It adds nothing in these cases:
+// put may add a copy of raw, the record of key in the database, to the cache. The caller must call get first, then read
+// raw, and then call put with the counter that get returned. put adds only one in missesPerRecord of the records passed
+// to it. It adds nothing in these cases:
 //
-//   - A batch was being written at the time of get, or has begun since. raw may then be outdated.
+//   - A batch was being written when get was called, or has begun since. raw may then be outdated.
 //   - The record is larger than largestCached.
 func (c *readCache) put(key, raw []byte, batches uint64) {
 	if batches%2 == 1 || len(raw) > largestCached {
@@ -97,11 +99,11 @@ func (s *readShard) add(key string, raw []byte) {
 	s.young[key] = raw
 }
 
-// begin makes put add no records until end is called. The writer first calls begin. It then calls remove for each
-// key that the batch changes, or clear. Finally it writes the batch and calls end.
+// begin stops put from adding records until end is called. For each batch, the writer first calls begin. Then it calls
+// remove for each key that the batch changes, or calls clear. Finally it writes the batch and calls end.
 func (c *readCache) begin() { c.batches.Add(1) }
 
-// end is called when the batch is in the database. It is not called if the write has failed.
+// end lets put add records again. Call it when the batch is in the database, but not if the write has failed.
 func (c *readCache) end() { c.batches.Add(1) }
 
 // remove removes the record of a key.

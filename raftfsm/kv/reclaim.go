@@ -9,8 +9,8 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// Garbage says how much disk space a database takes for records that were deleted. A deletion frees space only when
-// Pebble compacts it. Pebble does so by itself only as a by-product of further writes.
+// Garbage is the disk space that deleted records still use. A deletion frees space only when Pebble compacts the tables
+// that contain the deletion. Pebble starts compactions only as a result of further writes.
 type Garbage struct {
 	Bytes     uint64 // an estimate
 	Total     uint64 // bytes of all tables, garbage included
@@ -37,7 +37,8 @@ func (m *Machine) Garbage() Garbage {
 	return g
 }
 
-// FlushDeletions writes the deletions in memory to disk, so that Garbage includes them soon afterwards.
+// FlushDeletions flushes Pebble's memtables, so that their deletions reach the tables on disk. Soon afterwards, Garbage
+// includes these deletions.
 func (m *Machine) FlushDeletions() error {
 	n := m.deletions.Load()
 	if _, err := m.Flush(); err != nil {
@@ -47,11 +48,12 @@ func (m *Machine) FlushDeletions() error {
 	return nil
 }
 
-// Reclaim frees the disk space of deleted and overwritten records. It compacts the database in slices. Each slice has
-// about room bytes, but at least one table. Until the old tables of a slice are removed, the new ones need about as
-// much space again. Reclaim changes no record, and an interruption loses nothing that is durable. The result freed is
-// the number of bytes by which the tables have shrunk. Reclaim ends early with an error if ctx ends or the machine is
-// closed.
+// Reclaim frees the disk space of deleted and overwritten records, and returns by how many bytes the tables have
+// shrunk. It changes no record.
+//
+// Reclaim compacts the database in slices of about room bytes each, but at least one table. The new tables of a slice
+// need about as much space as the old ones, which are removed only afterwards. Reclaim ends early with an error if ctx
+// ends or the machine is closed. Nothing that is durable is lost then.
 func (m *Machine) Reclaim(ctx context.Context, room uint64) (freed uint64, err error) {
 	if err := m.FlushDeletions(); err != nil {
 		return 0, err
@@ -128,7 +130,8 @@ func sizeOf(tables []pebble.SSTableInfo) (size uint64) {
 // keyRange is a range of keys. Both ends are included.
 type keyRange struct{ start, end []byte }
 
-// cut divides the keys of sorted tables into ranges. The tables that begin in one range have about room bytes.
+// cut divides the key range of sorted tables into consecutive ranges. It chooses each range so that the tables whose
+// smallest key is in the range have about room bytes together.
 func cut(tables []pebble.SSTableInfo, room uint64) (out []keyRange) {
 	last, size := tables[0].Largest.UserKey, uint64(0)
 	start := tables[0].Smallest.UserKey

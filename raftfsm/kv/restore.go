@@ -7,10 +7,10 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Raise prepares the machine of a rescued or restored group. It raises the revision counter by the given number and
-// removes all origins, because lost entries may have used the next revisions and sequence numbers. It also removes
-// all histories of changes. It keeps the results of requests with a client id. The change is durable when Raise
-// returns nil. After an error the machine must not be used.
+// Raise prepares the machine of a rescued or restored group for new requests. It raises the revision counter by the
+// given number and removes all origins, because lost entries may have used the next revisions and sequence numbers. It
+// also removes all histories. The results of requests with a client id remain. The change is durable when Raise returns
+// nil. After an error the machine must not be used.
 func (m *Machine) Raise(by uint64) error {
 	return m.amend("kv.Raise", func(w *writer) error {
 		if w.meta.revision > never-by {
@@ -28,8 +28,8 @@ func (m *Machine) Raise(by uint64) error {
 	})
 }
 
-// SetApplied sets the applied index and term of a restored machine, whose stored values refer to another log. The
-// change is durable when SetApplied returns nil. After an error the machine must not be used.
+// SetApplied sets the applied index and term of a restored machine. The values in its database refer to another log.
+// The change is durable when SetApplied returns nil. After an error the machine must not be used.
 func (m *Machine) SetApplied(index, term uint64) error {
 	return m.amend("kv.SetApplied", func(w *writer) error {
 		w.meta.applied, w.meta.term = index, term
@@ -38,7 +38,8 @@ func (m *Machine) SetApplied(index, term uint64) error {
 	})
 }
 
-// amend calls change, commits what it has changed, and flushes. It is for changes that no log entry makes.
+// amend makes a change that has no log entry. It calls the function change, commits what that function has written, and
+// flushes it to disk.
 func (m *Machine) amend(op string, change func(*writer) error) error {
 	if !m.gate.enter() {
 		return errClosed(op)

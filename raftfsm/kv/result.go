@@ -15,9 +15,9 @@ type Outcome uint8
 const (
 	Applied  Outcome = 1 // every operation took effect
 	Conflict Outcome = 2 // a condition did not hold (Result.Key); nothing was changed
-	// Stale means that this entry did not apply the request. Either the origin is unknown, or the sequence number is
-	// at or below the low-water mark, or a restore came after the first attempt. An earlier entry may have applied the
-	// request. A step of a restore is stale if the restore is unknown or has ended.
+	// Stale means that this entry did not apply the request, but an earlier entry may have applied it. This happens if
+	// the origin is unknown, if the sequence number is at or below the low-water mark, or if a restore came after the
+	// first attempt. A step of a restore is stale if the restore is unknown or has ended.
 	Stale Outcome = 3
 	// Rejected means that the request is invalid and changed nothing. For example, its ClientID belongs to an earlier
 	// request with other operations.
@@ -76,9 +76,9 @@ type Result struct {
 //
 //	outcome(1) flags(1) age(uvarint) revisions [key] [expired]
 //
-// age is the distance in log entries from the entry that decided the request to the entry that stores the result.
-// revisions is a count, followed by one number per revision: 0 for the revision 0, otherwise the difference from the
-// previous non-zero revision.
+// age is the index of the entry that stores the result minus the index of the entry that decided the request. revisions
+// is a count, followed by one number per revision. The number is 0 for the revision 0. Otherwise it is the difference
+// from the previous non-zero revision.
 const (
 	resultKey     = 0x01
 	resultExpired = 0x02
@@ -88,7 +88,8 @@ const (
 
 var errResult error = formError("remembered result of an unknown form")
 
-// appendResult appends r in the form in which the entry at the given index stores it. r.Replayed is not stored.
+// appendResult appends the encoding of r to dst. index is the index of the entry that stores the result. r.Replayed is
+// not part of the encoding.
 func appendResult(dst []byte, r *Result, index uint64) []byte {
 	var flags byte
 	if r.Key != "" {
@@ -122,9 +123,9 @@ func appendResult(dst []byte, r *Result, index uint64) []byte {
 	return dst
 }
 
-// CheckRemembered returns an error if the state machine could not decode the result in r. Call it before a restore
-// writes r to the log. The machine stores results of a restore unchecked, and every replica breaks if a retry of the
-// request finds a result that cannot be decoded.
+// CheckRemembered returns an error if the state machine cannot decode the result in r. Call it before a restore writes
+// r to the log, because the machine stores such results unchecked. If a later retry found a result that cannot be
+// decoded, every replica would break.
 func CheckRemembered(r *command.Remembered) error {
 	_, err := parseResult(r.Result, 0)
 	return err

@@ -5,8 +5,9 @@ import (
 	"strings"
 )
 
-// rows caches the data records that the current Apply has read or changed. So a request sees the changes of earlier
-// requests. The order of a lookup is: the map known, the cache recent with rows of earlier calls, the database.
+// rows caches the data records that the current Apply has read or changed, so that a request sees the changes of
+// earlier requests. A record is looked up first in known, then in recent, which has rows from earlier calls of Apply,
+// and then in the database.
 type rows struct {
 	known  map[rowKey]row
 	recent recent
@@ -28,8 +29,8 @@ func (r *row) live(clock uint64) bool {
 	return r.stored && (r.expireAt == 0 || r.expireAt > clock)
 }
 
-// keepRows is the maximum number of items in a map that is kept for the next Apply. Larger maps are dropped, to free
-// their memory.
+// keepRows is the maximum number of items in a map that is reused by the next Apply. A larger map is dropped, to free
+// its memory.
 const keepRows = 1 << 14
 
 func (r *rows) begin() {
@@ -47,7 +48,8 @@ func (r *rows) end() {
 }
 
 // settle copies the rows of the current Apply to the cache r.recent. Call it after the rows were written to the
-// database. For an absent key, it only updates a row that is already cached. So removed keys do not fill the cache.
+// database. It adds no row for an absent key, so that removed keys do not fill the cache. But if the key is already
+// cached, settle updates its row.
 func (r *rows) settle() {
 	for k, v := range r.known {
 		if v.stored || r.recent.find(k) != nil {
@@ -56,11 +58,11 @@ func (r *rows) settle() {
 	}
 }
 
-// recent caches rows of the database, so that frequent writes of a key do not read it from the database each time.
-// Only the writer changes rows. So a cached row stays valid until a restore replaces all tables.
+// recent caches rows of the database, so that frequent writes of a key do not read it from the database each time. Only
+// the writer changes rows, so a cached row stays valid until a restore replaces all tables.
 //
-// The cache has two maps of equal size, young and old. A row that is used moves to young. When young is full, the
-// rows in old are dropped, and young becomes old.
+// The cache has two maps with the same size limit, young and old. Using a row moves the row to young. When young is
+// full, the rows in old are dropped, and young becomes old.
 type recent struct {
 	young, old map[rowKey]*kept
 	bytes      int // approximate size of young

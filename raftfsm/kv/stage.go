@@ -30,13 +30,13 @@ import (
 // revisionRaise is what a restore adds to the revision counter, so that no earlier write has used the new revisions.
 const revisionRaise = 1 << 40
 
-// MaxBackupRevision is the maximum revision counter of a backup that can be restored. No cluster reaches it by its
-// writes and restores.
+// MaxBackupRevision is the maximum revision counter of a backup that can be restored. It is so large that no cluster
+// reaches it, neither by writes nor by restores.
 const MaxBackupRevision = 1 << 62
 
 // maxBase is the maximum revision counter at which a restore can begin. It is 2^61 above MaxBackupRevision, and each
-// restore raises the counter by about 2^40. So about 2^21 restores are possible after MaxBackupRevision. Between
-// maxBase and lastOfRequest, another 2^61 revisions are left for later writes. maxBase is part of the format.
+// restore raises the counter by about 2^40. So even after a backup with MaxBackupRevision, about 2^21 restores are
+// possible. Later writes then have another 2^61 revisions until lastOfRequest. maxBase is part of the format.
 const maxBase = 3 << 61
 
 // SystemStore is the name of the internal store for records of the cluster, for example its removed servers. An
@@ -62,8 +62,8 @@ type replaced struct {
 	clients uint64 // client results staged
 }
 
-// stageDue returns the cluster time at which the running restore counts as abandoned, because it has had no step for
-// stageLife. Without a running restore it returns the constant never.
+// stageDue returns the cluster time at which the running restore counts as abandoned. This is stageLife after the
+// newest step of the restore. If no restore is running, stageDue returns the constant never.
 func (m *meta) stageDue() uint64 {
 	if m.replaced.stage == 0 {
 		return never
@@ -222,9 +222,9 @@ func (w *writer) stageCommit(index uint64) error {
 	return nil
 }
 
-// keepSystem copies SystemStore to the set that becomes live. It returns the number and the set hash of the copies. It
-// commits them in a batch of their own before readers use that set, so that a reader always finds them. If this server
-// stops before the set becomes live, the log entry is applied again and writes the same copies.
+// keepSystem copies the records of SystemStore to the set of tables that the restore makes live. It returns the number
+// and the set hash of the copies. It commits them in a separate batch before that set becomes live, so that a reader
+// always finds them. If the server stops in between, the log entry is applied again and writes the same copies.
 func (w *writer) keepSystem(to tables) (kept uint64, hash setHash, err error) {
 	copies := txn{db: w.txn.db}
 	copies.begin()
@@ -275,8 +275,8 @@ func (w *writer) refuse(o *origin, index uint64) {
 	}
 }
 
-// expireStage drops an abandoned restore. The result removed is 1 if there was one, and otherwise 0. The result
-// hasMore is always false, because one call does all of this.
+// expireStage drops the running restore if it is abandoned. The result removed is 1 if a restore was dropped, and
+// otherwise 0. The result hasMore is always false, because at most one restore is running.
 func (w *writer) expireStage(int) (removed int, hasMore bool, err error) {
 	if w.meta.stageDue() > w.meta.clock {
 		return 0, false, nil

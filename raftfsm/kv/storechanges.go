@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// maxChanges limits how many changed keys of DueStore or TopicStore are recorded. Beyond this number, every key counts
-// as changed.
+// maxChanges limits how many written keys are recorded for DueStore, and also for TopicStore. If there are more, the
+// machine drops the recorded keys, and any key of the store counts as changed.
 const maxChanges = 20_000
 
 // storeChanges records which keys of one store have changed. The leader of the group uses it to update its own index
@@ -86,8 +86,8 @@ func (c *storeChanges) collect(on bool) {
 	c.on, c.keys, c.all = on, nil, false
 }
 
-// take returns the keys that were recorded since the last call. If incomplete is true, keys are missing, and any key
-// of the store may have changed.
+// take returns the keys that were recorded since the last call. If incomplete is true, the list is not complete, and
+// any key of the store may have changed.
 func (c *storeChanges) take() (keys []string, incomplete bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

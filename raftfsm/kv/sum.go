@@ -7,10 +7,10 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// setHash is a hash of a set of records that does not depend on their order. It consists of the sums, modulo 2^64,
-// of two independent hashes of every record. So adding or removing a record takes constant time. The machine updates
-// the hash with every record that it writes. A different hash over the records on disk, or on another replica, shows
-// that some data is wrong.
+// setHash is a hash of a set of records that does not depend on their order. It consists of the sums, modulo 2^64, of
+// two independent hashes of every record. So adding or removing a record takes constant time. The machine updates the
+// hash with every record that it writes. If the records on disk or on another replica have a different hash, some data
+// is wrong.
 //
 // The hash detects bugs, memory errors and disk errors, not attackers.
 type setHash [2]uint64
@@ -43,15 +43,15 @@ type sums struct {
 	stage setHash // of the other table, which a restore fills
 }
 
-// replace updates the set hash of the live records after a write. It subtracts out, the hash of the previous record,
-// and adds in, the hash of the new record. A hash is zero if there is no such record.
+// replace updates the set hash of the live records after one record has changed. out is the hash of the previous
+// record, and in is that of the new record. Pass the zero setHash for a record that does not exist.
 func (s *sums) replace(out, in setHash) {
 	s.data.sub(out)
 	s.data.add(in)
 }
 
-// swap replaces the sums when a restore commits. The parameter kept is the hash of the records of SystemStore, which a
-// restore does not replace.
+// swap makes the hash of the restored records the hash of the live records, when a restore commits. kept is the hash of
+// the records of SystemStore. swap adds it, because these records remain.
 func (s *sums) swap(kept setHash) {
 	s.data, s.stage = s.stage, setHash{}
 	s.data.add(kept)
@@ -74,7 +74,7 @@ type Mark struct {
 // keepMarks is how many marks a machine keeps. It keeps the newest.
 const keepMarks = 16
 
-// mark appends a Mark to w.marks if the current entry has moved cluster time past a multiple of w.period. previous is
+// mark adds a Mark to w.marks if the current entry has advanced cluster time past a multiple of w.period. previous is
 // the cluster time before that entry.
 func (w *writer) mark(previous uint64) {
 	if w.period == 0 || previous/w.period == w.meta.clock/w.period {
@@ -111,8 +111,8 @@ func (m *Machine) remember(fresh []Mark) {
 	m.marks.Store(&all)
 }
 
-// Marks returns the newest marks since the machine was opened, oldest first, at most keepMarks. The caller must not
-// change the slice.
+// Marks returns the newest marks since the machine was opened, oldest first. There are at most keepMarks. The caller
+// must not change the slice.
 func (m *Machine) Marks() []Mark {
 	if p := m.marks.Load(); p != nil {
 		return *p
@@ -120,8 +120,8 @@ func (m *Machine) Marks() []Mark {
 	return nil
 }
 
-// MarkDue reports whether an entry with the given cluster time would create a new mark. It returns false if the
-// state has not changed since the newest mark.
+// MarkDue reports whether a new mark is useful and possible: entries were applied since the newest mark, and an entry
+// with the cluster time now would create another mark.
 func (m *Machine) MarkDue(now uint64) bool {
 	period, s := m.period, m.state.Load()
 	if period == 0 || now/period == s.clock/period {
@@ -131,7 +131,7 @@ func (m *Machine) MarkDue(now uint64) bool {
 	return s.hash != 0 && (len(marks) == 0 || marks[len(marks)-1].Index < s.applied)
 }
 
-// share returns the hash that a record adds to a set hash. It is zero if the set hashes are off.
+// share returns what one record adds to a set hash. It returns the zero setHash if the set hashes are off.
 func (w *writer) share(key, value []byte) setHash {
 	if w.unhashed {
 		return setHash{}

@@ -73,9 +73,9 @@ func defaultOptions() *pebble.Options {
 	return o
 }
 
-// damagedOptions returns an error with the file name if the options file of Pebble at the given path is damaged.
-// Pebble's own error does not name the file. It returns nil if the file is intact. It also returns nil if the file
-// cannot be opened, because Pebble then reports the file itself.
+// damagedOptions checks Pebble's options file at the given path. If the file is damaged, it returns an error with the
+// name of the file, which Pebble's own error does not have. It returns nil if the file is intact, and also if the file
+// cannot be opened, because Pebble reports that case itself.
 func damagedOptions(disk vfs.FS, path string) error {
 	if path == "" {
 		return nil

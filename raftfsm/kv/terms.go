@@ -8,11 +8,12 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// maxTerms is how many terms a machine records. It records the newest ones. The number is part of the format.
+// maxTerms is how many terms a machine records. If there are more, it records only the newest. The number is part of
+// the format.
 const maxTerms = 1024
 
-// terms records the index of the last applied command of each term. Only one leader appends entries of a term. So the
-// state includes the command at index i of term t if and only if i is at most the recorded index of t.
+// terms records for each term the index of its last applied command. Only one leader appends entries of a term.
+// Therefore, the state includes the command at index i of term t if and only if i is at most the recorded index of t.
 type terms struct {
 	closed []termEnd // ascending; never changed in place, because readers share it
 	now    termEnd   // term of the newest command; zero = none
@@ -22,8 +23,8 @@ type terms struct {
 // termEnd is a term with the index of its last command so far.
 type termEnd struct{ term, last uint64 }
 
-// note records the index and term of a command, and deletes the oldest terms if there are more than keep. Terms never
-// decrease along a log.
+// note records that the command at the given index and term was applied. If more than keep terms are recorded, note
+// deletes the oldest. Terms never decrease along a log.
 func (t *terms) note(txn *txn, index, term uint64, keep int) {
 	if term != t.now.term {
 		t.save(txn)
@@ -73,8 +74,9 @@ func (t *terms) load(db *pebble.DB) error {
 }
 
 // Wrote reports whether this state includes the command that the leader of the given term appended at the given index.
-// The result known is false if the machine has not applied that far. It is also false if the term is older than all
-// recorded terms. The machine records the newest 1024 terms, but none from before SetApplied was called.
+// The result known is false if the machine cannot answer. This is the case if the machine has not applied that far, or
+// if the term is older than all recorded terms. The machine records the newest 1024 terms, but none from before a call
+// of SetApplied.
 func (m *Machine) Wrote(term, index uint64) (wrote, known bool) {
 	s := m.state.Load()
 	if len(s.terms.closed) > 0 && term < s.terms.closed[0].term || len(s.terms.closed) == 0 && term < s.terms.now.term {

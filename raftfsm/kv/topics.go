@@ -7,20 +7,20 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// TopicStore is the name of the internal store for topics, their messages and consumer groups; see package topics.
-// Backups contain it. The name is part of the format. It has no slash, so no store of an application can have this
-// name.
+// TopicStore is the name of the internal store for topics, their messages and consumer groups (see package topics).
+// Backups contain this store. The name is part of the format. It has no slash, so it differs from the name of every
+// application's store.
 const TopicStore = "topics"
 
 // TopicsChanged reports whether a record of TopicStore was written since the last call.
 func (m *Machine) TopicsChanged() bool { return m.topics.happened() }
 
-// CollectTopicChanges starts or stops the recording of written keys of TopicStore. Each call drops the keys recorded
-// so far.
+// CollectTopicChanges makes the machine record which keys of TopicStore are written, or stop recording them. Each call
+// discards the keys that were recorded before it.
 func (m *Machine) CollectTopicChanges(on bool) { m.topics.collect(on) }
 
-// TopicChanges returns the keys of TopicStore that were written since the last call. The results mean the same as for
-// DueChanges.
+// TopicChanges returns the keys of TopicStore that were written since the last call. The results have the same meaning
+// as those of DueChanges.
 func (m *Machine) TopicChanges() (keys []string, all bool) { return m.topics.take() }
 
 // Record is one stored record, as Machine.Records returns it.
@@ -32,9 +32,10 @@ type Record struct {
 }
 
 // Records returns records of a store in the byte order of their keys. It returns only records whose keys begin with
-// prefix and are greater than after. It stops at limit records, or when their values have maxBytes bytes or more. It
-// leaves out expired records, by the same rule as Get. The result hasMore is true if Records has stopped early. The
-// errors are those of List.
+// prefix and are greater than after. It leaves out expired records, by the same rule as Get.
+//
+// Records stops after limit records, or when the values have maxBytes bytes or more together. The result hasMore is
+// true if further records follow. The errors are those of List.
 func (m *Machine) Records(store, prefix, after string, limit, maxBytes int, now uint64) (found []Record, hasMore bool,
 	err error) {
 	if limit < 1 {

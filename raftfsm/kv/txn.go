@@ -2,8 +2,8 @@ package kv
 
 import "github.com/cockroachdb/pebble/v2"
 
-// txn is the database access of one Apply. It has a batch of changes, and a view of the database before these changes.
-// get reads that view, so it does not see the changes in the batch. The writer therefore looks in its own caches first.
+// txn is the access of one Apply to the database. It has a batch of changes, and a view of the database without these
+// changes. The method get reads only the view. Therefore the writer looks in its own caches before it calls get.
 type txn struct {
 	db    *pebble.DB
 	batch *pebble.Batch
@@ -41,11 +41,11 @@ func (t *txn) commit() error {
 	return t.db.Apply(t.batch, pebble.NoSync)
 }
 
-// get returns the value that a key had before this Apply. The result found is false if the key did not exist. The
-// value is valid until the next call of get or commit.
+// get returns the value that a key had before this Apply. The result found is false if the key did not exist. The value
+// is valid until the next call of get or commit.
 //
-// get uses an iterator instead of Pebble's Get, because only iterators use the Bloom filters of the lowest level. So
-// most writes of new keys read no block.
+// get uses an iterator instead of Pebble's Get, because only iterators use the Bloom filters of the lowest level. With
+// these filters, most writes of new keys read no block.
 func (t *txn) get(key []byte) (value []byte, found bool, err error) {
 	if t.base == nil {
 		if t.base, err = t.db.NewIter(&pebble.IterOptions{UseL6Filters: true}); err != nil {

@@ -16,13 +16,13 @@ type Verified struct {
 // verifyStep is how many bytes are read between two calls of pace.
 const verifyStep = 1 << 20
 
-// Verify reads all records in one consistent view and compares their hash with the hash that was computed when the
-// records were applied. It does the same for the changes in histories. If the database cannot be read because it is
-// damaged, Verify marks the machine as broken. Until Verify returns, Pebble cannot free the disk space of
-// overwritten records.
+// Verify checks that the stored records and the changes in histories are those that were applied. It reads all of them
+// in one consistent view, and compares their hashes with the hashes computed when they were applied. If data cannot be
+// read because it is damaged, Verify marks the machine as broken. Until Verify returns, Pebble cannot free the disk
+// space of overwritten records.
 //
-// Verify calls pace about once per MiB with the number of bytes read. If pace returns an error, Verify stops and
-// returns that error.
+// Verify calls pace after about each MiB, with the number of bytes read since the previous call. If pace returns an
+// error, Verify stops and returns that error.
 func (m *Machine) Verify(pace func(bytes int) error) (Verified, error) {
 	if err := m.use("kv.Verify"); err != nil {
 		return Verified{}, err

@@ -75,7 +75,8 @@ func (w *writer) op(o *command.Op) (uint64, error) {
 	return revision, nil
 }
 
-// appendOp applies an OpAppend. Its key is new, because it ends with a new revision. So no row is read.
+// appendOp applies an OpAppend. It does not look up a previous row, because the key ends with a new revision and
+// therefore cannot exist yet.
 func (w *writer) appendOp(o *command.Op) (revision uint64) {
 	w.meta.revision++
 	key := binary.BigEndian.AppendUint64([]byte(o.Key), w.meta.revision)

@@ -13,8 +13,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/records"
 )
 
-// Methods of the calls between nodes about a lock. A call that waits has its own method, so that waiting calls do not
-// block those that release locks.
+// Methods of the calls between nodes about a lock. Calls that wait for a lock have a separate method, because a server
+// limits the calls of each method. So waiting calls cannot block the calls that release locks.
 const (
 	Method     = "raft.lock"
 	MethodWait = "raft.lock-wait"

@@ -4,8 +4,8 @@
 //
 // A lock has two records in kv.LockStore, which are created and removed together:
 //
-//   - The owner record contains the owner. It is written only when the lock is acquired, and its revision is the token
-//     of the lock. So the token stays the same while the lock is owned, and every later owner gets a greater one.
+//   - The owner record contains the owner. It is written only when the lock is acquired. Its revision is the token of
+//     the lock. So the token stays the same while the lock is owned, and every later owner gets a greater one.
 //   - The expiry record contains the expiry. A renewal writes only this record.
 //
 // Invariants:
@@ -13,9 +13,9 @@
 //   - Only a log entry ends a lock. That entry names the token. To end an expired lock, it also names the revision
 //     of the expiry record. So an expiry has no effect if a renewal precedes it in the log.
 //   - The leader measures the time until a lock expires on its monotonic clock. The measurement starts when the
-//     leader has applied the newest acquisition or renewal, and starts again on a new leader. So a lock never ends
-//     early. Each change of the leader can make the lock last longer, by at most its expiry plus the time of the
-//     election.
+//     leader has applied the newest acquisition or renewal. A new leader starts the measurement again. So a lock never
+//     ends early. But each change of the leader can make the lock last longer, by at most its expiry plus the time of
+//     the election.
 //   - A write that checks a token is applied only if the lock has that token at the write's position in the log. So
 //     a former owner of a lock changes nothing, however long it was paused.
 //

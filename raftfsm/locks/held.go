@@ -54,7 +54,8 @@ func List(ctx context.Context, a records.Access) ([]Held, error) {
 	return out, nil
 }
 
-// appendHeld appends to out the locks with these owner records. It reads all of them with one call.
+// appendHeld reads the locks whose owner records have the keys in owners, and appends them to out. It reads all of them
+// with one call.
 func appendHeld(ctx context.Context, out []Held, a records.Access, gid uint32, owners []string) ([]Held, error) {
 	keys := make([]string, 0, 2*len(owners))
 	for _, key := range owners {
@@ -85,9 +86,8 @@ func heldOf(l *Lock, name string, gid uint32) Held {
 	return out
 }
 
-// Left returns how long the lock l stays valid if it is not renewed. l comes from List. Left returns 0 if the lock
-// has ended. The leader of the lock's group measures this time from the moment at which it learned of the last
-// renewal.
+// Left returns how long the lock l stays valid if it is not renewed, or 0 if it has ended. l must come from List. The
+// leader of the lock's group measures this time. It starts to measure when it learns of the acquisition or renewal.
 func Left(ctx context.Context, a records.Access, l *Held) (time.Duration, error) {
 	p := place{a, l.name, l.gid}
 	ms, _, err := p.ask(ctx, &call{what: callRemains, token: l.Token})
@@ -95,9 +95,9 @@ func Left(ctx context.Context, a records.Access, l *Held) (time.Duration, error)
 	return time.Duration(ms) * time.Millisecond, err //nolint:gosec // bounded
 }
 
-// End ends a lock on behalf of an operator, whoever owns it. released is false if there was nothing to end: the lock
-// was released, has expired, or was granted again since List returned it. End returns fault.Indeterminate if the lock
-// may have ended but the answer of the leader was lost. It returns fault.Invalid for a lock that List did not return.
+// End ends the lock l on behalf of an operator, whoever owns it. The result released is false if the lock was released,
+// has expired, or was granted again since List returned it. End returns fault.Indeterminate if the lock may have ended
+// but the answer of the leader was lost. It returns fault.Invalid if l does not come from List.
 func End(ctx context.Context, a records.Access, l *Held) (released bool, err error) {
 	if l.name == "" {
 		return false, fault.New(fault.Invalid, "locks.End", "the lock does not come from a list of locks")

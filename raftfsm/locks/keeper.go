@@ -92,7 +92,8 @@ func (k *Keeper) Close() {
 	}
 }
 
-// Update makes the Keeper process changes of its records and of the leadership. It does not block.
+// Update notifies the Keeper of a possible change of the lock records or of the leader. The Keeper reads the changes in
+// the background, so Update does not block.
 func (k *Keeper) Update() { k.updates.Request() }
 
 func (k *Keeper) update() {
@@ -168,8 +169,8 @@ func (k *Keeper) forgetLocked(why error) {
 	clear(k.unclaimed)
 }
 
-// begin starts to collect changes on a new leader or from a new machine, and forgets all locks. So the expiry of
-// every lock is measured from the next read on.
+// begin prepares the Keeper to manage the locks of m as the leader of the given term. It makes m record changes of
+// locks. It also forgets all locks, so that the time until each expires starts again when the lock is next read.
 func (k *Keeper) begin(m *kv.Machine, term uint64) {
 	m.CollectLockChanges(true)
 	k.mu.Lock()
@@ -184,8 +185,9 @@ func (k *Keeper) begin(m *kv.Machine, term uint64) {
 	clear(k.locks)
 }
 
-// readAll reads all locks, and sets the timers of those that have changed. It also reads every lock that this server
-// knows or that callers wait for, because such a lock may have ended without a collected change.
+// readAll reads all locks, and sets the timers of those that have changed. It also reads the locks that this server
+// knows and those that callers wait for. If such a lock has ended, it has no record, so the first read does not find
+// it.
 func (k *Keeper) readAll(m *kv.Machine) error {
 	k.mu.Lock()
 	known := slices.AppendSeq(slices.Collect(maps.Keys(k.locks)), maps.Keys(k.queues))
@@ -242,8 +244,9 @@ func (k *Keeper) read(m *kv.Machine, names []string) error {
 	return damaged
 }
 
-// set records the state of the lock with this name, as it was after the given revision or later. The parameter found
-// is false if the lock has no owner. A lock that was acquired or renewed gets a new timer for its expiry.
+// set updates the Keeper after the lock with this name was read. The read was at the given revision or a later one. The
+// parameter found is false if the lock has no owner. If the lock was acquired or renewed since the last read, set
+// starts a new timer for its expiry.
 func (k *Keeper) set(name string, l Lock, found bool, revision uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

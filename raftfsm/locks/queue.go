@@ -49,9 +49,9 @@ func errMoved() error {
 	return fault.New(fault.NotLeader, opWait, "this server does not lead the group of the lock")
 }
 
-// Wait waits until c gets the lock, and returns the token. Callers get the lock in the order of their calls. A repeated
-// call takes the place of the earlier one, which then returns fault.Conflict. If ctx ends first, Wait returns
-// fault.Timeout. If c gets the lock at the moment when ctx ends, the lock is released again. Wait returns
+// Wait waits until c gets the lock, and returns the token. Callers get the lock in the order of their calls. If a call
+// is repeated, the repeated call takes the place of the earlier one, which then returns fault.Conflict. Wait returns
+// fault.Timeout if ctx ends first. If c gets the lock at that very moment, Wait releases the lock again. Wait returns
 // fault.Overloaded if too many callers already wait.
 //
 // Wait returns fault.NotLeader if this server does not lead or loses leadership. c may then own the lock. The caller
@@ -127,8 +127,8 @@ func (k *Keeper) leave(name string, w *waiter) bool {
 	return true
 }
 
-// start begins to acquire the lock for w if the lock is free. If an earlier attempt of the same call owns the lock, w
-// gets it at once. start returns the token that w has claimed, or 0.
+// start begins to acquire the lock for w if the lock has no owner. If w repeats an earlier call that already owns the
+// lock, w gets the lock at once. The result claimed is the token that w has claimed for this (see claim), or 0.
 func (k *Keeper) start(ctx context.Context, name string, w *waiter) (claimed uint64) {
 	k.Update()
 	l, found, err := k.applied(name)
@@ -152,7 +152,8 @@ func (k *Keeper) start(ctx context.Context, name string, w *waiter) (claimed uin
 	return claimed
 }
 
-// applied returns a lock as this server has applied it. The result found is false if the lock has no owner.
+// applied returns the lock with this name from the local replica, without a read index. The result found is false if
+// the lock has no owner.
 func (k *Keeper) applied(name string) (l Lock, found bool, err error) {
 	values, err := k.group.Machine().GetMany(kv.LockStore, Keys(name), 0)
 	if err != nil {
@@ -220,8 +221,8 @@ type claims struct {
 	calls int
 }
 
-// claim records that a repeated call receives the lock with this token, which an earlier attempt of the call had
-// acquired. giveBack then does not release the lock. claim returns false if giveBack came first.
+// claim keeps giveBack from releasing the lock with this token, because a repeated call receives the lock. The lock was
+// acquired for an earlier attempt of that call. claim returns false if giveBack has already begun to release the lock.
 func (k *Keeper) claim(name string, token uint64) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -247,8 +248,8 @@ func (k *Keeper) withdraw(name string, token uint64) {
 	}
 }
 
-// giveBack releases the lock with this token, which was acquired for a caller that does not wait any more. It does
-// nothing if a repeated call has claimed the lock.
+// giveBack releases the lock with this token, because the caller for which it was acquired no longer waits. giveBack
+// does nothing if a repeated call has claimed the lock (see claim).
 func (k *Keeper) giveBack(ctx context.Context, name string, token uint64) error {
 	k.mu.Lock()
 	if c := k.claimed[name]; c.token == token && c.calls > 0 {
@@ -290,14 +291,14 @@ func (k *Keeper) leads(op string) error {
 }
 
 // Unlock ends a lock that belongs to owner, and gives it to the caller that has waited longest. If token is not 0,
-// Unlock ends only the lock with this token. It costs one log entry and no read index. Repeated calls with the same id
-// are applied only once. The outcome is one of these:
+// Unlock ends only the lock with this token. A call costs one log entry and no read index. Repeated calls with the same
+// id are applied only once. The outcome is one of these:
 //
 //   - kv.Applied: an attempt with this id has ended the lock.
 //   - kv.Conflict: no attempt with this id has changed anything, and none will. If the lock belongs to owner now and
 //     has the token, the caller must repeat the call with another id.
-//   - kv.Stale: the group does not know the id. This attempt has changed nothing, but an earlier attempt may have
-//     ended the lock.
+//   - kv.Stale: the group no longer knows whether an attempt with this id was applied. This attempt has changed
+//     nothing, but an earlier one may have ended the lock.
 func (k *Keeper) Unlock(ctx context.Context, name, owner string, token uint64,
 	id command.RequestID) (kv.Outcome, error) {
 	if err := k.leads(opRelease); err != nil {
@@ -315,8 +316,8 @@ func (k *Keeper) Unlock(ctx context.Context, name, owner string, token uint64,
 	return res.Outcome, err
 }
 
-// end ends the lock with this token, and reports whether it has done so. If renewals is not 0, it is the value of
-// Lock.Renewals that the caller has read. end then does nothing if the lock was renewed after that.
+// end ends the lock with this token, and reports whether it has done so. If renewals is not 0, it must be the value of
+// Lock.Renewals that the caller has read. end then leaves a lock alone that was renewed after the caller read it.
 func (k *Keeper) end(ctx context.Context, name string, token, renewals uint64) (ended bool, err error) {
 	outcome, err := k.endAs(ctx, command.RequestID{}, name, token, renewals)
 	return err == nil && outcome == kv.Applied, err

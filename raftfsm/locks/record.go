@@ -24,8 +24,8 @@ func Keys(name string) []string { return []string{ownerRecord + name, expiryReco
 // Owners is the common prefix of the keys of all owner records. The rest of each key is the name of the lock.
 const Owners = ownerRecord
 
-// nameOf returns the name of the lock to which the record with this key belongs. The result ok is false for records of
-// package actors.
+// nameOf returns the name of the lock to which the record with this key belongs. The result ok is false if the record
+// belongs to package actors, which uses the same store.
 func nameOf(key string) (name string, ok bool) {
 	if key == "" || key[:1] != ownerRecord && key[:1] != expiryRecord {
 		return "", false
@@ -47,8 +47,8 @@ type Lock struct {
 	Renewals uint64 // revision of the record that has the expiry; it changes with each renewal
 }
 
-// Parse decodes a lock from its two records, which are in the order of Keys. The result found is false if the lock
-// has no owner. Parse returns fault.Corrupt if a record cannot be decoded.
+// Parse decodes a lock. records has the two records of the lock, in the order of Keys. The result found is false if the
+// lock has no owner. Parse returns fault.Corrupt if a record cannot be decoded.
 func Parse(records []kv.Value) (l Lock, found bool, err error) {
 	owner, expiry := records[0], records[1]
 	if !owner.Found || !expiry.Found {
@@ -68,8 +68,8 @@ func Parse(records []kv.Value) (l Lock, found bool, err error) {
 	return l, true, nil
 }
 
-// set returns the operations that write both records of a lock. cond and revision are the condition for writing the
-// owner record.
+// set returns the operations that write both records of a lock. The write of the owner record has the condition cond,
+// with the given revision.
 func (c Claim) set(name string, cond command.Cond, revision uint64) []command.Op {
 	owner := binary.AppendUvarint(nil, uint64(len(c.Owner)))
 	owner = binary.AppendUvarint(append(owner, c.Owner...), uint64(len(c.Request)))
@@ -87,24 +87,23 @@ func (c Claim) setExpiry(key string, cond command.Cond, revision uint64) command
 		Value: binary.AppendUvarint(nil, uint64(ms))} //nolint:gosec // positive
 }
 
-// Acquire returns the request that makes c the owner of a lock without an owner. The first revision in the result of
-// the request is the token.
+// Acquire returns the request that makes c the owner of the lock with this name. The request fails if the lock has an
+// owner. The first revision in its result is the token.
 func Acquire(name string, c Claim) *command.Request {
 	check := command.Op{Kind: command.OpCheck, Cond: command.CondAbsent, Store: kv.LockStore, Key: Keys(name)[1]}
 	return &command.Request{Kind: command.KindWrite,
 		Ops: append(c.set(name, command.CondAbsent, 0), check)}
 }
 
-// Renew returns the request that renews the lock l with the expiry of c. The time until the lock expires then starts
-// again.
+// Renew returns the request that renews the lock l. The time until the lock expires starts again, and is c.Expiry.
 func Renew(name string, l Lock, c Claim) *command.Request {
 	return &command.Request{Kind: command.KindWrite,
 		Ops: []command.Op{c.setExpiry(Keys(name)[1], command.CondRevision, l.Renewals)}}
 }
 
-// release returns the request that ends the lock with this token. If successor is not nil, the same log entry gives
-// the lock to that owner. If renewals is not 0, it is the value of Lock.Renewals that the caller has read. The request
-// then has no effect on a lock that was renewed after that.
+// release returns the request that ends the lock with this token. If successor is not nil, the same log entry makes
+// successor the owner of the lock. If renewals is not 0, it must be the value of Lock.Renewals that the caller has
+// read. The request then fails for a lock that was renewed after the caller read it.
 func release(name string, token, renewals uint64, successor *Claim) *command.Request {
 	keys := Keys(name)
 	r := &command.Request{Kind: command.KindWrite}
@@ -122,8 +121,9 @@ func release(name string, token, renewals uint64, successor *Claim) *command.Req
 	return r
 }
 
-// refused returns a request that changes nothing. Its outcome is kv.Conflict, unless the group has already decided a
-// request with this id.
+// refused returns a request that changes nothing. It is used to find out the outcome of earlier requests with the same
+// id. If the group has decided such a request, the result is that of the earlier request. Otherwise the outcome is
+// kv.Conflict.
 func refused(name string, id command.RequestID) *command.Request {
 	return &command.Request{Kind: command.KindWrite, ID: id, Ops: []command.Op{
 		{Kind: command.OpDelete, Cond: command.CondNever, Store: kv.LockStore, Key: Keys(name)[0]}}}
@@ -132,7 +132,8 @@ func refused(name string, id command.RequestID) *command.Request {
 // Expire returns the request that ends l unless it was renewed or released.
 func Expire(name string, l Lock) *command.Request { return release(name, l.Token, l.Renewals, nil) }
 
-// Check returns the operation that makes a write fail unless the lock with this name has this token.
+// Check returns the operation to add to a write that requires a lock. The write then fails unless the lock with this
+// name has this token.
 func Check(name string, token uint64) command.Op {
 	return command.Op{Kind: command.OpCheck, Cond: command.CondRevision, Revision: token, Store: kv.LockStore,
 		Key: Keys(name)[0]}

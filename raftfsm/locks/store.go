@@ -27,9 +27,9 @@ type Store struct {
 
 var _ lock.Leaser = (*Store)(nil)
 
-// NewStore returns the lock store of a component. It stores its locks in the groups of the state store with the id
-// store. If reentrant is true and the caller already owns the lock, TryLock renews the lock instead of failing.
-// Clients that have no renew operation need this.
+// NewStore returns the lock store of a component. Its locks are in the groups of a state store, whose id is the
+// parameter store. If reentrant is true and the caller already owns the lock, TryLock renews the lock instead of
+// failing. Clients that have no renew operation need this.
 func NewStore(a records.Access, store, component string, reentrant bool) *Store {
 	return &Store{access: a, store: store, component: component, reentrant: reentrant}
 }
@@ -120,8 +120,9 @@ func (l *Store) TryLock(ctx context.Context, c lock.Claim) (lock.Grant, error) {
 	return g, err
 }
 
-// granted returns the grant with this token again, for a repeated request. The expiry is the time that is left. It is
-// 0 if the lock has ended in the meantime. If the leader does not answer, granted returns fault.Indeterminate.
+// granted returns the grant for a request that has already acquired the lock with this token. The expiry in the grant
+// is the time that is left, or 0 if the lock has ended in the meantime. If the leader does not answer, granted returns
+// fault.Indeterminate.
 func (p *place) granted(ctx context.Context, token uint64) (lock.Grant, error) {
 	ms, _, err := p.ask(ctx, &call{what: callRemains, token: token})
 	if err != nil {
@@ -132,9 +133,12 @@ func (p *place) granted(ctx context.Context, token uint64) (lock.Grant, error) {
 	return lock.Grant{Granted: true, Token: token, Expiry: left}, nil
 }
 
-// await waits for a lock that has another owner, at most for the given patience. The parameter repeatable is true if
-// the client can repeat the call with the same request. A repetition may then get the lock while await still runs. So
-// await returns fault.Indeterminate for a lock that it finds at the end of the wait, and does not release it.
+// await waits for a lock that has another owner, but not longer than patience. If the lock was granted at the last
+// moment, await releases it again.
+//
+// The parameter repeatable is true if the client can repeat its call with the same request id. The repeated call may
+// already have received the lock. So if repeatable is true, await does not release a lock that was granted at the last
+// moment, but returns fault.Indeterminate.
 func (p *place) await(ctx context.Context, c Claim, patience time.Duration, repeatable bool) (lock.Grant, error) {
 	waiting, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -205,8 +209,8 @@ func (l *Store) Unlock(ctx context.Context, r lock.Release) (lock.Status, error)
 	return p.readAndUnlock(ctx, &r)
 }
 
-// unlock ends a lock without reading it first. If the outcome is kv.Conflict, nothing was changed, because at some
-// moment during the call the lock did not have the owner and the token of r.
+// unlock ends a lock without reading it first. The outcome kv.Conflict means that nothing was changed: at some moment
+// during the call, the lock did not have the owner and the token in r.
 func (p *place) unlock(ctx context.Context, r *lock.Release) (outcome kv.Outcome, err error) {
 	err = p.WithID(ctx, p.gid, func(id command.RequestID) (known bool, err error) {
 		n, repeated, err := p.ask(ctx, &call{what: callUnlock, token: r.Token, claim: Claim{Owner: r.Owner}, id: id})
@@ -223,8 +227,8 @@ func (p *place) unlock(ctx context.Context, r *lock.Release) (outcome kv.Outcome
 	return outcome, err
 }
 
-// readAndUnlock ends a lock. It first reads the lock. If the lock does not exist, it returns lock.DoesNotExist. If
-// the lock does not have the owner and the token of r, it returns lock.BelongsToOthers.
+// readAndUnlock reads a lock and ends it. It returns lock.DoesNotExist if the lock does not exist, and
+// lock.BelongsToOthers if the lock does not have the owner and the token in r.
 func (p *place) readAndUnlock(ctx context.Context, r *lock.Release) (lock.Status, error) {
 	ended := uint64(0) // token of the lock that an attempt may have ended
 	for {

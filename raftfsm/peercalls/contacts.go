@@ -17,7 +17,8 @@ type contacts struct {
 	id    uint32
 }
 
-// ContactsOf returns the Contacts of the group with the given id. It returns nil if there are no peers.
+// ContactsOf returns a group.Contacts for the group with the given id. It makes its calls through p. If p is nil,
+// ContactsOf returns nil.
 func ContactsOf(p Peers, id uint32) group.Contacts {
 	if p == nil {
 		return nil
@@ -26,9 +27,10 @@ func ContactsOf(p Peers, id uint32) group.Contacts {
 }
 
 // LeaderLost implements group.Contacts. It calls server and returns whether that server has lost contact with leader.
-// If server is the leader itself, a refused connection counts as true: no process listens on the peer port, so the
-// leader has ended. A host that is down or unreachable does not refuse connections. After any other error, the result
-// is false.
+//
+// If the call goes to the leader itself and the connection is refused, LeaderLost returns true. A refused connection
+// means that no process listens on the peer port, so the leader has ended. A host that is down or unreachable does not
+// refuse connections. After any other error, LeaderLost returns false.
 func (c contacts) LeaderLost(ctx context.Context, server, leader raft.ServerID) bool {
 	b := lenprefix.Append(Message(c.id), string(leader))
 	out, err := c.peers.Call(ctx, string(server), MethodLost, b)

@@ -23,9 +23,9 @@ const (
 	forwardBytes  = 1 << 20 // bytes of proposals in one call; a larger proposal gets a call of its own
 )
 
-// forwarder sends proposals to the leaders of groups. While calls are in flight, it collects further proposals and
-// then sends them in one call. This call starts as soon as the queue has at least as many proposals as are in flight,
-// or has enough to fill a call. The proposer in package group has the same rule.
+// forwarder sends proposals to the leaders of groups. While calls are in flight, it collects further proposals in a
+// queue. It sends the queued proposals in one call as soon as there are as many of them as in flight, or enough to fill
+// a call. The proposer in package group follows the same rule.
 type forwarder struct {
 	peers   Peers
 	metrics Observer
@@ -44,8 +44,8 @@ type laneKey struct {
 	ack   group.Ack
 }
 
-// lane is the queue of proposals to one server, for one group and one kind of acknowledgement. Each kind has its own
-// queue. Otherwise a proposal that needs only a disk write would wait for proposals that need a quorum.
+// lane is the queue of proposals to one server, for one group and one kind of acknowledgement. Each kind has a separate
+// queue, so that a proposal that needs only a disk write does not wait for proposals that need a quorum.
 type lane struct {
 	queue    []*forwarded
 	bytes    int // in the queue
@@ -87,8 +87,8 @@ func newForwarder(p Peers, m Observer, calls *leaderCalls) *forwarder {
 }
 
 // propose sends one proposal and waits for its outcome. hasValues is true if the request stores values. If ctx ends
-// first, propose returns fault.Timeout for a proposal that was certainly not sent, and otherwise fault.Indeterminate.
-// It also returns the errors of Peers.Call and of the remote group.
+// first, propose returns fault.Timeout if the proposal was certainly not sent, and otherwise fault.Indeterminate.
+// propose also returns the errors of Peers.Call and of the remote group.
 func (f *forwarder) propose(ctx context.Context, key laneKey, data group.Encoded, hasValues bool) (group.Answer,
 	error) {
 	one := &forwarded{data: data, values: hasValues, outcome: make(chan forwardOutcome, 1)}
@@ -158,8 +158,8 @@ func (f *forwarder) run(key laneKey, l *lane) {
 	}
 }
 
-// take returns the proposals of the next call. done has the proposals of the previous call, which has returned; nil =
-// there was none. If take returns nil, run must end.
+// take returns the proposals that run must send in its next call, or nil if run must end. done has the proposals of the
+// previous call of run, which has returned. Before the first call, done is nil.
 func (f *forwarder) take(key laneKey, l *lane, done []*forwarded) []*forwarded {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -201,7 +201,8 @@ func (l *lane) take() []*forwarded {
 	return batch
 }
 
-// latest returns the latest deadline of a batch. It returns the zero time if a proposal has no deadline.
+// latest returns the latest deadline of the proposals in a batch. It returns the zero time if at least one proposal has
+// no deadline.
 func latest(batch []*forwarded) (t time.Time) {
 	for _, one := range batch {
 		if one.deadline.IsZero() {
@@ -243,8 +244,8 @@ func (f *forwarder) patience(batch []*forwarded) (context.Context, context.Cance
 	return context.WithCancel(f.ctx)
 }
 
-// readOutcomes decodes the answer to a batch of n proposals. err is the error of the call; if it is not nil, it is
-// the outcome of every proposal.
+// readOutcomes decodes the answer to a batch of n proposals and returns their outcomes. err is the error of the call.
+// If err is not nil, every outcome has this error.
 func readOutcomes(b []byte, err error, n int) []forwardOutcome {
 	out := make([]forwardOutcome, n)
 	r := NewFrame(b)

@@ -8,7 +8,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/session"
 )
 
-// Form is the version of the messages between nodes. Every message begins with this version and the id of the group.
+// Form is the format version of the messages between nodes. Every message begins with this version, followed by the id
+// of the group.
 const Form = 1
 
 // Message returns the beginning of a message about the group with the given id. The caller appends the rest.
@@ -38,7 +39,8 @@ const (
 	seenCommitted
 )
 
-// AppendSeen encodes the position that a session has seen in a group. A nil s means that it has seen none.
+// AppendSeen appends an encoding of s to b. s is the position that a session has seen in a group; nil means that the
+// session has seen none.
 func AppendSeen(b []byte, s *session.Seen) []byte {
 	if s == nil {
 		return append(b, 0)
@@ -69,7 +71,8 @@ func (f *Frame) Own(group uint32) (out []*session.Seen) {
 	}
 }
 
-// Seen decodes a position that AppendSeen has encoded. group becomes the group of the position.
+// Seen decodes a position that AppendSeen has encoded. The encoding does not contain the group, so the caller passes
+// it. Seen returns nil if AppendSeen has encoded nil.
 func (f *Frame) Seen(group uint32) *session.Seen {
 	bits := f.Byte()
 	if bits&seenThere == 0 {

@@ -11,15 +11,14 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// leaderCalls tracks the calls to leaders that are in flight. Calls to a previous leader may hang. So leaderCalls
-// cancels them when this node learns of a new leader, and the callers then try the new one.
-//
-// The callers retry these calls. This is safe for the following reasons:
+// leaderCalls tracks the calls to leaders that are in flight. A call to a former leader may hang. So when this node
+// learns of a new leader, leaderCalls cancels such calls, and the callers try again at the new leader. These retries
+// are safe for the following reasons:
 //
 //   - A read index changes nothing.
 //   - A proposal has a request id, so it is applied only once.
-//   - A second registration of an origin does no harm.
-//   - For a call of Ask, records.Access.Ask reports to its caller that an earlier attempt may have been executed.
+//   - Registering an origin twice does no harm.
+//   - records.Access.Ask reports to its caller if an earlier attempt of the call may have been executed.
 type leaderCalls struct {
 	leaders Leaders
 
@@ -84,7 +83,7 @@ func (c *leaderCall) moved(leader raft.ServerID) {
 	}
 }
 
-// waiting returns the groups that have had a call in flight for at least the duration least.
+// waiting returns the groups with a call that has been in flight for at least the given duration.
 func (l *leaderCalls) waiting(least time.Duration) map[uint32]bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -97,9 +96,13 @@ func (l *leaderCalls) waiting(least time.Duration) map[uint32]bool {
 	return groups
 }
 
-// endedBy translates the error of a call that was cancelled because the leader has changed. It returns
-// fault.NotLeader if the call was not sent, so that the caller retries at the new leader. It returns
-// fault.Indeterminate if the call may have been executed. It returns the errors of other calls unchanged.
+// endedBy translates the error err of a call with the context ctx. If the call was cancelled because the leader has
+// changed, endedBy returns one of these errors:
+//
+//   - fault.NotLeader if the call was not sent, so that the caller retries at the new leader.
+//   - fault.Indeterminate if the call may have been executed.
+//
+// Otherwise endedBy returns err unchanged.
 func endedBy(ctx context.Context, op string, err error) error {
 	if err == nil || !errors.Is(context.Cause(ctx), errMoved) {
 		return err

@@ -9,9 +9,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// maxLockWaits limits the calls of this node that wait for locks at one other server. Such a call may last ten
-// minutes. Without the limit, these calls could take all places for calls that wait, and topics and workflows would
-// get none.
+// maxLockWaits limits how many calls of this node wait for locks at one other server at the same time. Such a call may
+// last ten minutes. Without this limit, such calls could use up the limit that Peers.Wait has for all waiting calls.
+// Calls that wait for topics and workflows would then get no place.
 const maxLockWaits = 256
 
 // lockWaits counts the calls that wait for locks. It is safe for concurrent use.
@@ -20,7 +20,8 @@ type lockWaits struct {
 	calls map[raft.ServerID]int
 }
 
-// begin counts one more call to a server. It returns fault.Overloaded if maxLockWaits calls wait there already.
+// begin counts a call that waits for a lock at the given server. It returns fault.Overloaded if maxLockWaits calls of
+// this node already wait at that server.
 func (w *lockWaits) begin(server raft.ServerID) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

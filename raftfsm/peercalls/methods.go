@@ -13,18 +13,19 @@ import (
 	"github.com/quorate/quorate/raftfsm/workflows"
 )
 
-// Peers makes calls to the other servers of the cluster. A call returns the error of the called server. It returns
-// fault.Unavailable if the call certainly did not arrive, and fault.Indeterminate if it may have arrived. It returns
-// soon after ctx has ended, with fault.Timeout if the call was not sent.
+// Peers makes calls to the other servers of the cluster. If the called server returns an error, the call returns that
+// error. A call returns fault.Unavailable if it certainly did not arrive, and fault.Indeterminate if it may have
+// arrived. A call returns soon after ctx has ended. If it was not sent by then, the error is fault.Timeout.
 //
-// Wait works like Call, for a method whose handler may wait for a long time. Calls of Wait never delay calls of Call.
+// Wait works like Call. It is for methods whose handlers may wait for a long time. Calls of Wait never delay calls of
+// Call.
 type Peers interface {
 	Call(ctx context.Context, server, method string, payload []byte) ([]byte, error)
 	Wait(ctx context.Context, server, method string, payload []byte) ([]byte, error)
 }
 
-// Methods of the calls between servers, which Host.Serve answers. The names and the message formats are part of the
-// protocol.
+// Methods of the calls between servers. Host.Serve in package raftfsm answers these calls. The names and the message
+// formats are part of the protocol.
 const (
 	MethodPropose   = "raft.propose"    // requests for the leader's log
 	MethodRead      = "raft.read"       // a read for a node without replicas
@@ -44,8 +45,9 @@ const (
 	MethodLost      = "raft.lost"       // whether the server has lost contact with a leader
 )
 
-// Methods of calls that wait at the server. A server handles a limited number of calls of one method at a time. With
-// methods of their own, waiting calls cannot block the calls that end their wait.
+// Methods of calls that wait at the server, for example for a message. A server handles a limited number of calls of
+// one method at a time. Therefore, a call that waits and the call that ends its wait have different methods. Otherwise
+// the waiting calls could use up the limit, and the wait would not end.
 const (
 	MethodLockWait     = locks.MethodWait     // waits for a lock
 	MethodTopicWait    = topics.MethodWait    // waits for messages of topics
@@ -57,9 +59,9 @@ const (
 const concurrency = 256
 
 // Concurrency returns how many calls of a method a server handles at a time for each connection. Further calls wait.
-// Some methods have calls that wait for a lock, a message, work or a change. For these methods, the result equals the
-// maximum number of such calls from one node to one server (peer.Limits.InFlight). So each call gets its place in the
-// queue at once.
+//
+// For a method whose calls wait at the server, the result is as high as the number of such calls that one node may have
+// in flight to one server (peer.Limits.InFlight). So the handler of each call starts at once.
 func Concurrency(method string) int {
 	if waits(method) {
 		return 1024
@@ -67,7 +69,8 @@ func Concurrency(method string) int {
 	return concurrency
 }
 
-// MaxRequest returns how many bytes a request to a method may have; 0 = as many as the port permits.
+// MaxRequest returns the maximum size in bytes of a request to a method. It returns 0 if only the general limit of the
+// peer port applies.
 func MaxRequest(method string) int {
 	if waits(method) {
 		return 1 << 20

@@ -31,8 +31,8 @@ func AskProgress(ctx context.Context, peers Peers, server string, id uint32) (p 
 	return p, nil
 }
 
-// FindLeader asks the given servers which server leads a group, and returns the id of the leader. If the answers
-// differ, it returns the leader with the highest term. It returns "" if no server reports a leader within a second.
+// FindLeader queries the given servers and returns the id of the server that leads a group. If the answers differ, it
+// returns the leader with the highest term. It returns "" if no server reports a leader within a second.
 func FindLeader(ctx context.Context, peers Peers, gid uint32, servers []string) string {
 	ctx, cancel := context.WithTimeout(ctx, pollWait)
 	defer cancel()
@@ -66,7 +66,8 @@ type Confirmer struct {
 // ConfirmerOf returns the Confirmer of a group.
 func ConfirmerOf(p Peers, id uint32) Confirmer { return Confirmer{p, id} }
 
-// ConfirmTerm implements group.Confirmer. The call reaches the server with exactly this id, or fails.
+// ConfirmTerm implements group.Confirmer. The call fails if a server with another id answers in place of the given
+// server.
 func (c Confirmer) ConfirmTerm(ctx context.Context, server raft.Server, term uint64) error {
 	if c.peers == nil {
 		return fault.New(fault.Unavailable, "raftfsm.confirm", "this host has no way to other servers")

@@ -60,8 +60,8 @@ type GroupRoute struct {
 	Full   bool // the group is read-only
 }
 
-// NewRouteTable returns a table that does not poll yet; see Run. Its polls and waits end when the channel stop is
-// closed.
+// NewRouteTable returns a table that does not poll until Run is called. When the channel stop is closed, polls end and
+// calls of WaitChange return.
 func NewRouteTable(p Peers, g Gossip, stop chan struct{}) *RouteTable {
 	t := &RouteTable{peers: p, gossip: g, stop: stop, kick: make(chan struct{}, 1), known: make(chan struct{}),
 		views: map[string]*serverView{}, near: map[uint32]string{}, changed: make(chan struct{})}
@@ -69,8 +69,8 @@ func NewRouteTable(p Peers, g Gossip, stop chan struct{}) *RouteTable {
 	return t
 }
 
-// Client returns a client for calls to the leaders that t knows. While a call of the client has lasted longer than
-// pollHang, t polls the servers every pollHang.
+// Client returns a client that makes calls to the leaders in t. Normally t polls the servers every two seconds. While a
+// call of the client takes longer than pollHang, t polls at the interval pollHang, to find a new leader sooner.
 func (t *RouteTable) Client(m Observer) *LeaderClient { return leaderClientOf(t.peers, m, t.calls) }
 
 // Partitions returns the number of groups; 0 = no server has been reached.
@@ -198,7 +198,7 @@ func (t *RouteTable) forget(servers []string) {
 }
 
 // Leader returns the leader of a group, or an empty id if no server reports one. If servers report different leaders,
-// it returns the one with the highest term.
+// Leader returns the one with the highest term.
 func (t *RouteTable) Leader(gid uint32) raft.ServerID {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -218,12 +218,13 @@ func (t *RouteTable) Leader(gid uint32) raft.ServerID {
 // Readers returns all servers in the order in which a read of a group should try them. The criteria, in order of
 // precedence:
 //
-//  1. A server precedes others if it has answered the last poll and no call to it has failed in the last 3 seconds.
+//  1. A server that works precedes one that does not. A server works if it has answered the last poll and no call to it
+//     has failed in the last 3 seconds.
 //  2. A server whose replica has caught up precedes one whose replica has not.
 //  3. A server with a short round-trip time precedes one with a long round-trip time.
 //
-// Among the best servers with similar round-trip times, the first one is picked at random, and stays first in later
-// calls.
+// Round-trip times of similar length count as equal, and the order of equal servers is random. But the first server
+// stays first in later calls, as long as no other server is clearly better.
 func (t *RouteTable) Readers(gid uint32) []string {
 	type choice struct {
 		id        string
@@ -277,8 +278,8 @@ func (t *RouteTable) refresh() {
 	}
 }
 
-// WaitChange starts a poll. It then waits until a server has answered, limit has passed, ctx ends, or the table is
-// stopped.
+// WaitChange starts a poll, and waits until a server has answered. It returns after the duration limit at the latest,
+// and earlier if ctx ends or the table is stopped.
 func (t *RouteTable) WaitChange(ctx context.Context, limit time.Duration) {
 	t.mu.Lock()
 	changed := t.changed

@@ -64,8 +64,8 @@ func (l Limits) WithDefaults() Limits {
 	return l
 }
 
-// Input contains all information about one group that a decision needs, as the leader of the group sees it. No
-// function of this package changes an Input. The order of its lists does not matter.
+// Input contains everything that a decision about one group depends on, as the leader of the group sees it. No function
+// of this package changes an Input. The order of its lists does not matter.
 type Input struct {
 	Group       uint32
 	Voters      int       // wanted number of voters; below 1 counts as 1
@@ -91,8 +91,8 @@ func NodeOf(server string) string {
 }
 
 // Steady returns the new value of Server.SteadySince after a server has reported its lag. Call it for every report.
-// previous is the old value, and now is the time of the report. The result is zero if lag is above limit. The caller
-// must set SteadySince to zero when reports stop.
+// previous is the old value, and now is the time of the report. If lag is above limit, the result is zero. If reports
+// stop, the caller must set SteadySince to zero itself.
 func Steady(previous time.Time, lag, limit uint64, now time.Time) time.Time {
 	switch {
 	case lag > limit:

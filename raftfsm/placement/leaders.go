@@ -14,18 +14,20 @@ type Move struct {
 	Reason string // one line for people
 }
 
-// Leaders spreads the leaders of several groups over their voters. It returns the moves to make now, sorted by group.
+// Leaders returns the leadership transfers that spread the leaders of several groups evenly over the servers. The moves
+// are sorted by group.
 //
-// It moves a leader only if one server leads at least two groups more than another. In one call, each server loses at
-// most one leader and gets at most one. The new leader is alive, keeps up and has a good disk. Leaders does not move
-// the leaders of these groups:
+// Leaders moves a group only to a server that leads at least two groups fewer than the current leader. In one call,
+// each server gives up at most one group and takes over at most one. The new leader is a voter that is alive, keeps up
+// and has a good disk. Leaders does not move a group in these cases:
 //
-//   - groups whose leader has changed recently (Limits.Settle)
-//   - groups whose leader an operator has chosen (Held)
-//   - groups that Plan is about to change
+//   - The group has no leader, or no majority of its voters is alive.
+//   - The leader has changed recently (Limits.Settle).
+//   - An operator has chosen the leader (Input.Held).
+//   - Plan returns a change for the group.
 //
-// Every node may call Leaders. Only the leader of a group knows the lags of its voters, so the moves are limited to
-// groups that the calling node leads.
+// Every node may call Leaders. A move needs the lags of the voters, and only the leader of a group knows them. So the
+// result contains only groups that the calling node leads.
 func Leaders(groups ...Input) []Move {
 	b := newBalance(groups)
 	var out []Move
@@ -92,7 +94,8 @@ func (b *balance) relieve(from string) (Move, bool) {
 	return m, true
 }
 
-// idlest returns the voter that may lead the group of v and leads the fewest groups, or nil.
+// idlest returns the voter that leads the fewest groups, among the voters that may take over the group of v. It returns
+// nil if there is no such voter.
 func (b *balance) idlest(v *view) *seat {
 	var best *seat
 	for _, s := range v.pick(v.canLead) {
@@ -104,9 +107,12 @@ func (b *balance) idlest(v *view) *seat {
 	return best
 }
 
-// movable reports whether the leader of a group may be moved. It returns false if the leader has changed recently,
-// or if an operator has chosen it. It also returns false if Plan returns a change, or if the group has no leader or
-// no majority.
+// movable reports whether Leaders may move the group to another leader. It returns false in these cases:
+//
+//   - The leader has changed recently (Limits.Settle).
+//   - An operator has chosen the leader.
+//   - The group has no leader, or no majority of its voters is alive.
+//   - Plan returns a change for the group.
 func (v *view) movable() bool {
 	rested := v.LeaderSince.IsZero() || v.Now.Sub(v.LeaderSince) >= v.Limits.Settle
 	return rested && !v.Held && v.led() != nil && v.majority(nil) && len(Plan(v.Input)) == 0

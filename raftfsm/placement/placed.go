@@ -2,11 +2,11 @@ package placement
 
 import "fmt"
 
-// Missing returns the reason why a server that should be a voter is not one. It returns "" if the server is a voter
-// that no operator has removed, or if the group has enough voters. The result does not depend on lags, so every
-// server can call Missing about itself.
+// Missing returns the reason why a server does not vote although the group needs more voters. It returns "" if the
+// server votes and no operator has removed it, or if the group has enough voters.
 //
-// A voter that has failed only recently counts as a voter. A voter that this node has never seen alive does not.
+// A voter that has been down for less than Limits.Settle still counts as a voter. A voter that this node has never seen
+// alive does not count. The result does not depend on lags, so every server can call Missing for itself.
 func Missing(in Input, server string) string {
 	v := look(in)
 	for _, s := range v.pick(isVoter) {

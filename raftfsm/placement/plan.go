@@ -30,12 +30,12 @@ type Change struct {
 	Reason string // one line for people, naming the node and the cause
 }
 
-// Plan returns the next change of the group's configuration, or nil if no change is needed or possible. The result
-// has at most one change. Call Plan again after the change is committed. A change may be retried. Each change is safe
-// by itself, so the caller may stop after any change.
+// Plan returns the next change of the group's configuration, in a slice of length 1. It returns nil if no change is
+// needed or possible. Call Plan again after the change is committed. Each change is safe by itself, so the caller may
+// retry a change, and may stop after any change.
 //
-// If a majority of voters is alive before the change, a majority is alive after it. Plan never takes the vote of the
-// leader. If the leader must lose its vote, Plan first returns a Transfer.
+// If a majority of the voters is alive before the change, a majority is alive after it. Plan never takes the vote of
+// the leader. If the leader must lose its vote, Plan first returns a Transfer to another voter.
 func Plan(in Input) []Change {
 	v := look(in)
 	if v.led() == nil || !v.majority(nil) {
@@ -91,7 +91,8 @@ func (v *view) heir() *seat {
 	return best
 }
 
-// burden rates how badly the disk of a server suits a leader: 0 means good, 1 slow, 2 nearly full.
+// burden rates the disk of a server that may become the leader. The result is 0 for a good disk, 1 for a slow disk and
+// 2 for a disk that is nearly full.
 func (s *seat) burden() int {
 	switch {
 	case s.low:
@@ -108,8 +109,8 @@ func (v *view) canLead(s *seat) bool {
 	return s.Voter && s.up() && !s.leader && !s.removed && v.closeBehind(s)
 }
 
-// giveUpLost returns the change that takes a lost vote away. It returns false if the vote is still needed: there would
-// be too few voters without it, or no majority of the others is alive.
+// giveUpLost returns the change that takes the vote of a lost voter. It returns false if there is no lost voter, if the
+// group would then have too few voters, or if no majority of the other voters is alive.
 func (v *view) giveUpLost() (Change, bool) {
 	lost := v.pick(v.lost)
 	if len(lost) == 0 || len(v.pick(isVoter)) <= v.target() {
@@ -123,8 +124,8 @@ func (v *view) giveUpLost() (Change, bool) {
 	return Change{}, false
 }
 
-// drop returns the change that removes a server from the configuration. If the server is expected back, the change
-// takes only its vote.
+// drop returns the change that removes a server from the configuration. If the server has stopped gracefully, it is
+// expected back. Then the change only takes its vote, unless an operator has removed the server.
 func (v *view) drop(s *seat) (Change, bool) {
 	if s.standing == left && !s.removed {
 		return change(Demote, s, "gives up its vote: %s", v.fate(s))
@@ -151,8 +152,8 @@ func (v *view) promote() (Change, bool) {
 	}
 }
 
-// successor returns the non-voter to promote next, or nil. It prefers a server on a node that has lost a vote, then
-// a server whose disk is not slow, then the lowest id.
+// successor returns the non-voter to promote next, or nil if none is ready. It prefers a non-voter on the same node as
+// a lost voter, then one whose disk is not slow, then the one with the lowest server id.
 func (v *view) successor(lost []*seat) *seat {
 	had := map[string]bool{}
 	for _, l := range lost {
@@ -169,8 +170,9 @@ func (v *view) successor(lost []*seat) *seat {
 	return best
 }
 
-// dropRemoved returns the removal of a voter that an operator has removed from the cluster. It requires that a
-// majority of the remaining voters is alive, but not that another server has taken the voter's place.
+// dropRemoved returns the change that takes a voter out of the group after an operator has removed its server from the
+// cluster. It returns false if no majority of the other voters is alive. Unlike giveUpLost, dropRemoved does not
+// require that another server has taken the voter's place.
 func (v *view) dropRemoved() (Change, bool) {
 	for _, s := range v.pick(v.lost) {
 		if s.removed && v.majority(s) {
@@ -191,7 +193,8 @@ func (v *view) replaced(s *seat, lost []*seat) string {
 	return lost[0].node + ", which " + v.fate(lost[0])
 }
 
-// forget returns the removal of a non-voter that cannot come back or has failed for too long.
+// forget returns the change that takes a non-voter out of the configuration. It chooses a non-voter that cannot come
+// back, for example because its disk was replaced, or that has been down for Limits.Forget.
 func (v *view) forget() (Change, bool) {
 	for _, s := range v.pick(func(s *seat) bool { return !s.Voter && v.hopeless(s) }) {
 		return v.drop(s)
@@ -221,9 +224,14 @@ func (v *view) admit() (Change, bool) {
 	return Change{}, false
 }
 
-// shrink returns the change that makes a voter a non-voter, in two cases: there are more voters than wanted, or their
-// number is even and survives no more failures than one voter fewer. It returns false if an operator has removed the
-// leader, because such a leader needs the other voters as possible successors.
+// shrink returns the change that makes a surplus voter a non-voter. A voter is surplus in two cases:
+//
+//   - There are more voters than wanted.
+//   - The number of voters is even, and no server is joining or leaving. For example, four voters survive no more
+//     failures than three.
+//
+// shrink returns false if an operator has removed the leader, because then the other voters are needed as possible
+// successors.
 func (v *view) shrink() (Change, bool) {
 	voters := v.pick(isVoter)
 	over := len(voters) > v.limit()
@@ -242,15 +250,15 @@ func (v *view) shrink() (Change, bool) {
 	}
 }
 
-// quiet reports whether no server is joining or leaving the group. During such a change, an even number of voters
-// may be temporary.
+// quiet reports whether no server is joining or leaving the group. While a server joins or leaves, the number of voters
+// may be even for a short time.
 func (v *view) quiet() bool {
 	unsettled := v.pick(func(s *seat) bool { return v.pending(s) || s.Voter && !s.up() && !v.lost(s) })
 	return len(unsettled) == 0
 }
 
-// surplus returns the voter to demote, but never the leader. It prefers a voter that is not alive, then one that is
-// not close behind the leader, and then the highest id.
+// surplus returns the voter to demote, or nil if there is no voter except the leader. It prefers a voter that is not
+// alive, then one that is not close behind the leader, then the one with the highest server id.
 func (v *view) surplus(voters []*seat) *seat {
 	var best *seat
 	rank := func(s *seat) int {
@@ -270,9 +278,9 @@ func (v *view) surplus(voters []*seat) *seat {
 	return best
 }
 
-// current reports whether a majority of the voters is alive and close behind the leader. The voter excluded does not
-// count. Without such a majority, the group could not commit the removal of that voter's vote until other voters have
-// caught up.
+// current reports whether a majority of the voters is alive and close behind the leader. It ignores the voter given by
+// excluded, which is to lose its vote. Without such a majority, the group could not commit that change until other
+// voters have caught up.
 func (v *view) current(excluded *seat) bool {
 	return v.most(excluded, func(s *seat) bool { return s.up() && (s.leader || v.closeBehind(s)) })
 }

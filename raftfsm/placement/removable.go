@@ -5,19 +5,25 @@ import (
 	"strings"
 )
 
-// maxVoterLag bounds the lag of a voter that counts when another one is removed, in multiples of Limits.MaxLag. Under
-// load, the lag of a voter that keeps up can exceed MaxLag, because it includes what is not committed yet.
+// maxVoterLag limits the lag of the voters that remain when a server is removed. A voter with a greater lag does not
+// count as keeping up. The unit is Limits.MaxLag. A lag includes entries that are not committed yet. So under load, the
+// lag of a voter that keeps up can exceed MaxLag.
 const maxVoterLag = 16
 
 // Removable returns the reason why an operator should not remove a server from the group now. It returns "" if the
-// operator may remove the server. A non-voter may always be removed if the group has a leader and a majority. For a
-// voter, more than half of the remaining voters must be alive and keep up, because without them no write is committed.
-// They must also have just answered the leader, because gossip needs some seconds to notice that a node has ended. If
-// enough voters are alive, but some of them have not answered or are behind, passing is true: this may change soon.
+// operator may remove the server. If passing is true, the reason may disappear soon: enough voters are alive, but some
+// of them are behind or have not answered the leader.
 //
-// At least one of the remaining voters must not itself be in the process of removal. A non-voter that can take the
-// place of the removed server counts as a remaining voter. If the server leads, another voter or such a non-voter must
-// be able to lead.
+// The group must have a leader and a majority. Then a non-voter may always be removed. A voter may be removed if the
+// remaining voters meet these conditions:
+//
+//   - More than half of them are alive and keep up. Otherwise no write could be committed.
+//   - These voters have just answered the leader. Gossip is not enough, because it needs some seconds to notice that a
+//     node has ended.
+//   - At least one of them is not being removed itself.
+//   - If the server leads the group, at least one of them can lead it instead.
+//
+// A non-voter that can take the place of the removed server counts as a remaining voter.
 func Removable(in Input, server string) (reason string, passing bool) {
 	v := look(in)
 	var s *seat

@@ -54,7 +54,8 @@ func look(in Input) *view {
 	return v
 }
 
-// onePerNode sorts members by node and keeps one for each node: one that is alive, otherwise the newest.
+// onePerNode sorts members by node id and keeps one member for each node. It prefers a member that is alive, then the
+// one that has entered its state last.
 func onePerNode(in []Member) []Member {
 	list := slices.Clone(in)
 	slices.SortFunc(list, func(a, b Member) int {
@@ -162,12 +163,12 @@ func (v *view) pick(f func(*seat) bool) []*seat {
 
 func isVoter(s *seat) bool { return s.Voter }
 
-// majority reports whether more than half of the voters are alive. The voter excluded does not count; nil = all
-// voters count.
+// majority reports whether more than half of the voters are alive. It ignores the voter given by excluded. If excluded
+// is nil, all voters count.
 func (v *view) majority(excluded *seat) bool { return v.most(excluded, (*seat).up) }
 
-// most reports whether more than half of the voters satisfy the given condition. The voter excluded does not count;
-// nil = all voters count.
+// most reports whether more than half of the voters satisfy a condition. It ignores the voter given by excluded. If
+// excluded is nil, all voters count.
 func (v *view) most(excluded *seat, is func(*seat) bool) bool {
 	all, count := 0, 0
 	for _, s := range v.pick(isVoter) {
@@ -193,7 +194,8 @@ func odd(n int) int {
 	return n
 }
 
-// target returns how many voters there should be now: the configured number, or fewer if too few servers can vote.
+// target returns how many voters the group should have now. This is the configured number, or fewer if the group does
+// not have enough voters and non-voters that may become voters. The result is never an even number above two.
 func (v *view) target() int {
 	voters, ready := len(v.pick(isVoter)), len(v.pick(v.ready))
 	return odd(min(voters+ready, v.limit()))

@@ -102,7 +102,8 @@ type boltMeta struct {
 	root, freelist, end, txid uint64
 }
 
-// run checks the file. It returns a description of the damage, or "" if there is none, or an error of the disk.
+// run checks the file. The result why describes the damage, and is empty if the file is intact. The result err is an
+// error of the disk.
 func (c *boltCheck) run() (why string, err error) {
 	m, err := c.meta()
 	if err != nil {
@@ -124,9 +125,9 @@ func (c *boltCheck) run() (why string, err error) {
 	return c.why, err
 }
 
-// meta returns the newest valid file header, as bbolt does, or nil if there is none. A file has a header in each of
-// its first two pages. Only the headers record the page size. So to find the second header, meta tries every
-// possible page size.
+// meta returns the newest valid header of the file, or nil if no header is valid. A file has two headers, at the start
+// of its first two pages. bbolt uses the newest valid one. Only the headers contain the page size, so meta looks for
+// the second header at every possible page size.
 func (c *boltCheck) meta() (newest *boltMeta, err error) {
 	for at := int64(0); at <= boltMaxPageSize; at = max(at*2, 1024) {
 		b := make([]byte, boltPageHeader+boltMetaSize)
@@ -163,8 +164,8 @@ func (c *boltCheck) bad(format string, args ...any) {
 	}
 }
 
-// read returns a page with its overflow pages. It returns nil if the page does not exist, is damaged, or was read
-// before. In these cases it also records the damage (see bad).
+// read returns the page with the given id, and its overflow pages. It returns nil if the page does not exist, is
+// damaged, or was read before. In these cases, read also records the damage with bad.
 func (c *boltCheck) read(id uint64) ([]byte, error) {
 	if id < 2 || id >= c.end {
 		c.bad("a page refers to page %d, which does not exist", id)
@@ -241,8 +242,8 @@ type boltRef struct {
 	from, to []byte // from <= key < to; nil = no bound
 }
 
-// elements checks the elements of a page, or of a page that is nested in a value. It returns references to the pages
-// to which the elements point.
+// elements checks the elements of a page. b is the content of the page, which may also be nested in a value. The result
+// refers to the pages to which the elements point.
 func (c *boltCheck) elements(ref boltRef, b []byte) (refers []boltRef) {
 	le, id := binary.LittleEndian, ref.id
 	flags, count := le.Uint16(b[8:]), int(le.Uint16(b[10:]))
@@ -284,9 +285,9 @@ func (c *boltCheck) elements(ref boltRef, b []byte) (refers []boltRef) {
 	return refers
 }
 
-// bucket checks a value that contains a bucket. If the bucket has pages of its own, bucket returns a reference to the
-// root page. A small bucket has its elements in the value instead. bucket then checks these elements, and returns
-// references to the pages to which they point.
+// bucket checks a value that contains a bucket. A large bucket has its own pages, and bucket returns a reference to the
+// root page. A small bucket has its elements in the value. In this case, bucket checks the elements, and returns
+// references to the pages to which they point. id is the page of the value.
 func (c *boltCheck) bucket(id uint64, value []byte) []boltRef {
 	if len(value) < boltBucketSize {
 		c.bad("page %d is damaged: a bucket is truncated", id)

@@ -6,22 +6,23 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Discarded describes entries that a received snapshot has replaced, and that raft still considers part of the log of
-// a follower.
+// Discarded describes the entries that a received snapshot has replaced, although raft still considers them part of the
+// log.
 //
-// The problem: a snapshot that ends at index S can contradict the log of the follower. A deposed leader may have
-// written a different entry at S, and maybe entries above S. Raft then clears the log but keeps its old last index
-// (hashicorp/raft#697). The follower would refuse the next entries of the leader, and the leader would send the
-// snapshot again and again.
+// Such entries exist if the received snapshot contradicts the log of the follower. For example, the snapshot ends at
+// index S, but a deposed leader has written a different entry at S, and more entries above S. Raft then clears the log,
+// but keeps its old last index (hashicorp/raft#697). So the follower would refuse the next entries of the leader, and
+// the leader would send the snapshot again and again.
 //
-// So the log returns the entries from S+1 to the old last index to raft with term 0. Raft replaces them, like all
-// entries that contradict its leader. An append that follows S is rebased (see Store.Rebase).
+// To prevent this, Store.GetLog returns placeholders with term 0 for the indexes from S+1 to the old last index. Raft
+// replaces these placeholders, like all entries that contradict the leader. An append that follows S is rebased (see
+// Store.Rebase).
 //
-// Raft updates its last index when the first new entry is stored or the server restarts. Then no entry counts as
-// discarded any more. Until then, raft still uses its old last entry in elections. This is safe, because a candidate
-// with that entry cannot win: the old log contradicts a committed entry, so a majority has a newer log. For the same
-// reason, no leader has an entry of the old log above S, or names it as a previous entry. So raft never applies an
-// entry with term 0.
+// Raft updates its last index when it stores the first new entry, or when the server restarts. Then no entry counts as
+// discarded any more. Until then, raft still uses its old last entry in elections. This is safe, because the old log
+// contradicts a committed entry. So a majority has a newer log, and a candidate with the old entry cannot win. For the
+// same reason, no leader has an entry of the old log above S, or names one as a previous entry. So raft never applies a
+// placeholder.
 //
 // A Discarded is safe for concurrent use.
 type Discarded struct {
@@ -30,8 +31,8 @@ type Discarded struct {
 	to   uint64   // last index of the cleared log, which raft still uses; 0 = no entry is discarded
 }
 
-// begin records that the log was cleared for a snapshot. snapshot is the end of the snapshot, and last is the last
-// index of the cleared log.
+// begin records that the log was cleared for a snapshot. The parameter snapshot is the position at which the snapshot
+// ends, and last is the index of the last entry before the log was cleared.
 func (v *Discarded) begin(snapshot Position, last uint64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -53,20 +54,21 @@ func (v *Discarded) covers(index uint64) bool {
 	return index > v.from.Index && index <= v.to
 }
 
-// Rebase adapts an append to an empty log after a snapshot, so that raft can accept it. It removes the entries up to
-// the end of the snapshot. The append then names no previous entry. Raft might refuse the unchanged append, for these
-// reasons:
+// Rebase adapts an append so that raft accepts it when the log is empty after a snapshot. It removes the entries that
+// the snapshot covers, and the reference to the previous entry. If the log is not empty, Rebase returns r unchanged.
+// Raft might refuse the original append for these reasons:
 //
-//   - Raft has no previous entry below the end of the snapshot.
-//   - After a snapshot that contradicts the log, raft may compare the previous entry with its old last entry (see
+//   - The previous entry is below the end of the snapshot, so the server does not have it.
+//   - The snapshot contradicted the log. Then raft may compare the previous entry with its old last entry (see
 //     Discarded).
-//   - If a local snapshot completes at the same time, raft may set its record of the newest snapshot back to an
-//     earlier one. The leader would then continue from an entry that the log no longer has.
+//   - A local snapshot completes at the same time. Then raft may set its record of the newest snapshot back to the
+//     local one. The leader would continue from an entry that the log no longer has.
 //
-// Rebase does not change an append that names the end of the snapshot with another term.
+// Rebase does not change an append if its previous entry is after the end of the snapshot, or is at the end and has
+// another term.
 //
-// Raft may still process an earlier request when it gets the adapted append. If the earlier request stores entries,
-// raft compares the entries of r with them, one by one. If the earlier request installs a newer snapshot, the log
+// Raft may still be processing an earlier append when it gets the adapted one. If the earlier append stores entries,
+// raft compares them one by one with the entries of r. If raft has installed a newer snapshot meanwhile, the log
 // refuses r (see checkFollows), and the leader repeats r.
 func (s *Store) Rebase(r *raft.AppendEntriesRequest) *raft.AppendEntriesRequest {
 	base, _ := s.role.Base()
@@ -76,10 +78,10 @@ func (s *Store) Rebase(r *raft.AppendEntriesRequest) *raft.AppendEntriesRequest 
 	return rebase(r, base)
 }
 
-// rebase returns r without the entries that a snapshot covers. The parameter snapshot is the position at which that
-// snapshot ends. The result has no previous entry, so raft does not compare it with entries that the snapshot has
-// replaced. There are two exceptions, in which rebase returns r unchanged: the previous entry of r is after the end
-// of the snapshot, or it is at the end and has another term.
+// rebase returns a copy of r without the entries that a snapshot covers. The parameter snapshot is the position at
+// which the snapshot ends. The copy names no previous entry, so raft does not compare it with entries that the snapshot
+// has replaced. rebase returns r itself if the previous entry of r is after the end of the snapshot, or is at the end
+// and has another term.
 func rebase(r *raft.AppendEntriesRequest, snapshot Position) *raft.AppendEntriesRequest {
 	switch {
 	case r.PrevLogEntry > snapshot.Index:

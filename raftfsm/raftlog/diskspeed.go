@@ -11,9 +11,10 @@ const (
 	WindowsUntilSlow = 10  // consecutive windows after which a disk becomes slow, or normal again
 )
 
-// DiskSpeed measures how long appends to the log take, in windows of time. The disk becomes slow after
-// WindowsUntilSlow consecutive windows with a median duration above Bound. It becomes normal again after as many
-// windows with a median below half of Bound. Windows without an append are ignored.
+// DiskSpeed determines from the durations of appends whether the disk is slow. The caller divides the time into windows
+// with EndWindow. A disk counts as slow after WindowsUntilSlow consecutive windows with a median duration above Bound.
+// It counts as normal again after the same number of consecutive windows with a median below half of Bound. Windows
+// without an append are ignored. A DiskSpeed is safe for concurrent use.
 type DiskSpeed struct {
 	Bound time.Duration
 
@@ -37,8 +38,8 @@ func (p *DiskSpeed) Add(d time.Duration) {
 	p.seen++
 }
 
-// EndWindow ends the current window and begins the next. inFlight is how long the append in progress has taken so
-// far; 0 = none is in progress. If inFlight is above Bound, it counts as a finished append.
+// EndWindow ends the current window and begins the next. inFlight is how long the append in progress has taken so far,
+// or 0 if there is none. If inFlight is above Bound, it counts as the duration of an append in this window.
 func (p *DiskSpeed) EndWindow(inFlight time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// DiskError returns the error for a failure to open the file at path. For common failures, it has a hint with the
-// cause.
+// DiskError returns the error for a failure to open the file at path. If err has a common cause, for example a full
+// disk, the result also has a hint for operators.
 func DiskError(err error, path string) error {
 	e := &fault.Error{Code: fault.Internal, Op: "group.Open", Key: path, Msg: "cannot open " + path, Err: err}
 	switch {
@@ -36,13 +36,14 @@ func DiskError(err error, path string) error {
 	return e
 }
 
-// RejoinHint is the hint in the errors for a server that has lost acknowledged entries or its own votes.
+// RejoinHint is the hint of errors after which a server must not continue. Such a server may have lost acknowledged
+// entries or its own votes.
 const RejoinHint = "it must not continue as the same server. In a cluster: move its data directory away and start " +
 	"it again; it joins as a new server. A single server: restore a backup into an empty directory " +
 	"(docs/operations/disaster.md)"
 
-// LostData returns the error for a file that lacks data which the group had before. The code is fault.Corrupt. The
-// text of the error is path, followed by the formatted message.
+// LostData returns the error for a file that has lost data. The code is fault.Corrupt. The text of the error is path,
+// followed by the formatted message.
 func LostData(path, format string, a ...any) error {
 	return &fault.Error{Code: fault.Corrupt, Op: "group.Open", Key: path, Msg: path + " " + fmt.Sprintf(format, a...),
 		Hint: RejoinHint}

@@ -117,10 +117,9 @@ func (k *FloorFile) vote(term uint64, candidate string) error {
 	return k.writeLocked()
 }
 
-// lower removes the entries at and above the given index from the floor, before the caller truncates the log. It first
-// calls forget, which must remove these entries from k.extent, the record of the durable part of the log. Otherwise a
-// concurrent write of the floor file could record them again. The caller may truncate the log only after lower has
-// returned nil.
+// lower removes the entries from index on from the floor. Call lower before these entries are deleted from the log, and
+// delete them only after lower has returned nil. lower first calls forget, which must remove the entries from k.extent,
+// the record of the durable part of the log. Otherwise a concurrent write of the floor file could record them again.
 func (k *FloorFile) lower(index uint64, forget func()) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -189,9 +188,11 @@ type Identity struct {
 	Owner  Owner
 }
 
-// Check compares the floor with id, and with h, which describes what the stores hold (see ReadStores). It returns
-// fault.Corrupt if the floor belongs to another group, server, log engine or cluster than id, or to a newer epoch.
-// It also returns fault.Corrupt if the stores lack something that the floor records.
+// Check compares the floor with the files of the group. h describes the content of these files (see ReadStores), and id
+// describes the group and the server. Check returns fault.Corrupt in two cases:
+//
+//   - The floor belongs to another group, server, log engine or cluster than id, or to a newer epoch.
+//   - The files lack something that the floor records, or contradict the floor.
 func (f *Floor) Check(id Identity, h found) error {
 	file := func(name string) string { return filepath.Join(id.Dir, name) }
 	switch {
@@ -231,9 +232,9 @@ func (f *Floor) Check(id Identity, h found) error {
 	return nil
 }
 
-// CheckTerm returns fault.Corrupt if the stored term is lower than newest, the highest term of the entries, snapshots
-// and votes of this server. A server stores a term before it stores anything else of that term. So a lower stored term
-// means that data was lost.
+// CheckTerm returns fault.Corrupt if the stored term is lower than newest, because then data was lost. newest is the
+// highest term of the entries, snapshots and votes of this server. A server stores a new term before it stores an
+// entry, a snapshot or a vote of that term.
 func CheckTerm(dir string, stored, newest uint64) error {
 	if stored >= newest {
 		return nil
@@ -272,9 +273,9 @@ func NewFloorFile(v Volume, dir string, log *Store, sources FloorSources, proces
 	return &FloorFile{volume: v, dir: dir, process: process, sources: sources, extent: &log.durable}
 }
 
-// Begin sets the floor to the content of the log and of the file of terms and votes, as h describes it. From then on,
-// the FloorFile keeps the floor file up to date. The parameter old is the content of the existing floor file, or nil if
-// there is none.
+// Begin sets the floor to the content of the log and of the file of terms and votes, which h describes. It does not
+// write the floor file. From then on, log and votes keep the floor up to date. The parameter old is the content of the
+// floor file, or nil if there is no floor file.
 func (k *FloorFile) Begin(id Identity, h found, old *Floor, log *Store, votes *Votes) {
 	log.durable.set(h.first, h.Last)
 	k.current = Floor{

@@ -65,9 +65,8 @@ func CheckWALFormat(dir string) error {
 	return nil
 }
 
-// segmentsIn returns the paths of the segments of raft-wal in dir, in the order of their entries. The name of a
-// segment begins with the index of its first entry. If dir does not exist, segmentsIn returns none. It uses no pattern
-// such as *.wal, because dir may contain special characters of patterns.
+// segmentsIn returns the paths of the segment files of raft-wal in dir, in the order of their entries. If dir does not
+// exist, segmentsIn returns none. The name of a segment file begins with the index of its first entry.
 func segmentsIn(dir string) ([]string, error) {
 	files, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

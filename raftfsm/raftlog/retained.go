@@ -13,13 +13,14 @@ const (
 	retainWait  = 1 * time.Minute // time without an acknowledgement of the follower
 )
 
-// Retained determines which old entries a leader keeps in its log for followers that receive a snapshot. The leader
-// itself no longer needs these entries, because a newer snapshot covers them. A follower needs them right after the
-// transfer. Without them, a slow follower would need one snapshot after another.
+// Retained determines which old entries a leader keeps in its log for followers that receive a snapshot. While a
+// snapshot is sent, the leader may take a newer snapshot, and no longer needs the entries that the newer one covers.
+// The follower still needs the entries after the end of the sent snapshot. Without them, a slow follower would need one
+// snapshot after another.
 //
-// Invariant: the leader keeps the entries after the end of a snapshot from the start of its transfer until the
-// follower has caught up. The leader drops these entries earlier if they exceed retainBytes, or if the follower has
-// acknowledged nothing for retainWait.
+// Invariant: from the start of a transfer until the follower has caught up, the leader keeps all entries after the end
+// of the sent snapshot. There are two exceptions: these entries exceed retainBytes, or the follower has acknowledged
+// nothing for retainWait after the transfer.
 type Retained struct {
 	mu    sync.Mutex
 	needs map[raft.ServerID]need
@@ -43,9 +44,9 @@ func (r *Retained) Begin(id raft.ServerID, index uint64) {
 	r.needs[id] = need{index: index, sending: true}
 }
 
-// End records the end of a transfer to the follower with the given id. The parameter installed is true if the
-// follower has installed the snapshot. After a failed transfer, no entries are kept for this follower, because raft
-// next sends the newest snapshot to it.
+// End records the end of a transfer to the follower with the given id. The parameter installed is true if the follower
+// has installed the snapshot. After a failed transfer, raft sends the newest snapshot next. So no entries are kept for
+// this follower any more.
 func (r *Retained) End(id raft.ServerID, installed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

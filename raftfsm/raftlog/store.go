@@ -50,12 +50,12 @@ type Process interface {
 	Raise(version uint8) error
 }
 
-// Store wraps the engine of the log. It adds a checksum to every entry and verifies the checksum on reads. It reports
-// how long each write takes, and caches the newest entries. A leader can replicate entries while its own disk still
-// writes them (see unsynced); WaitDurable waits for the disk.
+// Store wraps the engine of the log. It adds a checksum to every entry, verifies the checksum on reads, and caches the
+// newest entries. It reports how long each write takes. On a leader, StoreLogs may return before the entries are on the
+// disk, so that they are replicated meanwhile (see unsynced). WaitDurable waits for the disk.
 //
-// Only raft's main goroutine calls StoreLogs. Any goroutine may call GetLog, which may return an entry that is not
-// yet durable on this server.
+// Only raft's main goroutine calls StoreLogs. Any goroutine may call GetLog, which may return an entry that is not yet
+// durable on this server.
 type Store struct {
 	engine Backend
 	tail   tail
@@ -110,10 +110,10 @@ func NewStore(engine Backend, server raft.ServerID, level uint8, role Role, even
 	return s
 }
 
-// Align deletes the whole log if it contradicts the snapshot, which ends with the entry at the given index and term.
-// The log contradicts the snapshot if it has another entry at that index, or ends before that index. A crash between
-// the receipt of a snapshot and the truncation of the log can leave such entries. They must not be sent to other
-// servers.
+// Align deletes the whole log if the log contradicts the newest snapshot. The snapshot ends with the entry at the given
+// index and term. The log contradicts it if the log has an entry of another term at index, or ends before index. A
+// crash can leave such a log, if it happens after a snapshot was received and before the log was truncated. The entries
+// of such a log must not be sent to other servers.
 func (s *Store) Align(index, term uint64) error {
 	first, last, err := s.Ends()
 	if err != nil || last == 0 || first > index {
@@ -178,8 +178,8 @@ func (s *Store) Scan(snapshot uint64) (damaged uint64, err error) {
 	return 0, nil
 }
 
-// Room waits until earlier writes leave room for another one, so that the next call of StoreLogs does not wait for
-// them. It returns at once if this server does not lead other voters.
+// Room waits until the next call of StoreLogs can begin without waiting for earlier writes. It returns at once if this
+// server does not lead, or if there are no other voters.
 func (s *Store) Room() {
 	if s.role.LeadsOthers() {
 		s.unsynced.room()
@@ -237,10 +237,13 @@ func (s *Store) StoreLogs(entries []*raft.Log) error {
 // log. Tests use AllowGaps to show why Rebase and the check are needed. Call it before Raft runs.
 func (s *Store) AllowGaps() { s.gaps = true }
 
-// checkFollows returns fault.Conflict unless an entry with the given index directly follows the log or, if the log
-// is empty, the snapshot. If there is neither a log nor a snapshot, it accepts every index. An append that arrives
-// late may leave a gap. For example, a new server gets the entries from 1 on after it has installed a snapshot. Raft
-// does not detect the gap, because raft compares only the previous entry, and such an append has none.
+// checkFollows returns fault.Conflict unless an entry with the given index is the next one. The entry must directly
+// follow the end of the log or, if the log is empty, the end of the snapshot. If there is neither a log nor a snapshot,
+// every index is accepted.
+//
+// This check prevents a gap after an append that arrives late. For example, a new server has installed a snapshot, and
+// then receives a delayed append of the entries from 1 on. Raft accepts this append, because raft compares only the
+// previous entry, and the append has none.
 func (s *Store) checkFollows(index uint64) error {
 	last := s.last.Load()
 	if last == 0 {
@@ -291,7 +294,8 @@ func (s *Store) append(entries []*raft.Log) error {
 	return nil
 }
 
-// noteLevel records the highest version of the entries durably, before the entries are written.
+// noteLevel durably records the highest format version of the given entries. The caller must not write the entries
+// before noteLevel has returned nil.
 func (s *Store) noteLevel(entries []*raft.Log) error {
 	v := s.level
 	for _, l := range entries {
@@ -324,13 +328,15 @@ func (s *Store) Stalled() time.Duration {
 	return time.Since(s.open) - time.Duration(start-1)
 }
 
-// GetLog reads the entry at the given index and verifies its checksum. A damaged entry ends the process, because it
-// must be neither applied nor sent to other servers.
+// GetLog reads the entry at the given index and verifies its checksum. A damaged entry ends the process, because the
+// entry must be neither applied nor sent to other servers.
 //
-// Raft looks up the last entry of a snapshot before the first append after the snapshot. If the log of a follower does
-// not contain that entry, GetLog returns a placeholder for it. GetLog also returns a placeholder for an entry that a
-// snapshot has replaced, and that raft still expects (see Discarded). For any other entry that the log does not
-// contain, GetLog returns raft.ErrLogNotFound.
+// If the log does not contain the entry, GetLog returns raft.ErrLogNotFound. In two cases, it returns a placeholder
+// instead:
+//
+//   - A snapshot has replaced the entry, but raft still expects the entry in the log (see Discarded).
+//   - On a follower, the entry is the last one of the newest snapshot. Raft looks up this entry before the first append
+//     after the snapshot.
 func (s *Store) GetLog(index uint64, l *raft.Log) error {
 	if c := s.tail.get(index); c != nil {
 		*l = *c
@@ -379,15 +385,16 @@ func (s *Store) TermAt(index uint64) (term uint64, known bool) {
 // Last returns the index of the newest entry; 0 = none.
 func (s *Store) Last() uint64 { return s.last.Load() }
 
-// LastVisible returns the index of the last entry that raft passes to the state machine. It considers only entries
-// above floor and up to index, and returns 0 if there is none. The machine must have applied all entries up to
-// floor.
+// LastVisible returns the index of the newest entry that raft passes to the state machine. It considers only the
+// entries from floor+1 to index, and returns 0 if none of them is passed. The machine must have applied all entries up
+// to floor.
 func (s *Store) LastVisible(index, floor uint64) uint64 { return s.tail.lastVisible(index, floor) }
 
 // Applied records that the state machine has applied all entries up to the given index.
 func (s *Store) Applied(index uint64) { s.tail.settle(index) }
 
-// BytesSince returns how many bytes were appended from the entry at index on, accurate to 256 KiB.
+// BytesSince returns how many bytes were appended to the log, starting with the entry at the given index. The result is
+// accurate to 256 KiB.
 func (s *Store) BytesSince(index uint64) uint64 { return s.tail.since(index) }
 
 // EntriesWithin returns how many of the newest entries fit into limit bytes. The parameter last is the index of the
@@ -404,11 +411,11 @@ func (s *Store) WaitDurable(index uint64) error { return s.unsynced.wait(index) 
 // Drain waits until all entries are on this server's disk. It returns an error if a write fails.
 func (s *Store) Drain() error { return s.unsynced.drain() }
 
-// Retained returns the record of the entries that the log keeps for followers that are being sent a snapshot.
+// Retained returns the object that determines which old entries the log keeps for followers that receive a snapshot.
 func (s *Store) Retained() *Retained { return &s.retained }
 
-// Discarded returns the record of entries that a snapshot has replaced, and that raft still considers part of this
-// log.
+// Discarded returns the record of the entries that a snapshot has replaced, although raft still considers them part of
+// this log.
 func (s *Store) Discarded() *Discarded { return &s.discarded }
 
 // HoldsAt reports whether the log has the entry with the index and the term of the given position. It may also
@@ -473,8 +480,8 @@ func (s *Store) DeleteRange(lo, hi uint64) error {
 	return nil
 }
 
-// beforeCut prepares the deletion of the entries lo to hi, the newest of the log. It waits until they are on disk,
-// counts acknowledged writes among them as lost, and lowers the floor.
+// beforeCut prepares the log for the deletion of its newest entries, lo to hi. It waits until these entries are on
+// disk, reports the acknowledged writes among them as lost, and lowers the floor.
 func (s *Store) beforeCut(lo, hi uint64) error {
 	if err := s.unsynced.drain(); err != nil {
 		return err

@@ -166,8 +166,8 @@ func below(marks []mark, index uint64) []mark {
 	return marks[:sort.Search(len(marks), func(i int) bool { return marks[i].index >= index })]
 }
 
-// forget drops the cached entries up to the given index and the marks below it, because these entries were compacted.
-// It keeps what is recorded about terms and types.
+// forget drops the cached entries up to the given index, after the log was compacted up to there. It also drops the
+// marks that are not needed any more. It keeps what is recorded about the terms and types of these entries.
 func (t *tail) forget(index uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -183,8 +183,8 @@ func (t *tail) forget(index uint64) {
 	}
 }
 
-// settle records that the machine has applied all entries up to the given index. The tail then shortens its list of
-// entries that raft does not pass to the machine: it drops those up to the index.
+// settle records that the machine has applied all entries up to the given index. The tail then forgets which of these
+// entries raft does not pass to the machine.
 func (t *tail) settle(index uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -192,8 +192,8 @@ func (t *tail) settle(index uint64) {
 	t.blind = append(t.blind[:0], t.blind[n:]...)
 }
 
-// lastVisible returns the index of the last entry that raft passes to the state machine. It considers only entries
-// above floor and up to index, and returns 0 if there is none.
+// lastVisible returns the index of the newest entry that raft passes to the state machine. It considers only the
+// entries from floor+1 to index, and returns 0 if none of them is passed.
 func (t *tail) lastVisible(index, floor uint64) uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -207,8 +207,8 @@ func (t *tail) lastVisible(index, floor uint64) uint64 {
 	return index
 }
 
-// since returns how many bytes the entries at and above the given index have. The result is exact only at the
-// entries in t.marks.
+// since returns how many bytes were appended to the log, starting with the entry at the given index. The result is
+// exact only if t.marks has a mark for this index.
 func (t *tail) since(index uint64) uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -6,27 +6,27 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// unsyncedBytes is the maximum size in bytes of a write whose entries a leader sends before its own disk has them.
-// Two such writes can be outstanding. Their entries are sent from the tail cache, so both must fit into
+// unsyncedBytes is the maximum size, in bytes, of a write that a leader may send to followers before its own disk has
+// it. Two such writes can be outstanding. Their entries are sent from the tail cache, so both must fit into
 // tailCacheBytes.
 const unsyncedBytes = 8 << 20
 
-// unsynced contains the entries that the leader replicates while its own disk still writes them. A write then takes
-// as long as the slower of the leader's and the follower's disk, and not as long as both together. See Ongaro,
-// Consensus: Bridging Theory and Practice, section 10.2.1.
+// unsynced contains the entries that a leader sends to followers while its own disk still writes them. So the disks of
+// the leader and the followers work at the same time, and not one after the other. See Ongaro, Consensus: Bridging
+// Theory and Practice, section 10.2.1.
 //
 // Three rules make this safe:
 //
-//  1. No leader commits an entry before its own disk has it. Raft counts the leader's copy as soon as StoreLogs
-//     returns. So transport.Guard delays the answers of followers until the entry is durable on the leader. If there
-//     is no other voter, or the entry changes the configuration, StoreLogs waits for the disk.
-//  2. Before a term or a vote is stored, all earlier entries are on disk (see Votes). So everything that a
-//     server sends about its log in one term is durable before it sends anything in the next term.
+//  1. A leader commits no entry before its own disk has the entry. Raft counts the leader's copy as soon as
+//     StoreLogs returns. So transport.Guard delays the answers of followers until the entry is durable on the
+//     leader. If there is no other voter, or the entry changes the configuration, StoreLogs waits for the disk.
+//  2. Before a term or a vote is stored, all earlier entries are on disk (see Votes). So the log that a server
+//     reports in one term is durable before the server sends anything in the next term.
 //  3. Entries reach the disk in the order of the log. One goroutine writes at a time, and at most two writes are
-//     outstanding. Before a third one, raft's main loop waits.
+//     outstanding. Before a third write, raft's main loop waits.
 //
-// After a crash, a leader may lack entries that it has sent. This is safe, because it had not counted its own copies
-// of these entries for a commit.
+// After a crash, a leader may lack entries that it has sent to followers. This is safe, because the leader has not
+// counted its own copies of these entries towards a commit.
 type unsynced struct {
 	write func([]*raft.Log) error
 

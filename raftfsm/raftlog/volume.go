@@ -86,9 +86,9 @@ func (OSVolume) List(dir string) ([]fs.FileInfo, error) {
 // Exists reports whether path exists.
 func (OSVolume) Exists(path string) bool { return exists(path) }
 
-// Holds reports whether the file of terms and votes, or the log, at the given path contains data. It returns false if
-// the file is absent, empty or all zeros. It returns an error if the file is damaged, cannot be read, or was written by
-// a newer version. If the file is damaged, the error names the damage.
+// Holds reports whether a file contains data. The parameter path names the log, or the file of terms and votes. Holds
+// returns false if the file is absent, empty or all zeros. It returns an error if the file is damaged, cannot be read,
+// or was written by a newer version. The error for a damaged file describes the damage.
 func (OSVolume) Holds(path string) (bool, error) {
 	if filepath.Base(path) == WalName {
 		path = filepath.Join(path, metadb.FileName)

@@ -20,9 +20,12 @@ const (
 // KeyVote is the key of the newest vote. The value is the term (8 bytes, big-endian), followed by the candidate.
 var KeyVote = []byte("QuorateVote")
 
-// Votes stores the current term, and the newest vote as one value. Raft stores the term of a vote first, and the
-// candidate in a second call. A crash between the two calls would combine the new term with the candidate of an
-// earlier term. So Votes keeps the term in memory until raft stores the candidate. That also saves one fsync.
+// Votes stores the current term and the newest vote.
+//
+// A vote consists of a term and a candidate. Raft stores the term first, and the candidate in a second call. After a
+// crash between the two calls, the new term would be combined with the candidate of an earlier term. So Votes keeps the
+// term of a vote in memory until raft stores the candidate, and then stores both as one value. This also saves one
+// fsync.
 //
 // Only raft's main goroutine may call Set and SetUint64. The other methods return what is on disk, and are safe for
 // concurrent use.
@@ -66,8 +69,8 @@ func (s *Votes) Set(key, val []byte) error {
 	return s.check(s.floors.vote(term, string(val)))
 }
 
-// SetUint64 stores a number durably. The term of a vote is the exception: SetUint64 keeps it in memory until Set
-// stores the candidate.
+// SetUint64 stores a number durably, except the term of a vote. It keeps the term of a vote in memory until Set stores
+// the candidate.
 func (s *Votes) SetUint64(key []byte, val uint64) error {
 	if string(key) != keyLastVoteTerm {
 		if err := s.unsynced.drain(); err != nil {
@@ -126,7 +129,8 @@ func (s *Votes) Vote() (uint64, []byte, error) {
 	return binary.BigEndian.Uint64(b), b[8:], nil
 }
 
-// check ends the process if err reports that a term or vote could not be stored, because raft would panic.
+// check ends the process if a term or a vote could not be stored, because raft would otherwise panic. The parameter err
+// is the error of the write. If err is nil, check does nothing.
 func (s *Votes) check(err error) error {
 	if err == nil {
 		return nil

@@ -20,15 +20,15 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// repairWAL repairs the end of the newest segment after a crash or a close has interrupted an append. Without the
-// repair, raft-wal v0.4.2 would refuse every append. The log must not be open. done describes the repair, and is empty
-// if there was nothing to repair. There are two cases:
+// repairWAL repairs the end of the newest segment after an append was interrupted, for example by a crash. Without the
+// repair, raft-wal v0.4.2 would refuse every append. The log must not be open. The result done describes the repair. It
+// is empty if there was nothing to repair. There are two cases:
 //
-//  1. The newest segment is full and sealed, but the metadata does not name a next segment yet. So the log has no
-//     segment for appends. repairWAL adds the next segment to the metadata. raft-wal creates a missing file itself.
-//  2. The last append is incomplete: there are bytes after the last complete append. These bytes may include the index
-//     of the segment, so that raft-wal would take the segment for sealed. repairWAL overwrites them with zeros. They
-//     contain no entry that was acknowledged.
+//  1. The newest segment is full and sealed, but the metadata names no next segment yet. So the log has no segment for
+//     appends. repairWAL adds the next segment to the metadata. raft-wal creates the missing file itself.
+//  2. The last append is incomplete, so there are bytes after the last complete append. repairWAL overwrites these
+//     bytes with zeros. They contain no acknowledged entry, but they may contain the index of the segment. raft-wal
+//     would then consider the segment sealed.
 func repairWAL(dir string) (done string, err error) {
 	list := filepath.Join(dir, metadb.FileName)
 	if !exists(list) {
@@ -75,9 +75,9 @@ func repairWAL(dir string) (done string, err error) {
 	return fmt.Sprintf("an append to segment %s had not finished", segment.FileName(*tail)), nil
 }
 
-// listProblem checks the list of segments in the metadata of raft-wal. It returns a description of the damage, or "" if
-// the list is valid. This check is needed because the list has no checksum, and raft-wal does not name the segment
-// whose item is damaged.
+// listProblem checks the list of segments in the metadata of raft-wal. It returns a description of the damage that
+// names the segment, or "" if the list is valid. raft-wal itself does not name the segment, and the list has no
+// checksum.
 func listProblem(segments []types.SegmentInfo) string {
 	for i := range segments {
 		s := &segments[i]
@@ -94,9 +94,9 @@ func listProblem(segments []types.SegmentInfo) string {
 	return ""
 }
 
-// cutOff returns an error if the file of a segment was truncated. A segment has its full length on disk before its
-// first append. So an incomplete append leaves zeros or other bytes, but never a shorter file. Only a power cut
-// during the creation of the file can leave a shorter one. Such a file has no entries, and cutOff extends it to its
+// cutOff returns an error if the file of a segment was truncated. A segment file gets its full length before the first
+// append. So an interrupted append may leave zeros or other bytes at the end, but never a shorter file. Only a power
+// cut during the creation of the file can leave a shorter file, which has no entries. cutOff extends such a file to its
 // full length.
 func cutOff(f *os.File, s types.SegmentInfo, end segmentEnd) error {
 	info, err := f.Stat()
@@ -173,9 +173,9 @@ func scanSegment(f io.ReaderAt) (segmentEnd, error) {
 	return lastWhole(f, before, last, sum, now.offset)
 }
 
-// lastWhole returns the end of the last complete append in a segment. The final append lies between the positions
-// previous and last, and sum is the checksum that it should have. If the checksum is correct, the append is complete,
-// and lastWhole returns last. Otherwise it returns previous, which is the end of the append before it.
+// lastWhole returns the end of the last complete append in a segment. The final append is between the positions
+// previous and last, and should have the checksum sum. If it has this checksum, lastWhole returns last. Otherwise the
+// final append is incomplete, and lastWhole returns previous.
 func lastWhole(f io.ReaderAt, previous, last segmentEnd, sum uint32, next int64) (segmentEnd, error) {
 	previous.next, last.next = next, next
 	if last.offset == 0 {

@@ -8,8 +8,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// Group is what a keeper of records uses of its Raft group. A keeper works while its server leads the group. Group is
-// safe for concurrent use.
+// Group is the interface through which a keeper of records uses its Raft group. A keeper works while its server leads
+// the group. A Group is safe for concurrent use.
 type Group interface {
 	// Leading reports whether this server leads and has applied an entry of its term.
 	Leading() bool
@@ -26,10 +26,10 @@ type Group interface {
 	Commit(ctx context.Context, r *command.Request) (kv.Result, error)
 }
 
-// Updates runs the update function of a keeper in the background, whenever an update was requested. After the last
-// request, the function is called at least once more. It is never called twice at the same time. Request does not
-// wait for an update, so the caller may hold a lock that the update needs. Before Start and after Stop, requests are
-// ignored. Updates is safe for concurrent use.
+// Updates runs the update function of a keeper in the background. After each request, the function is called at least
+// once. Several requests may share a call, and calls never overlap. Request does not wait for the call, so its caller
+// may hold a lock that the update function needs. Requests before Start and after Stop are ignored. Updates is safe for
+// concurrent use.
 type Updates struct {
 	mu      sync.Mutex
 	start   func(func()) // nil until Start and after Stop
@@ -38,8 +38,9 @@ type Updates struct {
 	again   bool // an update was requested since the last call of update began
 }
 
-// Start sets the function update, which executes requests, and makes the first request itself. The function start must
-// run its argument on a new goroutine. The keeper must wait for this goroutine when the keeper closes.
+// Start begins to accept requests, and makes the first request itself. From then on, requests lead to calls of the
+// function update. The function start must run its argument on a new goroutine. The keeper must wait for this goroutine
+// when the keeper closes.
 func (u *Updates) Start(start func(func()), update func()) {
 	u.mu.Lock()
 	u.start, u.update = start, update
@@ -54,7 +55,8 @@ func (u *Updates) Stop() {
 	u.start = nil
 }
 
-// Request requests an update that begins after this call. An update that is already running does not count.
+// Request requests an update. A call of the update function that is already running does not count, because it may have
+// missed the newest change.
 func (u *Updates) Request() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -81,8 +83,8 @@ func (u *Updates) run() {
 	}
 }
 
-// take reports whether another update was requested, and clears the request. If the result is false, the goroutine
-// must end, because the next request starts a new one.
+// take reports whether the goroutine must run another update, and clears the request. If take returns false, the
+// goroutine must end, because the next request starts a new goroutine.
 func (u *Updates) take() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -1,7 +1,7 @@
-// Package records defines the two interfaces through which packages use their records in the Raft groups. These are the
-// packages for locks, the directory of actors, due work, topics and workflows. Through Access, they send calls to the
-// leader and read records from any node. Through Group, their keepers work at the leader. Package raftfsm implements
-// Access and Group. Package records owns no state and no goroutines.
+// Package records defines two interfaces, Access and Group, through which other packages use their records in the Raft
+// groups. The users are the packages for locks, the directory of actors, due work, topics and workflows. They use
+// Access on any node, to read records and to send calls to the leader. They use Group in their keepers, which work at
+// the leader. Package raftfsm implements both interfaces. Package records owns no state and no goroutines.
 package records
 
 import (
@@ -51,8 +51,8 @@ type Page struct {
 	Limit         int
 }
 
-// AskChange sends a call that changes records. It returns fault.Indeterminate if the call fails although an attempt may
-// have been executed. Otherwise its results are those of Access.Ask.
+// AskChange sends a call that changes records. If the call fails, but one of its attempts may have been executed,
+// AskChange returns fault.Indeterminate. Otherwise the results are those of Access.Ask.
 func AskChange(ctx context.Context, a Access, gid uint32, method string, body []byte) (answer []byte, repeated bool,
 	err error) {
 	answer, repeated, err = a.Ask(ctx, gid, method, body)
@@ -77,7 +77,8 @@ func AskNumber(ctx context.Context, a Access, gid uint32, method string, body []
 	return n, repeated, nil
 }
 
-// Truncated returns the error for a call of the given method, or for its answer, that cannot be decoded.
+// Truncated returns the error for a call that cannot be decoded, or that has an answer that cannot be decoded. The
+// parameter method is the method of the call.
 func Truncated(method string) error {
 	return fault.New(fault.Invalid, "raftfsm.Serve", "call "+method+" is truncated")
 }

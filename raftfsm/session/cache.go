@@ -5,9 +5,9 @@ import (
 	"sync/atomic"
 )
 
-// Cache contains the decoded form of the session token that was decoded or created last. A token changes only when a
-// request adds a newer position, so many requests have the same token as the previous request. A Cache is safe for
-// concurrent use. Its zero value is empty.
+// Cache remembers one session token with its decoded form: the token that was decoded or created last. A token changes
+// only when a request adds a newer position, so many requests have the same token as the previous request. A Cache is
+// safe for concurrent use. Its zero value is empty.
 type Cache struct{ last atomic.Pointer[decoded] }
 
 // decoded is the text of a token, with its cluster and its session. A decoded is never modified.
@@ -37,8 +37,8 @@ func (t *Cache) known(token string, cluster Cluster) (Session, bool) {
 	return nil, false
 }
 
-// own decodes a token of the given cluster. It returns false for any other token. It does not add the token to the
-// cache.
+// own decodes a token of the given cluster, but does not add the token to the cache. It returns false if the token is
+// invalid or belongs to another cluster.
 func (t *Cache) own(token string, cluster Cluster) (Session, bool) {
 	if s, ok := t.known(token, cluster); ok {
 		return s, true
@@ -47,8 +47,8 @@ func (t *Cache) own(token string, cluster Cluster) (Session, bool) {
 	return s, err == nil && !foreign
 }
 
-// Merge returns a token that contains the positions of a and b. It leaves out positions that other positions cover. It
-// returns false if a or b is invalid or belongs to another cluster.
+// Merge returns a token that contains the positions of the tokens a and b. It leaves out positions that are not needed
+// because other positions cover them. Merge returns false if a or b is invalid or belongs to another cluster.
 func (t *Cache) Merge(a, b string, cluster Cluster) (string, bool) {
 	have, ok := t.own(a, cluster)
 	if !ok {
@@ -68,10 +68,14 @@ func (t *Cache) Merge(a, b string, cluster Cluster) (string, bool) {
 	return t.changed(a, have, next, cluster), true
 }
 
-// Answer returns the token of a session to which an answer has come. own is its token before, sent is the token of the
-// request, and got is the token of the answer. Answer removes from own what the answer has settled (see
-// Session.Settled), and adds the positions of got. For a position that is also in sent, it adds what confirm returns,
-// or nothing if confirm returns false. Answer returns false if own or got is invalid or belongs to another cluster.
+// Answer returns the new token of a session after the answer to a request has arrived. The parameter own is the current
+// token of the session, sent is the token of the request, and got is the token of the answer. Answer makes two changes:
+//
+//   - It removes the positions that the answer has settled (see Session.Settled).
+//   - It adds the positions of got. If a position is also in sent, Answer passes the position to confirm, and adds the
+//     result. If confirm returns false, it adds nothing.
+//
+// Answer returns false if own or got is invalid or belongs to another cluster.
 func (t *Cache) Answer(own, sent, got string, cluster Cluster, confirm func(Seen) (Seen, bool)) (string, bool) {
 	have, ok := t.own(own, cluster)
 	if !ok {
@@ -111,8 +115,9 @@ func (t *Cache) changed(token string, have, next Session, cluster Cluster) strin
 	return token
 }
 
-// Shared returns the token of the session that Session.Shared returns. sent is the token that the receiver has sent, or
-// empty. If token cannot be read, Shared returns it unchanged.
+// Shared returns the token to send to a client or to another application. The parameter token is the full token of the
+// session, and sent is the token that the receiver has sent, or empty. Session.Shared determines which positions the
+// result contains. If token cannot be read, Shared returns it unchanged.
 func (t *Cache) Shared(token, sent string, cluster Cluster) string {
 	s, ok := t.own(token, cluster)
 	if !ok || !s.hasSeveral() {
@@ -122,8 +127,8 @@ func (t *Cache) Shared(token, sent string, cluster Cluster) string {
 	return t.changed(token, s, s.Shared(theirs), cluster)
 }
 
-// After returns the token of the session s with the position n added. token is the current token of s, or empty if it
-// is not known. If n does not change s, After returns that token.
+// After returns the token of the session s with the position n added. The parameter token is the current token of s, or
+// empty if that token is not known. If s already has n, or a position that covers n, After returns the current token.
 func (t *Cache) After(token string, s Session, n Seen, cluster Cluster) string {
 	if token != "" && s.Holds(n) {
 		return token

@@ -2,17 +2,18 @@
 // cluster and, for each group, the newest log position (term and index) that the application has seen. A read with a
 // token never returns data from before these positions, unless the answer is marked as stale.
 //
-// If the leader of a group has changed, a token may have several positions of the group. The application may have seen
-// a position of the later leader that has the greater index, but an uncommitted write of the earlier leader may still
-// be lost. So the token keeps both positions. The next eventual read waits for both, or reports the loss. Its answer
-// leaves one position in the token.
+// A token may have several positions of a group if the leader of the group has changed. For example, an application has
+// seen an uncommitted write of the first leader, and then a position of the second leader with a greater index. The
+// uncommitted write may still be lost, so the token keeps both positions. The next eventual read waits for both, or
+// reports the loss. After its answer, the token has one position of the group again.
 //
 // A token is base64url without padding. The content is version 1 (1 byte) and the cluster (8 bytes), followed by three
 // uvarints for each position: the id of the group, the term, and index<<1|committed. The positions are in ascending
 // order of group and term.
 //
-// Tokens are not signed, so a client can invent positions. Parse accepts at most maxLeaders positions for each group of
-// the cluster, and Cache.After never writes more. The caller must verify a position before other requests depend on it.
+// Tokens are not signed, so a client can invent positions. The caller must verify a position before other requests
+// depend on it. Parse accepts at most maxLeaders positions for each group of the cluster, and Cache.After never writes
+// more.
 //
 // The package owns the format of tokens. It has no goroutines.
 package session
@@ -117,8 +118,8 @@ func order(a, b Seen) int {
 	return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Pos.Term, b.Pos.Term))
 }
 
-// Of returns the positions that the session has seen in the group g, in ascending order of their terms. It returns a
-// part of s.
+// Of returns the positions that the session has seen in the group g, in ascending order of their terms. The result
+// shares memory with s.
 func (s Session) Of(g uint32) Session {
 	from := slices.IndexFunc(s, func(e Seen) bool { return e.Group >= g })
 	if from < 0 {
@@ -131,16 +132,20 @@ func (s Session) Of(g uint32) Session {
 	return s[from:end:end]
 }
 
-// Covers reports whether a read that has waited for s need not wait for n, a position of the same group. A position
-// covers those of the same leader with smaller or equal indexes. It covers those of other leaders only if they are
-// committed, because an uncommitted position may be lost. This is also correct if s itself was lost: the read then
-// reports the loss, and has waited for all entries up to the index of s that were not lost.
+// Covers reports whether a read that has waited for the position s need not wait for n. Both must be positions of the
+// same group. s covers n if the index of s is not smaller, and one of these conditions is true:
+//
+//   - Both positions are of the same leader.
+//   - n is committed. An uncommitted position of another leader may have been lost.
+//
+// Covers is also correct if s itself was lost. The read then reports the loss, and has waited for all entries up to the
+// index of s that were not lost.
 func (s Seen) Covers(n Seen) bool {
 	return s.Pos.Index >= n.Pos.Index && (n.Committed || s.Pos.Term == n.Pos.Term)
 }
 
-// Replaces reports whether a session that has the position s needs n instead of s. If neither of the two covers the
-// other, the session needs both.
+// Replaces reports whether a session that has the position s needs n in place of s. If neither position covers the
+// other, Replaces returns false, and the session needs both.
 func (n Seen) Replaces(s Seen) bool { return n.Covers(s) && !(s.Committed && s.Covers(n)) }
 
 // Holds reports whether the session already has n, or a position that covers n.
@@ -149,8 +154,8 @@ func (s Session) Holds(n Seen) bool {
 }
 
 // With returns the session with the position n added, and without the positions that n replaces. If the group then has
-// more than maxLeaders positions, With drops the one of the earliest leader. If the write at that position was lost, no
-// read reports the loss. The receiver is not changed.
+// more than maxLeaders positions, With drops the position of the earliest leader. No later read reports if the write at
+// that position was lost. The receiver is not changed.
 func (s Session) With(n Seen) Session {
 	if s.Holds(n) {
 		return s
@@ -170,9 +175,9 @@ func (s Session) With(n Seen) Session {
 	return out
 }
 
-// Settled returns the uncommitted positions of s that the session after lacks and does not cover. If after is the
-// session of an answer to a request with the session s, the answer has settled these positions: it contains their
-// writes, or has reported that they were lost.
+// Settled returns the positions of s that an answer has settled. s is the session of the request, and after is the
+// session of the answer. A position is settled if it is uncommitted, and the session after neither contains nor covers
+// it. The answer then contains the write at the position, or has reported that the write was lost.
 func (s Session) Settled(after Session) (settled Session) {
 	for _, n := range s {
 		if !n.Committed && !after.Holds(n) {
@@ -182,9 +187,12 @@ func (s Session) Settled(after Session) (settled Session) {
 	return settled
 }
 
-// Unsettled returns the session without the positions that an answer has settled. settled is the result of Settled, and
-// after is the session of the answer. Unsettled also removes a position that a settled one covers, if it is not above
-// what after shows. A client may have invented a settled position above the log, which the answer refutes.
+// Unsettled returns the session without the positions that an answer has settled. The parameter settled is the result
+// of Settled, and after is the session of the answer.
+//
+// Unsettled also removes an uncommitted position that a settled position covers, if the session after has a committed
+// position with the same or a greater index. This condition is needed because a client may have invented a settled
+// position above the end of the log.
 func (s Session) Unsettled(settled, after Session) Session {
 	if len(settled) == 0 {
 		return s
@@ -200,22 +208,28 @@ func (s Session) reaches(n Seen) bool {
 	return slices.ContainsFunc(s.Of(n.Group), func(e Seen) bool { return e.Committed && e.Pos.Index >= n.Pos.Index })
 }
 
-// Shared returns the part of the session to send to a client or to another application. sent is what the receiver has
-// sent, or nil. Shared leaves out an uncommitted position if the session has a position of a later leader that makes it
-// unnecessary: a read that waits for the later position also sees the earlier write, unless that write was lost. This
-// loss is reported to those that know the position. Otherwise each message would bring the report again.
+// Shared returns the part of the session to send to a client or to another application. The parameter sent is the
+// session that this receiver has sent, or nil.
 //
-// A receiver knows the position if it has sent an uncommitted one of the same leader. It may know the position if all
-// that it has sent is older, because it may not have received all answers yet. Shared keeps the position in both cases.
+// Shared leaves out an uncommitted position if a position of a later leader makes it unnecessary. A read that waits for
+// the later position also sees the uncommitted write, unless that write was lost. A loss is reported only to receivers
+// that know the position of the lost write. Otherwise each message would cause the same report again.
+//
+// Shared therefore keeps a position that the receiver knows or may know. The receiver knows the position if it has sent
+// an uncommitted position of the same leader. It may know the position if it has sent only positions of earlier leaders
+// of the group, because it may not have received all answers yet.
 func (s Session) Shared(sent Session) Session {
 	return slices.DeleteFunc(slices.Clone(s), func(n Seen) bool {
 		return !n.Committed && slices.ContainsFunc(s.Of(n.Group), n.isNeedlessWith) && !sent.mayKnow(n)
 	})
 }
 
-// isNeedlessWith reports whether a read that waits for e, which is of a later leader, also sees the write at n unless
-// that write was lost. If e is uncommitted and below n, then n was not in the log of that leader. So n is lost if e is
-// not. If e is lost, the read reports that, and waits for everything that is committed.
+// isNeedlessWith reports whether a session does not need the uncommitted position n because it has e, a position of a
+// later leader. A read that waits for e also sees the write at n, unless that write was lost.
+//
+// This is also true if e is uncommitted and has a smaller index than n. In this case, the later leader did not have the
+// write at n in its log. So if e is not lost, n is lost. If e is lost, the read reports the loss of e, and waits for
+// everything that is committed.
 func (n Seen) isNeedlessWith(e Seen) bool {
 	return e.Pos.Term > n.Pos.Term && (e.Pos.Index >= n.Pos.Index || !e.Committed)
 }

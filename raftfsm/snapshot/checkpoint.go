@@ -56,8 +56,8 @@ func (s *Store) CheckpointAt(index, commandIndex uint64) (*Checkpoint, error) {
 	return c, nil
 }
 
-// shared returns the current checkpoint with one more reference. It returns nil if the current checkpoint does not
-// contain every entry up to index, or is of another database.
+// shared returns the current checkpoint, and adds a reference to it. It returns nil if the current checkpoint does not
+// contain every entry up to index, or was made from another database.
 func (s *Store) shared(index uint64) *Checkpoint {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -7,8 +7,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Sweep removes databases and checkpoints that a crash has left over. It also makes NewDir continue after the highest
-// number in any of the names, the live database included. So no name is used twice.
+// Sweep removes the databases and checkpoints that a crash has left behind. It also finds the highest number in the
+// names of all databases and checkpoints, so that NewDir uses no name twice.
 func (s *Store) Sweep() error {
 	entries, err := s.volume.List(s.dir)
 	if err != nil {
@@ -34,9 +34,9 @@ func (s *Store) Sweep() error {
 	return nil
 }
 
-// replace makes the manifest name the database in the directory dir as the live one, instead of the database in the
-// directory previous. All commands up to the index in durable must be on disk in the new database. replace returns
-// fault.Unavailable if a snapshot was taken or received in the meantime, and fault.Internal if dir does not exist.
+// replace makes dir the live database in the manifest, in place of previous. Both parameters are names of directories.
+// The new database must have all commands up to the index in durable on disk. replace returns fault.Unavailable if a
+// snapshot was taken or received in the meantime, and fault.Internal if dir does not exist.
 func (s *Store) replace(previous, dir string, durable uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -68,13 +68,16 @@ func NewFSM(s *Store, m *kv.Machine, d *Doubt, events Events) *FSM {
 	return f
 }
 
-// Received returns a channel that gets a value when a received database has replaced the live one.
+// Received returns a channel that gets a value after a received database has replaced the live one. Several
+// replacements may result in one value.
 func (f *FSM) Received() <-chan struct{} { return f.received }
 
-// Floor returns the index of the newest snapshot at the start of the server, or of the snapshot that was received
-// last; 0 = none. The live machine has every command up to this index. This is also true if the live database was
-// kept instead of the received one (see sink.keep). Snapshots that this server takes later do not change Floor, and
-// neither does Replace.
+// Floor returns an index up to which the live machine has every command. This is the index of the snapshot that the
+// server received last. If the server has received none since it started, it is the index of the snapshot that existed
+// at the start, or 0 if there was none.
+//
+// Local snapshots and Replace do not change Floor. A received snapshot changes Floor even if its database is not used,
+// because the live database is ahead (see sink.keep).
 func (f *FSM) Floor() uint64 { return f.floor.Load() }
 
 // Passed returns the index of the newest entry that raft has passed to the FSM since the start. Raft does not pass an
@@ -84,12 +87,12 @@ func (f *FSM) Passed() uint64 { return f.passed.Load() }
 // Doubt returns why the live machine is not trusted; nil if it is trusted.
 func (f *FSM) Doubt() *Doubt { return f.doubt.Load() }
 
-// Distrust makes this replica stop using m for requests, and records d as the reason in the manifest. Between these two
-// steps, it calls begun. Distrust does nothing, and changed is false, in three cases:
+// Distrust makes this replica stop serving requests from m. It then calls begun, and records d as the reason in the
+// manifest. Distrust does nothing, and changed is false, in these cases:
 //
 //   - m is not the live machine.
 //   - A doubt with the same cause is already recorded.
-//   - A doubt is recorded that a copy of another server's state will resolve.
+//   - The recorded doubt is Replaceable, so a copy of another server's state will replace m.
 func (f *FSM) Distrust(m *kv.Machine, d *Doubt, begun func()) (changed bool, err error) {
 	f.swap.Lock()
 	defer f.swap.Unlock()
@@ -117,10 +120,12 @@ func (f *FSM) Trust(m *kv.Machine) (changed bool, err error) {
 	return true, nil
 }
 
-// Replace makes m the live machine, in place of the machine old, and lets the replica serve requests again. It first
-// calls the function prepare, which must bring m up to date. No entry is applied until Replace returns. dir is the
-// database directory of m. All commands up to the index in held must be on disk there. Replace returns the directory
-// of the previous database. It returns fault.Unavailable if old is no longer the live machine.
+// Replace makes m the live machine in place of old, and lets the replica serve requests again. The parameter dir is the
+// directory of m's database, which must have all commands up to the index in held on disk. Replace first calls prepare,
+// which must bring m up to date. No entry is applied until Replace returns.
+//
+// The result oldDir is the directory of the previous database. Replace returns fault.Unavailable if old is no longer
+// the live machine, or if a snapshot was taken or received in the meantime.
 func (f *FSM) Replace(dir string, m, old *kv.Machine, held uint64, prepare func() error) (oldDir string, err error) {
 	f.swap.Lock() // from here on no entry is applied
 	defer f.swap.Unlock()
@@ -210,8 +215,8 @@ func (f *FSM) Snapshot() (raft.FSMSnapshot, error) {
 	return &fsmSnapshot{machine: f.Machine(), database: f.store.LiveDatabase(), fsm: f, start: time.Now()}, nil
 }
 
-// ahead returns the live machine, and the directory of its database, if the machine is trusted and has applied an
-// entry above index. Otherwise it returns nil.
+// ahead returns the live machine and the directory of its database. It returns nil if the machine is not trusted, or
+// has applied no entry above index.
 func (f *FSM) ahead(index uint64) (m *kv.Machine, database string) {
 	f.swap.Lock()
 	defer f.swap.Unlock()
@@ -221,8 +226,8 @@ func (f *FSM) ahead(index uint64) (m *kv.Machine, database string) {
 	return m, f.store.LiveDatabase()
 }
 
-// Restore replaces the live database by that of a received snapshot, unless the live database is kept (see sink.keep).
-// source contains the token that Store.Open has returned for that snapshot.
+// Restore makes the database of a received snapshot the live one. The previous database stays in use if it is ahead of
+// the snapshot (see sink.keep). source contains the token that Store.Open has returned for the snapshot.
 func (f *FSM) Restore(source io.ReadCloser) error {
 	defer source.Close()
 	id, err := io.ReadAll(source)
@@ -256,7 +261,8 @@ func (f *FSM) Restore(source io.ReadCloser) error {
 	return nil
 }
 
-// fsmSnapshot is a snapshot of the live database. Persist takes it with a flush of the database and a new manifest.
+// fsmSnapshot is a snapshot of the live database. Raft calls Persist to take the snapshot, and then closes the sink,
+// which writes the manifest.
 type fsmSnapshot struct {
 	machine  *kv.Machine
 	database string
@@ -264,8 +270,8 @@ type fsmSnapshot struct {
 	start    time.Time
 }
 
-// Persist makes everything applied so far durable in the database. It then makes the given sink a snapshot of that
-// database.
+// Persist makes everything that was applied so far durable in the database. It then marks the sink as a snapshot of
+// that database.
 func (s *fsmSnapshot) Persist(to raft.SnapshotSink) error {
 	k, ok := to.(*sink)
 	if !ok {

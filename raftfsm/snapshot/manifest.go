@@ -24,12 +24,12 @@ const ManifestName = "manifest.json"
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Manifest names the live database directory and the snapshot from which raft starts. Both are in one file, which
-// one rename replaces. With two files, a crash between two renames could leave a snapshot index above that of the
-// database.
+// Manifest names the directory of the live database, and the snapshot from which raft starts. Both are in one file, so
+// that one rename replaces both. With two files, a crash between the two renames could leave a snapshot with a greater
+// index than the database has.
 //
-// Invariant: the named database contains every command up to Snapshot.Index. It is complete on disk before the
-// manifest that names it is written.
+// Invariant: the named database contains every command up to Snapshot.Index. The database is complete on disk before
+// the manifest that names it is written.
 type Manifest struct {
 	Version  int    `json:"version"`
 	Database string `json:"database"` // directory next to the manifest
@@ -93,7 +93,7 @@ func StoreManifest(v raftlog.Volume, dir string, m *Manifest, process Process) e
 	return v.Write(filepath.Join(dir, ManifestName), body, func(done string) { process.Step("manifest-" + done) })
 }
 
-// plainName reports whether name is the name of a file or directory, without any other part of a path.
+// plainName reports whether name is a single element of a path, for example "db-000001".
 func plainName(name string) bool {
 	return name != "." && filepath.IsLocal(name) && !strings.ContainsAny(name, "/\\\x00")
 }

@@ -22,12 +22,13 @@ const (
 	CheckpointPrefix = "ckpt-"
 
 	// checkpointLife is how long an unused checkpoint is kept for a later transfer. Raft opens a snapshot before it
-	// connects to the follower. Without this delay, every attempt to reach an unreachable follower would create a
-	// checkpoint.
+	// connects to the follower, and to open a snapshot, the Store needs a checkpoint. Without this delay, every attempt
+	// to reach an unreachable follower would create a new checkpoint.
 	checkpointLife = 30 * time.Second
 
-	// RestoreRaise is added to the revision counter of a restored or rescued database. So revisions that were returned
-	// as ETags, and are missing from that database, are never used again.
+	// RestoreRaise is added to the revision counter of a database that is restored from a backup or rescued. Such a
+	// database may lack revisions that clients already have as ETags. The increase makes sure that these revisions are
+	// never used again.
 	RestoreRaise = 1 << 40
 )
 
@@ -128,7 +129,8 @@ func (s *Store) Info() Info {
 	return *s.current.Snapshot
 }
 
-// CommitRescued records a snapshot of the live database for a rescue. It also ends a doubt about the database.
+// CommitRescued records a snapshot of the live database during a rescue. It also removes a doubt about the database
+// from the manifest.
 func (s *Store) CommitRescued(info *Info) error {
 	s.mu.Lock()
 	s.current.Doubt = nil
@@ -136,8 +138,8 @@ func (s *Store) CommitRescued(info *Info) error {
 	return s.CommitLocal(s.LiveDatabase(), info)
 }
 
-// Create returns a sink for a new snapshot. For a local snapshot, Persist calls markLocal on the sink; the snapshot
-// then refers to the live database. For a snapshot received from another server, its bytes are written to the sink.
+// Create returns a sink for a new snapshot. For a local snapshot, Persist calls markLocal on the sink, and the snapshot
+// then refers to the live database. For a snapshot from another server, raft writes the received bytes to the sink.
 func (s *Store) Create(_ raft.SnapshotVersion, index, term uint64, c raft.Configuration, cIndex uint64,
 	_ raft.Transport) (raft.SnapshotSink, error) {
 	info := &Info{Index: index, Term: term, Configuration: raft.EncodeConfiguration(c), ConfigurationIndex: cIndex}
@@ -192,9 +194,9 @@ func (s *Store) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	return meta, c.Reader(), nil
 }
 
-// CommitLocal records a snapshot of the live database, which was flushed before. The parameter database is the
-// directory of that database. CommitLocal returns fault.Unavailable if a received snapshot has replaced the database
-// in the meantime, or if a newer snapshot is recorded.
+// CommitLocal records a snapshot of the live database. The caller has flushed that database, and the parameter database
+// is its directory. CommitLocal returns fault.Unavailable if a received snapshot has replaced the database in the
+// meantime, or if a newer snapshot is recorded.
 func (s *Store) CommitLocal(database string, info *Info) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -221,9 +223,9 @@ func (s *Store) commitReceived(id, dir string, m *kv.Machine, info *Info) error 
 	return nil
 }
 
-// commitKept records a received snapshot without its database. The live database in the directory database remains.
-// All commands up to info.Applied must be on disk there. commitKept returns fault.Unavailable if another database is
-// live by now. It also returns the errors of acceptsLocked.
+// commitKept records the position of a received snapshot, and keeps the live database instead of the received one. The
+// parameter database is the directory of the live database, which must have all commands up to info.Applied on disk.
+// commitKept returns fault.Unavailable if another database is live by now. It also returns the errors of acceptsLocked.
 func (s *Store) commitKept(id, database string, info *Info) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -255,8 +257,8 @@ func (s *Store) acceptsLocked(info *Info) error {
 	return nil
 }
 
-// writeLocked replaces the manifest. The caller holds the lock during the write, so that manifests are written in
-// the order of their snapshots. The file is small and rarely written, so others wait only briefly.
+// writeLocked replaces the manifest. The caller holds s.mu during the write, so that manifests are written in the order
+// of their snapshots.
 func (s *Store) writeLocked(m Manifest) error {
 	if err := StoreManifest(s.volume, s.dir, &m, s.process); err != nil {
 		return &fault.Error{Code: fault.Internal, Op: "group.snapshot", Msg: "cannot write the manifest in " + s.dir,
@@ -266,8 +268,9 @@ func (s *Store) writeLocked(m Manifest) error {
 	return nil
 }
 
-// LiveDatabase returns the directory of the database that the live machine uses. The manifest names this database,
-// except while a received snapshot has not yet replaced the live machine.
+// LiveDatabase returns the directory of the database that the live machine uses. After a snapshot was received, the
+// manifest already names the received database. Until FSM.Restore takes that database, LiveDatabase returns the
+// previous one.
 func (s *Store) LiveDatabase() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -301,8 +304,8 @@ func (s *Store) Position() raftlog.Position {
 	return raftlog.Position{Term: s.current.Snapshot.Term, Index: s.current.Snapshot.Index}
 }
 
-// Take returns the received snapshot with the given id, so that the FSM can make its machine the live one. The result
-// has no machine if the live machine is kept. A snapshot can be taken only once.
+// Take returns the received snapshot with the given id, and hands it over to the FSM. The FSM makes the machine of the
+// result the live one. The result has no machine if the live machine is kept. A snapshot can be taken only once.
 func (s *Store) Take(id string) (*pending, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -390,8 +393,8 @@ type incoming struct {
 // ID returns raft's name of the snapshot.
 func (k *sink) ID() string { return k.id }
 
-// markLocal makes this sink a snapshot of the live database. The parameter database is its directory. All commands up
-// to the index in applied must be on disk there.
+// markLocal marks this sink as a snapshot of the live database. The parameter database is the directory of that
+// database, which must have all commands up to the index in applied on disk.
 func (k *sink) markLocal(database string, applied uint64) {
 	k.local, k.info.Applied = database, applied
 }
@@ -456,8 +459,9 @@ func (k *sink) Close() error {
 	}
 }
 
-// install verifies the received data, opens the database, and records it in the manifest. If the live database is
-// ahead, install records only the position of the snapshot, and removes the received database.
+// install verifies the received data, opens the received database, and records it in the manifest. If the live database
+// contains more than the received one, install records only the position of the snapshot, and removes the received
+// database. The snapshot of a restore always replaces the live database.
 func (k *sink) install() error {
 	k.in.pipe.Close()
 	if err := <-k.in.result; err != nil {
@@ -498,20 +502,21 @@ func (k *sink) install() error {
 	return nil
 }
 
-// keep records the position of the received snapshot, but not its database. The machine live stays in use, because it
-// has applied more than the received database. The parameter database is the directory of its database.
+// keep records the position of the received snapshot, but does not use its database. The live machine has applied more
+// than the received database, so it stays in use. The parameter live is this machine, and database is the directory of
+// its database.
 //
 // Invariant: a snapshot does not move a trusted machine back. Otherwise a strong read that has waited for an entry
 // could read a state without that entry.
 //
-// The live machine can be ahead of its log, because a database that was received earlier may contain more entries than
-// its snapshot covers. The leader knows only the log, and may send a snapshot that ends before the state of the live
-// machine. Both machines have applied a prefix of the committed entries. So the live machine contains everything that
-// the received one contains, including all commands up to the end of the snapshot. Raft continues at that end, and the
-// live machine skips the entries that it has already applied.
+// The live machine can be ahead of its log, because an earlier received database may contain more entries than its
+// snapshot covers. The leader knows only the log of this server, so it may send a snapshot that is older than the live
+// machine. The live machine contains everything that the received database contains, because both have applied a prefix
+// of the same committed entries. Raft continues at the end of the snapshot. The live machine skips the entries that it
+// has already applied.
 //
-// Refusing the snapshot would not be safe. The leader may need this server to commit any entry. Without new commits,
-// the leader could never send a newer state.
+// It would not be safe to refuse the snapshot. Without this server, the leader may be unable to commit entries. Without
+// new commits, it could never send a newer snapshot.
 func (k *sink) keep(live *kv.Machine, database string) error {
 	received := k.info.Applied
 	var err error

@@ -253,8 +253,8 @@ func (s *streamReader) end() error {
 	return nil
 }
 
-// damaged returns the error for a failed read or write of the named part of a stream. If the disk failed, this is the
-// disk's error. Otherwise it is fault.Corrupt, because the received stream differs from the one that was sent.
+// damaged returns the error for a failure in the named part of a stream. If the disk has failed, it returns the error
+// of the disk. Otherwise it returns fault.Corrupt, because the received stream differs from the one that was sent.
 func (s *streamReader) damaged(part string, err error) error {
 	var disk *fs.PathError
 	if errors.As(err, &disk) && !errors.Is(err, fs.ErrExist) {

@@ -38,9 +38,8 @@ type token struct {
 	proof   string // see proofOf
 }
 
-// proofOf returns a hash of the stored value of a message. The hash is a part of the tokens of the message. A client
-// cannot compute the hash from the message alone, because the stored value begins with the time at which the message
-// was stored.
+// proofOf returns a hash of the stored value of a message. Tokens contain this hash. A client that knows only the
+// message cannot compute the hash, because the stored value begins with the time at which the message was stored.
 func proofOf(value []byte) string {
 	sum := sha256.Sum256(value)
 	return string(sum[:proofSize])
@@ -79,9 +78,9 @@ func errSettled(why string) error {
 }
 
 // Claim prepares a transaction that acknowledges a delivery. The transaction will remove the parked record of the
-// message. Claim stores a parked record if the log has none, and returns the revision of the record. Claim changes
-// neither the subscription that has the message nor the number of attempts. attempt and proof come from the token of
-// the delivery. proof is a hash of the stored message. Claim returns fault.DeliverySettled in these cases:
+// message. So Claim stores this record if the log has none, and returns the revision of the record. The message stays
+// with its subscription, and its number of attempts does not change. The parameters attempt and proof come from the
+// token of the delivery (see proofOf). Claim returns fault.DeliverySettled in these cases:
 //
 //   - The message is settled.
 //   - The message has failed since the delivery.
@@ -128,7 +127,7 @@ func (k *Keeper) Claim(ctx context.Context, t Topic, group string, offset, attem
 }
 
 // claim checks that a delivery can be acknowledged. If the log has no parked record of the message, claim begins to
-// store one, and w waits until the log has it. The caller holds k.mu.
+// store one, and adds the settlement to w. So w ends only after the log has the record. The caller holds k.mu.
 func (k *Keeper) claim(t Topic, group string, offset, attempt uint64, proof string, w *waiter) (*consumer,
 	error) {
 	if err := k.lead(opAcknowledge); err != nil {
@@ -170,8 +169,8 @@ func (k *Keeper) claim(t Topic, group string, offset, attempt uint64, proof stri
 	return c, nil
 }
 
-// acknowledged reports whether a transaction has acknowledged a message, that is, has removed its parked record. If
-// so, acknowledged also settles the message. The caller holds k.mu.
+// acknowledged reports whether a transaction has acknowledged a message. Such a transaction has removed the parked
+// record of the message, so acknowledged then also settles the message in memory. The caller holds k.mu.
 func (k *Keeper) acknowledged(c *consumer, i *item) (bool, error) {
 	if !i.recorded {
 		return false, nil
@@ -263,8 +262,9 @@ func (e *acknowledgement) Refused(_ uint32, key string) error {
 	return errSettled("was settled meanwhile")
 }
 
-// Unsettled implements Effect. The application answers the delivery with a success also after a refused transaction, as
-// docs/pubsub.md requires. That answer must not settle the message, because nothing of the transaction was stored.
+// Unsettled implements Effect. docs/pubsub.md requires that an application answers a delivery with a success even if
+// its transaction was refused. That answer must not settle the message, because nothing of the transaction was stored.
+// So Unsettled makes the subscriptions of this node ignore the answer.
 func (e *acknowledgement) Unsettled() { e.broker.refused(&e.token, e.group) }
 
 // refused tells the subscriptions of this node that a transaction with a token was refused.

@@ -25,7 +25,8 @@ const (
 	maxPublish  = 63 << 20 // bytes of the messages of one request
 	maxMessages = 10_000   // messages of one request
 	maxDeclared = 20_000   // topics for which the broker remembers when it has stored their policy
-	// declareAgain is how long a broker relies on a policy that it has stored. A restore may have removed the policy.
+	// declareAgain is the minimum time between two requests in which a broker stores the policy of a topic. The broker
+	// stores the policy again because a restore may have removed it.
 	declareAgain = time.Minute
 
 	closeGrace  = 5 * time.Second
@@ -43,9 +44,9 @@ type BrokerOptions struct {
 	Logger      *slog.Logger
 }
 
-// Broker implements pubsub.Broker on any node, with the Raft groups of the cluster. With its first subscription, it
-// begins a session in each Raft group, because any of them can have a part of the topic. A session has one goroutine
-// that pulls messages, and further goroutines while it sends settlements.
+// Broker implements pubsub.Broker on any node. The Raft groups of the cluster store the messages. With the first
+// subscription, the Broker begins a session in each Raft group, because each group can have a part of the topic. A
+// session has one goroutine that pulls messages. It has further goroutines while it sends settlements.
 type Broker struct {
 	access  records.Access
 	store   string // namespace and name of the component
@@ -145,9 +146,9 @@ func (b *Broker) Publish(ctx context.Context, r pubsub.PublishRequest) ([]pubsub
 	}
 }
 
-// unpublished returns the messages whose ids the topic does not know, and drops the others. It looks up all ids,
-// although the refused publish names only one. Otherwise each duplicate would cost another log entry with all
-// messages.
+// unpublished returns those of the messages whose ids the topic does not know. It looks up the ids of all messages,
+// although the refused publish names only one known id. Otherwise each further duplicate would cost another log entry
+// with all messages.
 func (b *Broker) unpublished(ctx context.Context, t Topic, messages []pubsub.Message) (out []pubsub.Message,
 	err error) {
 	for some := range slices.Chunk(messages, records.MaxPage) {
@@ -212,9 +213,9 @@ func (b *Broker) withoutTwins(messages []pubsub.Message) []pubsub.Message {
 	return out
 }
 
-// publishOps returns the operations of a request that publishes messages. The request fails if the topic is full, or if
-// the topic knows the id of one of the messages. With a window of 0, the request does not check ids. The request also
-// stores the policy of the topic, unless this broker has stored it within the last declareAgain.
+// publishOps returns the operations of a request that publishes messages to the topic. The request fails if the topic
+// is full, or if the topic knows the id of one of the messages. If window is 0, the request does not check ids. The
+// request also stores the policy of the topic, unless this broker has done so within declareAgain.
 func (b *Broker) publishOps(t Topic, messages []pubsub.Message, window time.Duration) []command.Op {
 	ops := []command.Op{{Kind: command.OpCheck, Cond: command.CondAbsent, Store: kv.TopicStore,
 		Key: t.key(tableFull, "")}}
@@ -330,8 +331,8 @@ func (b *Broker) newSubscription(r *pubsub.SubscribeRequest) (*subscription, err
 	return s, nil
 }
 
-// Close implements pubsub.Broker. It sends the outstanding outcomes of deliveries for up to closeGrace. Messages whose
-// outcome was not sent by then are delivered again.
+// Close implements pubsub.Broker. It sends the outcomes of deliveries that were not sent yet, but stops after
+// closeGrace. Messages whose outcome was not sent by then are delivered again.
 func (b *Broker) Close() error {
 	b.mu.Lock()
 	b.closed = true

@@ -185,8 +185,8 @@ func bounded(r *lenprefix.Reader) int {
 	return int(n) //nolint:gosec // checked
 }
 
-// Stores reports whether an encoded call begins a subscription or moves dead letters. Such a call is refused while
-// the group is read-only.
+// Stores reports whether an encoded call adds data: it begins a subscription or moves dead letters. Such a call is
+// refused while the group is read-only.
 func Stores(body []byte) bool {
 	return len(body) > 0 && (body[0] == callJoin || body[0] == callRedrive)
 }

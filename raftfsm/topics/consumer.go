@@ -131,8 +131,8 @@ type itemHeap struct {
 	byTime bool
 }
 
-// queued is an entry of a heap. It has a copy of the delivery time of its item, so the order of the heap stays valid
-// when the delivery time of the item changes.
+// queued is an entry of an itemHeap. It has a copy of the delivery time of its item. So the order of the heap stays
+// valid even if the delivery time of the item changes.
 type queued struct {
 	*item
 	at uint64 // delivery time of the item when it was added
@@ -332,8 +332,8 @@ func (c *consumer) queueOf(i *item) string {
 	return "o" + string(binary.BigEndian.AppendUint64(nil, i.offset))
 }
 
-// enqueue adds an item to the end of its queue. If the tail of the queue has earlier messages and the item may wait
-// there, enqueue adds it to the tail instead.
+// enqueue adds an item to the end of its queue. If the tail of the queue has earlier messages, enqueue adds the item to
+// the tail instead, provided that the item may wait there (see canWait).
 func (c *consumer) enqueue(i *item) {
 	if i.over() || i.tailed {
 		return
@@ -379,10 +379,14 @@ func (c *consumer) insert(i *item) {
 	}
 }
 
-// offer adds i, the head of a queue, to a heap. If i has a delivery time, this is the heap of delayed items.
-// Otherwise it is the heap of ready items. advance moves delayed items to the ready ones when their time has come.
-// If the tail of the queue has an earlier message, offer adds the queue to c.short instead. If i is leased or
-// settled, offer adds it nowhere.
+// offer adds i, the head of a queue, to the heap of ready items. If i has a delivery time, offer adds i to the heap of
+// delayed items instead. When that time has come, advance moves the item to the heap of ready items.
+//
+// In two cases, offer adds i to neither heap:
+//
+//   - i is leased or settled.
+//   - The tail of the queue has an earlier message. offer then adds the queue to c.short, so that refill first moves
+//     this message back into the queue.
 func (c *consumer) offer(i *item) {
 	name := c.queueOf(i)
 	c.noteBlocked(name)
@@ -397,8 +401,8 @@ func (c *consumer) offer(i *item) {
 	}
 }
 
-// available reports whether an item can be delivered. now is the cluster time. Items in a heap must be checked again,
-// because they may have changed since offer added them.
+// available reports whether an item can be delivered now. The parameter now is the cluster time. Callers must check
+// even the items of a heap, because an item may have changed since offer added it.
 func (c *consumer) available(i *item, now uint64) bool {
 	name := c.queueOf(i)
 	q := c.queues[name]
@@ -427,8 +431,8 @@ func (c *consumer) remove(i *item) {
 	}
 }
 
-// readUntil reads new messages while the group has room. Even without room, it reads the messages up to the offset
-// least.
+// readUntil reads new messages while the group has room. It always reads the messages up to the offset least, even if
+// the group has no room.
 func (c *consumer) readUntil(m *kv.Machine, least, now uint64) error {
 	for c.more && (c.read < least || c.hasRoom()) {
 		records, more, err := m.Records(kv.TopicStore, c.t.key(tableMessage, ""), c.t.messageKey(c.read),
@@ -552,8 +556,8 @@ func (c *consumer) finish(i *item, s *settlement) {
 	c.remove(i)
 }
 
-// failed notes that an attempt has failed, and parks the message until the next attempt. It returns the settlement
-// that stores this.
+// failed records that an attempt to deliver a message has failed, and parks the message until the next attempt. It
+// returns the settlement that stores the parked record.
 func (c *consumer) failed(i *item, now uint64) *settlement {
 	c.release(i)
 	i.attempts++

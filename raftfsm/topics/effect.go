@@ -26,16 +26,16 @@ type Effect interface {
 
 var _ pubsub.Stager = (*Broker)(nil)
 
-// outboxEvents are the messages that a transaction publishes. They go to the part of the topic in the Raft group that
-// stores the state. So one log entry contains the transaction and its messages.
+// outboxEvents are the messages that a transaction publishes. Their part of the topic is in the Raft group that stores
+// the state of the transaction. So one log entry contains the transaction and its messages.
 type outboxEvents struct {
 	b        *Broker
 	topic    string
 	messages []pubsub.Message
 }
 
-// StagePublish implements pubsub.Stager. The caller must use new message ids, because they are not compared with the
-// ids of earlier messages.
+// StagePublish implements pubsub.Stager. The ids of the messages are not compared with the ids of earlier messages, so
+// the caller must use new ids.
 func (b *Broker) StagePublish(_ context.Context, r pubsub.PublishRequest) (state.Effect, error) {
 	if b.isClosed() {
 		return nil, errClosed(opPublish)

@@ -75,8 +75,9 @@ func (k *Keeper) request(c *consumer) (batch int, next cursor, ops []command.Op,
 	return batch, next, ops, nil
 }
 
-// settlementOps returns the operations that store a settlement, except the operation on the cursor. named has the
-// dead-letter topics for which the request already stores a source record. settlementOps adds to named.
+// settlementOps returns the operations that store a settlement. The operation that moves the cursor is not among them.
+// The parameter named is the set of dead-letter topics for which the request already stores a source record.
+// settlementOps adds to this set.
 func (k *Keeper) settlementOps(c *consumer, s *settlement, named map[string]bool) (ops []command.Op, err error) {
 	i := c.items[s.offset]
 	if s.kind == settlePark {
@@ -110,9 +111,9 @@ func (k *Keeper) settlementOps(c *consumer, s *settlement, named map[string]bool
 	return ops, nil
 }
 
-// unlessSettled returns op, an operation on the parked record of an item. If the log has that record, unlessSettled
-// adds the condition that its revision has not changed. So op fails if a transaction has acknowledged the message,
-// because such a transaction removes the record.
+// unlessSettled makes op fail if a transaction has acknowledged the message. op is an operation on the parked record of
+// the message. A transaction that acknowledges the message removes this record. So unlessSettled adds the condition
+// that the revision of the record has not changed. If the log has no parked record, it returns op unchanged.
 func (i *item) unlessSettled(op command.Op) command.Op {
 	if i != nil && i.recorded {
 		op.Cond, op.Revision = command.CondRevision, i.revision
@@ -120,8 +121,8 @@ func (i *item) unlessSettled(op command.Op) command.Op {
 	return op
 }
 
-// withoutDelay converts a stored message into the value of an append, and removes the delivery time of the message. So
-// a dead letter is delivered at once.
+// withoutDelay returns the value to append for the dead letter of a stored message. The value has no delivery time, so
+// the dead letter is delivered at once.
 func withoutDelay(stored []byte) []byte {
 	m, ok := decodeMessage(stored)
 	if !ok {
@@ -131,8 +132,8 @@ func withoutDelay(stored []byte) []byte {
 	return encodeMessage(&m)
 }
 
-// flush commits ops, which store the oldest settlements of c. If they were not applied, or the outcome is not known,
-// flush reads the group again.
+// flush commits ops, the operations that store the oldest settlements of c. If ops were refused, or it is not known
+// whether they were applied, flush reads the group again.
 func (k *Keeper) flush(g records.Group, c *consumer, batch int, next cursor, ops []command.Op) {
 	res, err := k.commit(g, ops)
 	if err != nil { // the next attempt may also fail, for example while the disk is full
@@ -144,8 +145,8 @@ func (k *Keeper) flush(g records.Group, c *consumer, batch int, next cursor, ops
 }
 
 // flushed updates the consumer c after its oldest settlements were stored in the log. batch is the number of these
-// settlements. flushed returns false if a replay or a removal has changed the record of c since c was read. The
-// caller must then call reload.
+// settlements. If flushed returns false, the caller must call reload, because a replay or a removal has changed the
+// record of the group.
 func (k *Keeper) flushed(c *consumer, batch int, next cursor, res *kv.Result) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -187,8 +188,9 @@ func (k *Keeper) flushed(c *consumer, batch int, next cursor, res *kv.Result) bo
 	return true
 }
 
-// hasLettersIn records that the topic with this name has dead letters of t, and a source record for t. When t has
-// maxLetters such topics in memory, hasLettersIn first forgets all of them. The caller holds k.mu.
+// hasLettersIn records that the topic with this name has received dead letters of t, and has a source record for t. The
+// leader remembers at most maxLetters such topics for t. Before it would remember more, hasLettersIn forgets all of
+// them. The caller holds k.mu.
 func (t *topic) hasLettersIn(name string) {
 	if t.letters == nil || len(t.letters) >= maxLetters {
 		t.letters = map[string]bool{}
@@ -319,8 +321,9 @@ func (k *Keeper) reloaded(c *consumer) error {
 	return nil
 }
 
-// deleted ends a consumer after a log entry has removed its record. The calls that wait for its settlements return
-// without an error, although the settlements have no effect. old has the items of the consumer before it was read.
+// deleted ends a consumer after the record of its group was removed from the log. Calls that wait for settlements of
+// the consumer return without an error, although the settlements have no effect. old has the items that the consumer
+// had before its records were read again.
 func (k *Keeper) deleted(c *consumer, old map[uint64]*item) {
 	for _, i := range old {
 		c.release(i)

@@ -49,10 +49,10 @@ type GroupDescription struct {
 	Subscribers uint64 // subscriptions of the group at present
 }
 
-// Describe describes the topics of a store, in the order of their names. It begins with the first name that is
-// greater than after. If only is not empty, Describe describes only the topic with that name. The result more is true
-// if there are further topics. Topics are left out if they have no messages and no groups, and have received no dead
-// letters.
+// Describe describes the topics of a store, in the order of their names. It begins with the first topic whose name is
+// greater than the parameter after. If only is not empty, Describe describes only the topic with that name. The result
+// more is true if there are further topics. Describe leaves out a topic that has no messages and no groups, and has
+// received no dead letters.
 func (k *Keeper) Describe(ctx context.Context, store, only, after string) (list []Description, more bool, err error) {
 	if strings.Contains(store+only+after, "\x00") {
 		return nil, false, fault.New(fault.Invalid, opDescribe, "the name of a store or of a topic has no NUL")
@@ -164,8 +164,8 @@ func (k *Keeper) describe(ctx context.Context, m *kv.Machine, t Topic, now uint6
 	return d, nil
 }
 
-// waitingOf returns an entry for each group of a topic, in the order of the group names. The messages are not counted
-// yet: Lag is only the number of the parked records that parkedOf has left out.
+// waitingOf returns an entry for each consumer group of a topic, in the order of the group names. It does not count the
+// messages of the topic. In the result, Lag is only the number of parked records that parkedOf has not read.
 func waitingOf(m *kv.Machine, t Topic) (list []*waiting, err error) {
 	prefix := t.key(tableGroup, "")
 	for after, more := "", true; more; {
@@ -193,8 +193,8 @@ func waitingOf(m *kv.Machine, t Topic) (list []*waiting, err error) {
 	return list, nil
 }
 
-// parkedOf reads the first parked records of a group, about maxWaitingRead at most, and returns them by offset. others
-// is the number of the remaining records, which it only counts.
+// parkedOf reads the parked records of a group, and returns them by offset. It stops after about maxWaitingRead
+// records. The result others is the number of the remaining records, which parkedOf only counts.
 func parkedOf(m *kv.Machine, t Topic, group string) (out map[uint64]parked, others uint64, err error) {
 	prefix := t.parkedPrefix(group)
 	out = map[uint64]parked{}
@@ -276,7 +276,8 @@ func (d *Description) examine(ctx context.Context, m *kv.Machine, groups []*wait
 	return nil
 }
 
-// listMessages calls f for up to maxExamined messages after a key. n is the number of calls.
+// listMessages calls f for the messages whose keys are greater than after, up to maxExamined messages. The result n is
+// the number of calls.
 func listMessages(ctx context.Context, m *kv.Machine, prefix, after string, now uint64,
 	f func(*kv.Listed) error) (n int, err error) {
 	for more := true; more && n < maxExamined; {

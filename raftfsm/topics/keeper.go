@@ -114,7 +114,8 @@ func (k *Keeper) Close() {
 	k.running.Wait()
 }
 
-// Update makes the Keeper process changes of its records and of the leadership. It does not block.
+// Update makes the Keeper look for changed records and for a change of the leader. It returns at once, because the
+// Keeper works in the background.
 func (k *Keeper) Update() { k.updates.Request() }
 
 func (k *Keeper) update() {
@@ -129,8 +130,8 @@ func (k *Keeper) update() {
 	}
 }
 
-// repeat drops everything from memory, because a failed read has left it incomplete. It makes the Keeper read again
-// after retryPause. The caller holds k.mu.
+// repeat clears the memory of the Keeper after a failed read, because the memory may be incomplete. The Keeper reads
+// all records again after retryPause. The caller holds k.mu.
 func (k *Keeper) repeat() {
 	k.resign()
 	if !k.repeats {
@@ -154,7 +155,8 @@ func (k *Keeper) failed(err error) {
 	})
 }
 
-// after calls f, with k.mu held, after the duration d. It does not call f if the Keeper is closed by then.
+// after calls f in the background when the duration d has passed. It holds k.mu during the call. If the Keeper is
+// closed by then, after does not call f. The function stop cancels the call.
 func (k *Keeper) after(d time.Duration, f func()) (stop func() bool) {
 	return k.opts.AfterFunc(d, func() {
 		k.mu.Lock()
@@ -238,8 +240,8 @@ func (k *Keeper) topic(t Topic) *topic {
 	return one
 }
 
-// arrived is called when a topic may have new messages. It wakes the callers of Read, plans a sweep that counts the
-// messages, and delivers them to consumer groups. The caller holds k.mu.
+// arrived is called when a topic may have new messages. It wakes the callers of Read, delivers the messages to consumer
+// groups, and plans a sweep, which counts the messages. The caller holds k.mu.
 func (k *Keeper) arrived(t *topic) {
 	k.wakeReaders(t.Topic)
 	t.touched = true
@@ -253,8 +255,8 @@ func (k *Keeper) arrived(t *topic) {
 	}
 }
 
-// resign drops everything from memory, for example because this server does not lead any more. Waiting callers get an
-// error, and call the leader again. The caller holds k.mu.
+// resign clears the memory of the Keeper, for example because this server does not lead any more. Waiting callers get
+// an error, and then call the new leader. The caller holds k.mu.
 func (k *Keeper) resign() {
 	for _, s := range k.sessions {
 		s.end()

@@ -203,9 +203,10 @@ func (a *aboveCursor) add(n, upto uint64) {
 	a.parts = append(a.parts, part{upto, n})
 }
 
-// countMessages counts the messages with offsets above the parameter after, up to the offset upto. The parameter
-// most limits their number, but a page of 1,000 is always counted to its end. The result last is the offset of the
-// last message that was counted. The result more is true if further messages may follow.
+// countMessages counts the messages of a topic whose offsets are in the interval (after, upto]. The parameter most is a
+// soft limit: the messages are listed in pages of 1,000, and a page is always counted to its end. The result last is
+// the offset of the last message that was counted, or after if there was none. The result more is true if messages may
+// remain.
 func countMessages(m *kv.Machine, t Topic, after, upto uint64, most int, now uint64) (n, last uint64, more bool,
 	err error) {
 	prefix := t.key(tableMessage, "")
@@ -260,8 +261,8 @@ func (w *waiting) countWaiting(m *kv.Machine, t Topic, now uint64) error {
 	return nil
 }
 
-// look finds the oldest waiting message above the cursor, among the first maxLooked messages there. It does nothing if
-// an older one was found below the cursor.
+// look searches the first maxLooked messages above the cursor for the oldest waiting message. It does nothing if a
+// waiting message was already found below the cursor.
 func (w *waiting) look(m *kv.Machine, t Topic, now uint64) error {
 	if w.seen {
 		return nil

@@ -16,9 +16,9 @@ const linkPause = 100 * time.Millisecond
 // maxCalls bounds how many calls with settlements of one link are in flight.
 const maxCalls = 8
 
-// link is the session of a Broker in one Raft group. Each pull names the subscriptions of the link, because the leader
-// may know the session but not all of its subscriptions. This happens if a delayed call, which was sent to an earlier
-// leader, has created the session. The link then adds the subscriptions again.
+// link is the session of a Broker in one Raft group. Each pull lists the subscriptions of the link. If the leader does
+// not know all of them, the link adds them again. For example, a delayed join call for one subscription may reach a new
+// leader, which then creates the session without the other subscriptions.
 type link struct {
 	b       *Broker
 	gid     uint32
@@ -53,15 +53,15 @@ func (o *outgoing) compareGroup(p *outgoing) int {
 	return cmp.Or(cmp.Compare(o.settle.Topic.Name, p.settle.Topic.Name), cmp.Compare(o.settle.Group, p.settle.Group))
 }
 
-// forgotten is a delivery that was settled while a pull was in flight. The leader may hand the message out again in
-// the answer to that pull, because it prepared the answer before it knew the outcome.
+// forgotten is a settled delivery that the node still remembers, because a pull was in flight when the delivery was
+// settled. The answer to that pull may contain the message again.
 type forgotten struct {
 	s    *subscription
 	h    *held
 	pull uint64 // number of that pull
 }
 
-// forget makes the subscription drop a settled delivery after the pull that is in flight has ended.
+// forget removes a settled delivery from its subscription, but only after the pull in flight has ended.
 func (l *link) forget(s *subscription, h *held) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -87,8 +87,8 @@ func newLink(b *Broker, gid uint32) *link {
 	return &link{b: b, gid: gid, session: newSession(), subs: map[uint64]*subscription{}, added: make(chan struct{})}
 }
 
-// subscriptions returns the subscriptions in the order of their ids. The caller must not change the list, because it
-// is shared by all callers.
+// subscriptions returns the subscriptions in the order of their ids. All callers share the list, so they must not
+// change it.
 func (l *link) subscriptions() []*subscription {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -115,8 +115,8 @@ func (l *link) ask(ctx context.Context, c *call) (known bool, a Answer, err erro
 	return readAnswer(out)
 }
 
-// join adds a subscription to the session at the leader. If the leader does not know the session and fresh is true, the
-// leader creates the session. If fresh is false, join returns false in this case.
+// join adds a subscription to the session at the leader. The parameter fresh matters if the leader does not know the
+// session. If fresh is true, the leader creates the session. If fresh is false, join returns false.
 func (l *link) join(ctx context.Context, s *subscription, fresh bool) (known bool, err error) {
 	s.mu.Lock()
 	j := Join{ID: s.id, Topic: Topic{Group: l.gid, Store: l.b.store, Name: s.topic}, Group: s.group,
@@ -207,8 +207,9 @@ func (l *link) run() {
 	}
 }
 
-// deliver passes messages to their subscriptions. If a subscription has ended, deliver tells the leader to remove it.
-// The leader may still know such a subscription, because joinAgain may have added it after its end.
+// deliver passes messages to their subscriptions. If a message is for a subscription that has ended, deliver makes the
+// leader remove that subscription. The leader may still know the subscription, because joinAgain may have added it just
+// after its end.
 func (l *link) deliver(list []Handed) {
 	ended := map[uint64]bool{}
 	for i := range list {
@@ -284,8 +285,8 @@ func (l *link) start() {
 	}
 }
 
-// call sends a part of the queue, and repeats the call until it succeeds or the broker ends sending. If the leader
-// refuses settlements, call hands them to refused instead.
+// call sends a part of the queue. It repeats the call until the call succeeds or the broker ends sending. If the leader
+// refuses settlements, call passes them to the method refused instead.
 func (l *link) call(part []outgoing) {
 	c := call{what: callLeave, join: Join{ID: part[0].leave}}
 	if part[0].leave == 0 {
@@ -323,9 +324,9 @@ func (l *link) returned() {
 	l.start()
 }
 
-// refused queues settlements again after a pause. The leader has refused the whole call, perhaps because it cannot read
-// a record of one consumer group. From then on, these settlements therefore share calls only with settlements of the
-// same group. The pause holds up no other call.
+// refused handles settlements of a call that the leader has refused. It queues them again after a pause. One consumer
+// group can make the whole call fail, for example if a record of the group cannot be read. Therefore each of these
+// settlements is then sent only with settlements of the same group. Other calls do not wait during the pause.
 func (l *link) refused(part []outgoing) {
 	l.returned()
 	sleep(l.b.sending, linkPause)

@@ -25,7 +25,7 @@ var (
 	otherGroups = label{other, other, other}
 )
 
-// Totals are the events of a consumer group, as counted by one leader. Delivered includes Redelivered.
+// Totals counts the events of a consumer group at one leader. Redelivered messages also count as Delivered.
 type Totals struct {
 	Delivered, Redelivered, Acknowledged, Failed, DeadLettered uint64
 }
@@ -35,8 +35,8 @@ func (t Totals) plus(o Totals) Totals {
 		t.Failed + o.Failed, t.DeadLettered + o.DeadLettered}
 }
 
-// total returns the totals of a consumer, or shared totals if maxLabels groups have totals of their own. The caller
-// holds k.mu.
+// total returns the counters of a consumer group. At most maxLabels groups have counters of their own. All other groups
+// share one set of counters. The caller holds k.mu.
 func (k *Keeper) total(c *consumer) *Totals {
 	l := label{c.t.Store, c.t.Name, c.group}
 	t := k.totals[l]
@@ -86,8 +86,9 @@ type collector struct {
 	groups *records.Series[label] // of the counters of consumer groups
 }
 
-// NewCollector returns a collector of the metrics of topics. keepers are the Keepers of the groups of a server. Only
-// the leader of a group reports metrics of the group.
+// NewCollector returns a Prometheus collector for the metrics of topics. keepers are the Keepers of all Raft groups on
+// this server. Gauges cover only the groups that this server leads. Counters cover the events that this server has
+// counted while it led.
 func NewCollector(keepers []*Keeper) prometheus.Collector {
 	group := []string{"component", "topic", "consumer_group"}
 	return &collector{keepers: keepers, topics: seriesOf(otherTopics), groups: seriesOf(otherGroups),
@@ -116,7 +117,7 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector. It adds up the values of all Raft groups that this server leads.
+// Collect implements prometheus.Collector. It adds up the values of all Raft groups.
 func (c *collector) Collect(out chan<- prometheus.Metric) {
 	totals, unsettled, waiting := map[label]Totals{}, map[label]int{}, map[label]int{}
 	full, stored := map[label]bool{}, map[label]uint64{}
@@ -153,8 +154,9 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// collectLag sends the metrics of messages that groups have not settled. Groups without a series of their own share
-// one series, with the sum of their lags and the age of their oldest message.
+// collectLag sends two metrics for each consumer group: the lag, and the age of the oldest message that the group has
+// not settled. Groups without a series of their own share one series. It has the sum of their lags and the age of the
+// oldest of all their messages.
 func (c *collector) collectLag(out chan<- prometheus.Metric) {
 	all := map[label]measured{}
 	for _, k := range c.keepers {

@@ -30,7 +30,7 @@ const (
 	opReplay  = "topics.Replay"
 )
 
-// Newest is a value of Start.After. It makes Read return only messages that are published after the call.
+// Newest is a value for Start.After. With this value, Read returns only messages that are published after the call.
 const Newest = math.MaxUint64
 
 // Bounds of one call.
@@ -46,10 +46,12 @@ type readers struct {
 	waiting int
 }
 
-// Read returns messages in the order of their offsets. It begins with the first message that was published at or after
-// since. If since is 0, it begins with the first message whose offset is greater than the parameter after. If there are
-// no messages and wait is true, Read waits up to five seconds for one. The result next is the offset after which the
-// next call continues. The result more is true if there are further messages.
+// Read returns stored messages of a topic, in the order of their offsets. If since is not 0, Read begins with the first
+// message that was published at or after the cluster time since. Otherwise it begins with the first message whose
+// offset is greater than after. If there is no message and wait is true, Read waits up to five seconds for one.
+//
+// To continue, the caller passes the result next as the parameter after of the next call. The result more is true if
+// further messages are stored already.
 func (k *Keeper) Read(ctx context.Context, t Topic, after, since uint64, wait bool) (list []Handed, next uint64,
 	more bool, err error) {
 	if err := checkNames(opRead, t.Name, ""); err != nil {
@@ -78,8 +80,8 @@ func (k *Keeper) Read(ctx context.Context, t Topic, after, since uint64, wait bo
 	}
 }
 
-// await begins a wait. It returns a channel that is closed at the next message of a topic, or when this server does not
-// lead any more. If the channel is not closed, the caller must end the wait with enough.
+// await begins to wait for a message of a topic. It returns a channel that is closed when a message arrives or when
+// this server stops leading. A caller that stops waiting before the channel is closed must call enough.
 func (k *Keeper) await(t Topic) chan struct{} {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -159,13 +161,14 @@ type Progress struct {
 }
 
 // Remove removes a topic or a consumer group, in at most removeTurns log entries. Progress.More is true if a further
-// call is needed. If an entry fails after others were applied, Remove returns the progress and no error. Remove
-// returns fault.Conflict if there are subscribers, unless r.Force is true.
+// call is needed. If an entry fails after others were applied, Remove returns the progress and no error. Remove returns
+// fault.Conflict if there are subscribers, unless r.Force is true.
 //
-// The messages are removed before the records of groups. So a group that is created again in the meantime does not get
-// the removed messages. Remove keeps the policy of the topic, because a publisher that has stored the policy does not
-// store it again for a minute. Without the policy, a topic that is used again at once would have the default policy
-// during that minute.
+// Remove deletes the messages before the records of groups. So if a group is created again in the meantime, it does not
+// get the removed messages.
+//
+// Remove keeps the policy of the topic, because each publisher stores the policy at most once a minute. Without the
+// policy, a topic that is used again at once could have the default policy for a minute.
 func (k *Keeper) Remove(ctx context.Context, r *Removal) (p Progress, err error) {
 	if err := checkNames(opRemove, r.Topic.Name, r.Group); err != nil {
 		return p, err
@@ -200,7 +203,8 @@ func (k *Keeper) Remove(ctx context.Context, r *Removal) (p Progress, err error)
 	return p, nil
 }
 
-// removeSome removes records of a removal with one log entry, and returns their number. more is false if none are left.
+// removeSome removes some of the records that r selects, with one log entry, and returns their number. The result more
+// is false if no records are left.
 func (k *Keeper) removeSome(m *kv.Machine, r *Removal, tables []string, upto uint64) (n uint64, more bool, err error) {
 	ops, err := removal(m, r, tables, upto)
 	if err != nil || len(ops) == 0 {
@@ -231,7 +235,7 @@ func (k *Keeper) leading(op string) (records.Group, error) {
 	return k.group, k.lead(op)
 }
 
-// unused returns fault.Conflict if a group of the removal has subscribers and r.Force is false.
+// unused returns fault.Conflict if a group that is to be removed has subscribers. If r.Force is true, it returns nil.
 func (k *Keeper) unused(r *Removal) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -249,10 +253,12 @@ func (k *Keeper) unused(r *Removal) error {
 	return nil
 }
 
-// removal returns the operations that remove up to removePage records of the first table that is not empty. tables are
-// key prefixes, in the order of their removal. The record of a group is removed in an earlier entry than its parked
-// records, so that the group parks no further message. If the group exists again when its parked records are to be
-// removed, the request fails.
+// removal returns the operations that remove the next records of a topic or a group, at most removePage records. The
+// records are from the first table that is not empty. tables are key prefixes, in the order in which they are emptied.
+// Messages with offsets above upto stay.
+//
+// The record of a group is removed before its parked records, so that the group parks no further message. The request
+// that removes the parked records fails if the group exists again.
 func removal(m *kv.Machine, r *Removal, tables []string, upto uint64) (ops []command.Op, err error) {
 	message, group := r.Topic.key(tableMessage, ""), r.Topic.key(tableGroup, r.Group)
 	checked := ""
@@ -283,8 +289,8 @@ func removal(m *kv.Machine, r *Removal, tables []string, upto uint64) (ops []com
 	return nil, nil
 }
 
-// removed makes the leader count a topic again after records of the topic were removed. It also makes the leader
-// forget which topics have dead letters in t.
+// removed updates the leader's memory after records of the topic t were removed. The next sweep counts the messages of
+// t again. The leader also forgets which other topics have dead letters in t.
 func (k *Keeper) removed(t Topic) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -297,8 +303,8 @@ func (k *Keeper) removed(t Topic) {
 	}
 }
 
-// ended makes the leader read the groups of a removal again. If a removed group has subscribers, their nodes create
-// the group again.
+// ended makes the leader read the removed groups again, so that it notices their removal. If such a group has
+// subscribers, their nodes then join again, which creates the group.
 func (k *Keeper) ended(r *Removal) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -322,11 +328,12 @@ type Redriving struct {
 	Upto  uint64 // offset up to which messages are moved; 0 = up to the newest message; see Progress.Upto
 }
 
-// Redrive moves one page of messages of a dead-letter topic to r.To, or back to their original topics if r.To is
-// empty. Progress.More is true if a further call is needed. One log entry appends a message to its new topic and
-// removes it from the dead-letter topic. So no message is lost, and none is moved twice, even if Redrive is
-// repeated. A message stays if its original topic is not known or is r.Topic itself. Redrive returns
-// fault.Overloaded if a target topic is full, and fault.Invalid if r.To is r.Topic itself.
+// Redrive moves one page of messages from the dead-letter topic r.Topic to the topic r.To. If r.To is empty, each
+// message moves back to its original topic. Progress.More is true if a further call is needed.
+//
+// One log entry adds a message to its new topic and removes it from the dead-letter topic. So no message is lost, and
+// none is moved twice, even if Redrive is repeated. A message stays if its original topic is unknown or is r.Topic
+// itself. Redrive returns fault.Overloaded if a target topic is full, and fault.Invalid if r.To is r.Topic.
 func (k *Keeper) Redrive(ctx context.Context, r *Redriving) (p Progress, err error) {
 	for _, name := range []string{r.Topic.Name, cmp.Or(r.To, "-")} {
 		if err := checkNames(opRedrive, name, ""); err != nil {
@@ -382,15 +389,15 @@ func (k *Keeper) Redrive(ctx context.Context, r *Redriving) (p Progress, err err
 	}
 }
 
-// target returns the part of the named topic that is in the Raft group of the dead letters. Subscribers of a topic
-// receive messages from the parts of the topic in all Raft groups.
+// target returns the part of the named topic in the Raft group that has the dead letters. Subscribers find the messages
+// there, because they receive messages from the parts of the topic in all Raft groups.
 func (r *Redriving) target(name string) Topic {
 	t := r.Topic
 	t.Name = name
 	return t
 }
 
-// move returns the operations that move the messages in found, and counts the messages in p.
+// move returns the operations that move the messages in found, and updates the numbers in p.
 func (r *Redriving) move(p *Progress, found []kv.Record, sources []string, now uint64) (ops []command.Op) {
 	for i := range found {
 		one := &found[i]
@@ -422,10 +429,10 @@ func (r *Redriving) move(p *Progress, found []kv.Record, sources []string, now u
 	return ops
 }
 
-// sourceOf returns the original topic of a dead letter, or "" if that topic is not known. sources are the topics whose
-// dead letters are in this topic. If there is only one source, it is the result. Otherwise the result is the source
-// that the CloudEvent in the message names. A topic that is not in sources is never returned, because a publisher can
-// write any name into its CloudEvent.
+// sourceOf returns the original topic of a dead letter, or "" if that topic is unknown. sources are the topics whose
+// dead letters are in this topic. A single source is always the result. If there are several, the result is the source
+// that the CloudEvent in the message names. The result is never a topic outside sources, because a publisher can write
+// any name into its CloudEvent.
 func sourceOf(value []byte, sources []string) string {
 	if len(sources) == 1 {
 		return sources[0]
@@ -605,9 +612,10 @@ func entryOf(t Topic, h *Handed) (e Entry, err error) {
 
 func timeOf(ms uint64) time.Time { return time.UnixMilli(int64(min(ms, math.MaxInt64))) } //nolint:gosec // bounded
 
-// Replay makes a consumer group receive messages again. If offset is not 0, these are the messages from that offset
-// on. Otherwise they are the messages that were published at or after since. Replay returns fault.NotFound if the
-// group does not exist. It returns fault.Indeterminate if it fails after the group may have been moved back in part.
+// Replay makes a consumer group receive messages again. If offset is not 0, these are the messages from that offset on.
+// Otherwise they are the messages that were published at or after since. Replay returns fault.NotFound if the group
+// does not exist. It returns fault.Indeterminate if it fails and a part of the group may already have been moved back.
+// The caller may then repeat the call.
 func (a *Admin) Replay(ctx context.Context, topic, group string, offset uint64, since time.Time) error {
 	groups, err := a.access.Groups(ctx)
 	if err != nil {
@@ -634,7 +642,8 @@ func (a *Admin) Replay(ctx context.Context, topic, group string, offset uint64, 
 	return nil
 }
 
-// errPartlyReplayed returns the error of a replay that ended with err, and that may have moved the group back in part.
+// errPartlyReplayed returns the error of a replay that failed with err after it may have moved a part of the group
+// back. Its code is fault.Indeterminate.
 func errPartlyReplayed(err error) error {
 	if fault.Is(err, fault.Indeterminate) {
 		return err
@@ -654,9 +663,9 @@ func (a *Admin) Remove(ctx context.Context, topic, group string, force bool, rep
 	}, report)
 }
 
-// Redrive moves the messages of a dead-letter topic to the topic with the name to. If to is empty, it moves each
-// message back to its original topic. Redrive sends several calls to the leaders. After each of them, it calls report
-// with the progress of that call.
+// Redrive moves the messages of a dead-letter topic to the topic named by to. If to is empty, each message moves back
+// to its original topic. Redrive sends several calls to the leaders. After each of them, it calls report with the
+// progress of that call.
 func (a *Admin) Redrive(ctx context.Context, topic, to string, report func(Progress) error) error {
 	return a.each(ctx, func(gid uint32, last *Progress) *call {
 		c := call{what: callRedrive, join: Join{Topic: Topic{gid, a.store, topic}, Group: to}}
@@ -665,8 +674,9 @@ func (a *Admin) Redrive(ctx context.Context, topic, to string, report func(Progr
 	}, report)
 }
 
-// each sends calls to every Raft group, one group after another, until Progress.More is false. The function next
-// returns the next call for a group. Its argument last is the progress of the previous call.
+// each sends calls to every Raft group, one group after another. Within a group, it sends calls until Progress.More is
+// false. The function next returns the next call for a group. Its argument last is the progress of the previous call to
+// the same group. After every call, it passes the progress of that call to report.
 func (a *Admin) each(ctx context.Context, next func(gid uint32, last *Progress) *call,
 	report func(Progress) error) error {
 	groups, err := a.access.Groups(ctx)

@@ -27,7 +27,8 @@ const (
 	tablePolicy  = 't' // what the topic keeps
 )
 
-// recordVersion is the first byte of every record. In a stored message it follows the cluster time.
+// recordVersion is the version of the record format. It is the first byte of every record. Only in a stored message,
+// the cluster time comes before it.
 const recordVersion = 1
 
 // Bounds of names and records.
@@ -83,7 +84,7 @@ func GroupOf(key string) uint32 {
 	return binary.BigEndian.Uint32([]byte(key[:4]))
 }
 
-// split returns the topic, the table and the rest of a key of kv.TopicStore. ok is false if the key has another form.
+// split splits a key of kv.TopicStore into the topic, the table and the rest. ok is false if the key is malformed.
 func split(key string) (t Topic, table byte, rest string, ok bool) {
 	if len(key) < 4 {
 		return Topic{}, 0, "", false

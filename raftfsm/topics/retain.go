@@ -11,9 +11,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/records"
 )
 
-// Retention counts the messages of each topic, removes those that are not needed, and marks topics that are full. A
-// publish checks this mark in its own request. The mark may be late by sweepPause, so a topic can exceed its limit by
-// what is published in that time.
+// Retention works in sweeps. A sweep counts the new messages of each topic, removes messages that the topic need not
+// keep, and marks topics that are full. A publish to a marked topic is refused. A sweep may begin up to sweepPause
+// after a publish. So a topic can exceed its limit by the messages that are published in that time.
 const (
 	sweepPause  = time.Second // from a new message to the next sweep, which counts it
 	trimPage    = 512         // messages that one log entry removes
@@ -25,7 +25,8 @@ const (
 	overhead    = 64          // bytes that a message counts in addition to its key and value
 )
 
-// sweepIn makes the next sweep begin after d, unless one is running or begins earlier. The caller holds k.mu.
+// sweepIn plans a sweep that begins after d. It does nothing if a sweep is running, or is planned for an earlier time.
+// The caller holds k.mu.
 func (k *Keeper) sweepIn(d time.Duration) {
 	at := k.group.Now() + uint64(d.Milliseconds()) //nolint:gosec // not negative
 	if k.sweeping || k.sweepAt != 0 && k.sweepAt <= at {
@@ -213,9 +214,9 @@ func (k *Keeper) reportFull(t *topic, full bool, p *Policy) {
 // maxOrigins bounds how many topics policyOf looks at.
 const maxOrigins = 16
 
-// policyOf returns the policy of a topic. Only a publish stores the policy of a topic. A topic that has only dead
-// letters has the policy of a topic from which they come, because that topic belongs to the same component. Without
-// any stored policy, policyOf returns the default.
+// policyOf returns the policy of a topic. A publish stores the policy of its topic, so a topic that has only dead
+// letters has no stored policy. Such a topic has the policy of a topic from which its dead letters come, because both
+// belong to the same component. If no policy is stored there either, policyOf returns the default.
 func policyOf(m *kv.Machine, t Topic) (Policy, error) {
 	origins := []Topic{t}
 	for n := 0; n < len(origins); n++ {
@@ -343,9 +344,10 @@ func (k *Keeper) trim(t *topic, p *Policy) (ops []command.Op, next count, more b
 	return ops, next, false, nil
 }
 
-// trimFence returns an operation that writes the count of a topic again, with the same value. It is part of every
-// request that creates a group or moves a group back. A trim that was proposed before such a request does not know
-// which messages the group still needs. The trim names the previous revision of the count, so it is refused.
+// trimFence returns an operation for requests that create a group or move a group back. Such a group needs messages
+// that an earlier trim may be about to remove. The operation stores the count of the topic again, with the same value
+// but a new revision. A trim names the revision of the count that it has read. So a trim that was proposed before the
+// request is refused.
 func trimFence(m *kv.Machine, t Topic) (command.Op, error) {
 	op := command.Op{Kind: command.OpSet, Cond: command.CondAbsent, Store: kv.TopicStore, Key: t.key(tableCount, "")}
 	v, err := m.Get(kv.TopicStore, op.Key, 0)
@@ -360,8 +362,8 @@ func trimFence(m *kv.Machine, t Topic) (command.Op, error) {
 	return op, nil
 }
 
-// holds finds the messages of a topic that at least one group has not settled. The offsets must be queried in
-// ascending order.
+// holds finds the messages of a topic that must stay because at least one group has not settled them. Call the method
+// has with ascending offsets.
 type holds struct {
 	m      *kv.Machine
 	open   map[uint64]bool // offsets that are open in a group
@@ -435,10 +437,12 @@ func holdsOf(m *kv.Machine, t Topic) (h holds, err error) {
 	return h, nil
 }
 
-// Replay moves a group back to the message with the given offset. If offset is 0, this is the first message that was
-// published at or after since. The group then receives all messages from there on again. Earlier messages that the
-// group has not settled stay unsettled. Replay returns fault.NotFound if the group does not exist. It returns
-// fault.Indeterminate if it fails after it has moved the group back in part.
+// Replay moves a group back, so that the group receives messages again. If offset is not 0, the group continues with
+// the message at that offset. Otherwise it continues with the first message that was published at or after the cluster
+// time since. Replay never moves a group forward. Earlier messages that the group has not settled stay unsettled.
+//
+// Replay returns fault.NotFound if the group does not exist. It returns fault.Indeterminate if it fails after it has
+// moved the group back in part.
 func (k *Keeper) Replay(t Topic, group string, offset, since uint64) error {
 	if err := checkNames(opReplay, t.Name, group); err != nil {
 		return err
@@ -457,8 +461,9 @@ func (k *Keeper) Replay(t Topic, group string, offset, since uint64) error {
 	}
 }
 
-// moveBack proposes one request of a replay. The result applied is false if the group has settled something meanwhile,
-// or if retention has removed messages. If done is false, the replay needs further requests.
+// moveBack proposes one request of a replay. The result applied is false if the request was refused, because the group
+// has settled something meanwhile or retention has removed messages. As long as done is false, the caller must call
+// moveBack again.
 func (k *Keeper) moveBack(t Topic, group string, offset, since uint64) (applied, done bool, err error) {
 	k.mu.Lock()
 	err = k.lead(opReplay)

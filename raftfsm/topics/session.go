@@ -39,8 +39,8 @@ const (
 	maxMemberBytes = 16 << 20 // bytes of the messages that a member has; the last message may exceed it
 )
 
-// single names the one queue that all messages of a group with concurrency 1 are in. It is also the Sequence of their
-// deliveries.
+// single is the name of the queue for the messages of a group with concurrency 1, which are delivered one after
+// another. It is also the Sequence of these deliveries.
 const single = "*"
 
 // session is the session of a node that receives messages. A session without a pull ends after sessionLife.
@@ -122,8 +122,8 @@ type Join struct {
 	GroupTTL     time.Duration // a group that is not used for this time ends; 0 = it does not end
 }
 
-// check returns an error if a value is out of its bounds. Another node has sent the values. group is the Raft group of
-// this Keeper.
+// check returns an error if a field of j is out of bounds. The fields come from another node. group is the Raft group
+// of this Keeper.
 func (j *Join) check(group uint32) error {
 	if err := checkNames(opSubscribe, j.Topic.Name, j.Group); err != nil {
 		return err
@@ -136,10 +136,10 @@ func (j *Join) check(group uint32) error {
 	return nil
 }
 
-// Join adds a subscription to a session, and creates the consumer group if the group does not exist. If the session
-// does not exist and fresh is true, Join creates the session. If fresh is false, Join returns false in this case. A
-// second Join of the same subscription changes its window. Each Join sets the concurrency, the backoff and the time to
-// live of the group.
+// Join adds a subscription to the session with the given id. It creates the consumer group if the group does not exist.
+// The parameter fresh matters if the session does not exist: if fresh is true, Join creates the session, and otherwise
+// it returns false. A second Join of the same subscription changes its window. Each Join also sets the concurrency, the
+// backoff and the time to live of the consumer group.
 func (k *Keeper) Join(ctx context.Context, id string, fresh bool, j *Join) (known bool, err error) {
 	if err := j.check(k.opts.Group); err != nil {
 		return false, err
@@ -181,7 +181,7 @@ func (k *Keeper) Join(ctx context.Context, id string, fresh bool, j *Join) (know
 }
 
 // leftovers returns the operations that remove the parked records of a group that does not exist. Such records remain
-// if the removal of a group was cut short. whole is false if there are more of them than one request removes.
+// after an incomplete removal of a group. whole is false if one request cannot remove all of them.
 func leftovers(m *kv.Machine, t Topic, group string) (ops []command.Op, whole bool, err error) {
 	found, more, err := m.List(kv.TopicStore, t.parkedPrefix(group), "", maxBack, 0)
 	for i := range found {
@@ -190,8 +190,8 @@ func leftovers(m *kv.Machine, t Topic, group string) (ops []command.Op, whole bo
 	return ops, !more, err
 }
 
-// join adds a subscription to a session. If the consumer group does not exist, join returns the Raft group, in which
-// the caller must create it. Otherwise g is nil.
+// join adds a subscription to a session. If the consumer group does not exist, join returns the Raft group g. The
+// caller must then create the consumer group in g, and call join again. In all other cases, g is nil.
 func (k *Keeper) join(id string, fresh bool, j *Join) (known bool, g records.Group, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -248,9 +248,9 @@ func (k *Keeper) join(id string, fresh bool, j *Join) (known bool, g records.Gro
 	return true, nil, nil
 }
 
-// firstAnswer returns the number after which the answers of a new session are numbered. A node may confirm an answer
-// of its earlier session. So the numbers must differ from those that this server or an earlier leader has used, even
-// in the same millisecond. The caller holds k.mu.
+// firstAnswer returns the number from which a new session counts its answers. The numbers must differ from all numbers
+// that this server or an earlier leader has used, even in the same millisecond. The reason is that a node may still
+// confirm an answer of its earlier session. The caller holds k.mu.
 func (k *Keeper) firstAnswer() uint64 {
 	return max(k.group.Now()<<20+k.term%1024<<10, k.answered)
 }
@@ -321,9 +321,11 @@ type Handed struct {
 	ExpireAt uint64 // cluster time; 0 = never
 }
 
-// Pull waits for messages of a session. received is the number of the last answer that the node has received; 0 =
-// none. If there are no messages, Pull returns an empty answer after pullPatience. The node then pulls again, which
-// keeps its session alive. The result known is false if this leader does not know the session or one of the
+// Pull returns the next messages for a session. If there are none, it waits, and returns an empty answer after
+// pullPatience. The node then pulls again, which keeps its session alive.
+//
+// received is the number of the last answer that the node has received; 0 = none. subscriptions are the ids of the
+// subscriptions of the session. The result known is false if this leader does not know the session or one of these
 // subscriptions.
 func (k *Keeper) Pull(ctx context.Context, id string, received uint64, subscriptions []uint64) (a Answer, known bool,
 	err error) {
@@ -384,7 +386,7 @@ func (k *Keeper) Pull(ctx context.Context, id string, received uint64, subscript
 	}
 }
 
-// take removes messages that wait for a session from its queue, and returns them. If a read fails, take returns the
+// take removes the next messages from the queue of a session, and returns them. If a read fails, take returns the
 // messages read so far together with the error.
 func (k *Keeper) take(s *session) (taken []Handed, err error) {
 	size, now := 0, k.group.Now()
@@ -433,9 +435,9 @@ func (k *Keeper) take(s *session) (taken []Handed, err error) {
 	return taken, nil
 }
 
-// handOut returns the newest answer of a session, after a majority has confirmed that this server leads. If there is an
-// error, the next pull gets the messages. handOut leaves out messages that are not leased to the session any more,
-// because another pull may have delivered them in the meantime. The caller holds k.mu.
+// handOut returns the newest answer of a session. First it waits until a majority has confirmed that this server leads.
+// The answer leaves out messages that were settled or leased again in the meantime. After an error, the next pull gets
+// the messages. The caller holds k.mu, which handOut releases while it waits.
 func (k *Keeper) handOut(ctx context.Context, s *session) (a Answer, known bool, err error) {
 	taken, number, g, term := s.last, s.answers, k.group, k.term
 	k.mu.Unlock()
@@ -490,13 +492,14 @@ type Settle struct {
 	DeadLetter string
 }
 
-// Settle records the outcomes of deliveries, and waits until they are in the log. When Settle has returned nil, later
-// leaders also know the outcomes, so the node can forget the deliveries. An outcome has no effect if the message is
-// already settled. While a session has a message, only that session can report that the message has failed, is
-// released or is a dead letter.
+// Settle records the outcomes of deliveries. It waits until all outcomes that must be stored are in the log. When
+// Settle has returned nil, the node can forget the deliveries, because a later leader also knows these outcomes.
 //
-// Each delivery of a message has a lease. The result leases is the number of the newest lease at the time of the call.
-// A settled message gets no newer lease, except after a replay.
+// An outcome has no effect if the message is already settled. While a session has a message, only that session can
+// report that the message has failed, is released or is a dead letter. Any session can acknowledge the message.
+//
+// Each delivery of a message has a lease with a number. The result leases is the number of the newest lease at the time
+// of the call. After a message is settled, it gets no newer lease, except after a replay.
 func (k *Keeper) Settle(ctx context.Context, id string, list []Settle) (leases uint64, err error) {
 	k.mu.Lock()
 	w, logged, err := k.settle(id, list)
@@ -523,8 +526,8 @@ func (k *Keeper) Settle(ctx context.Context, id string, list []Settle) (leases u
 }
 
 // settle notes outcomes in memory, and queues those that must be stored in the log. Some outcomes are not stored, for
-// example pubsub.Released. w waits until the log has the queued ones. logged is false if an outcome of the list is not
-// stored. The caller holds k.mu.
+// example pubsub.Released. w is done when all queued outcomes are in the log. logged is false if at least one outcome
+// of the list is not stored. The caller holds k.mu.
 func (k *Keeper) settle(id string, list []Settle) (w *waiter, logged bool, err error) {
 	if err := k.lead(opSettle); err != nil {
 		return nil, false, err
@@ -563,8 +566,8 @@ func (k *Keeper) settle(id string, list []Settle) (w *waiter, logged bool, err e
 	return w, logged, nil
 }
 
-// check returns an error if a value is out of its bounds. Another node has sent the values. group is the Raft group of
-// this Keeper.
+// check returns an error if a field of st is out of bounds. The fields come from another node. group is the Raft group
+// of this Keeper.
 func (st *Settle) check(group uint32) error {
 	if st.Topic.Group != group {
 		return fault.New(fault.Invalid, opSettle, "the delivery is from another group")

@@ -55,8 +55,9 @@ func (s *subscription) notify() {
 }
 
 // arrived processes a message that the leader has handed out. After a change of the leader, this node may already have
-// the message. The new leader may count the earlier delivery as a failed attempt. So arrived makes the outcome of the
-// earlier delivery count for the new attempt. Otherwise the leader would ignore that outcome and wait forever.
+// the message. In that case, the new leader may have counted the earlier delivery as a failed attempt. arrived then
+// changes the attempt and the lease of the earlier delivery to the new ones. Otherwise the leader would ignore the
+// outcome of that delivery and wait forever.
 func (s *subscription) arrived(l *link, h *Handed) {
 	ref := refOf(l.gid, h.Offset)
 	m, ok := decodeMessage(h.Value)
@@ -165,10 +166,10 @@ func (s *subscription) Settle(_ context.Context, d *pubsub.Delivery, o pubsub.Ou
 	return nil
 }
 
-// refuse records that a transaction with this token was refused, because the message is settled or was handed out
-// again. The application answers the delivery with a success in this case too, as docs/pubsub.md requires. This answer
-// must not settle the message, because another delivery may be under way or due, and only the transaction of that
-// delivery stores the effect.
+// refuse records that a transaction with the given token was refused, because the message is settled or was handed out
+// again. Even then, the application answers the delivery with a success, as docs/pubsub.md requires. That answer must
+// not settle the message. The message may be delivered again, and only a transaction of the new delivery stores the
+// effect.
 func (s *subscription) refuse(ref, token string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,8 +178,8 @@ func (s *subscription) refuse(ref, token string) {
 	}
 }
 
-// take returns the message of a delivery that Receive has returned and that is not settled. Otherwise it returns
-// fault.NotFound. The caller holds s.mu.
+// take returns the message of the delivery d. It returns fault.NotFound if Receive has not returned the delivery, or if
+// the delivery is settled. The caller holds s.mu.
 func (s *subscription) take(d *pubsub.Delivery) (*held, error) {
 	h := s.held[d.Ref]
 	if h == nil || !h.given || h.settling {
@@ -201,7 +202,7 @@ func (s *subscription) settle(h *held, o pubsub.Outcome) {
 	h.link.send(out)
 }
 
-// outcome returns the Settle that reports the outcome o of a delivery to the leader. The caller holds s.mu.
+// outcome returns the Settle value that reports the outcome o of a delivery to the leader. The caller holds s.mu.
 func (s *subscription) outcome(h *held, o pubsub.Outcome) Settle {
 	return Settle{Topic: Topic{Group: h.link.gid, Store: s.b.store, Name: s.topic}, Group: s.group, Offset: h.offset,
 		Lease: h.lease, Attempt: uint64(max(h.delivery.Attempt, 1)), Outcome: o} //nolint:gosec // positive

@@ -61,7 +61,7 @@ func (c *consumer) spill() {
 // canWait reports whether an item may move to a tail.
 func (i *item) canWait() bool { return !i.parked && i.pending == nil && i.lease == nil }
 
-// toTail adds an item, which must be in no queue, to the tail of the queue with this name, and parks it.
+// toTail parks an item, and adds it to the tail of the queue with the given name. The item must not be in a queue.
 func (c *consumer) toTail(name string, i *item) {
 	i.tailed = true
 	c.park(i, 0)
@@ -85,8 +85,8 @@ func (c *consumer) noteBlocked(name string) {
 	}
 }
 
-// refill moves the first messages of tails back into their queues, for each queue in c.short. Such a queue is empty,
-// or its next message is in its tail.
+// refill moves messages from the tails back into their queues, for each queue in c.short. A queue in c.short is empty,
+// or its next message may be in its tail.
 func (c *consumer) refill(m *kv.Machine) error {
 	for len(c.short) > 0 {
 		name := c.short[len(c.short)-1]
@@ -107,8 +107,8 @@ func (c *consumer) refill(m *kv.Machine) error {
 	return nil
 }
 
-// restore moves the messages tail[from:from+n] of the tail of a queue back into the queue. The messages become items
-// again.
+// restore moves n messages from the tail of a queue back into the queue. The first of them is at the index from of the
+// tail. The messages become items again.
 func (c *consumer) restore(m *kv.Machine, name string, from, n int) error {
 	offsets := c.tails[name][from : from+n]
 	keys := make([]string, n)
@@ -189,8 +189,8 @@ func (c *consumer) unsettled(m *kv.Machine, offset, now uint64) (*item, error) {
 	return c.items[offset], err
 }
 
-// loadParked reads the parked records of the group. If several messages of one queue may be in a tail, loadParked
-// keeps only their offsets, in the tail. All other messages become items.
+// loadParked reads the parked records of the group. If a queue has several messages that may be in a tail (see
+// parked.isTail), loadParked keeps only their offsets, in the tail of the queue. All other messages become items.
 func (c *consumer) loadParked(m *kv.Machine, now uint64) error {
 	c.tails, c.tailed = map[string][]uint64{}, 0
 	alone := map[string]uint64{}

@@ -23,15 +23,17 @@ const maxGroupTTL = 3650 * 24 * time.Hour
 // subscribers. ttl is the time to live of the group in milliseconds.
 func useStep(ttl uint64) uint64 { return max(ttl/10, 1) }
 
-// needsUse reports whether the leader must store the current time as the last use of a group that has subscribers. It
-// must do so if a subscriber has changed the time to live of the group. It must also do so if the group has a time to
-// live, and the stored last use is at least useStep old.
+// needsUse reports whether the leader must store the current time as the last use of a group that has subscribers.
+// There are two reasons to do so:
+//
+//   - A subscriber has changed the time to live of the group.
+//   - The group has a time to live, and the stored last use is at least useStep old.
 func (c *consumer) needsUse(now uint64) bool {
 	return c.ttl != c.lifetime || c.ttl > 0 && c.used+useStep(c.ttl) <= now
 }
 
-// lookBy makes the leader check at the given time which groups of a topic are unused. If an earlier check is planned,
-// lookBy keeps it. The caller holds k.mu.
+// lookBy plans a check that finds the unused groups of a topic. The check begins at the cluster time at, or earlier if
+// an earlier check is already planned. The caller holds k.mu.
 func (k *Keeper) lookBy(t *topic, at uint64) {
 	if t.lookAt == 0 || at < t.lookAt {
 		t.lookAt = at
@@ -40,8 +42,8 @@ func (k *Keeper) lookBy(t *topic, at uint64) {
 }
 
 // groupChanged processes a write to the record of a group. If the group has no subscriber, the leader checks whether
-// the time to live of the group has passed. For example, the node that created the group may have given up before its
-// request was applied. The caller holds k.mu.
+// the group is unused. For example, a node may give up before its request to create the group is applied. The caller
+// holds k.mu.
 func (k *Keeper) groupChanged(t *topic, group string) {
 	if t.find(group) == nil {
 		k.lookBy(t, k.group.Now())

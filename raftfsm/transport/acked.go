@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// acked records two facts about each follower. One is the index up to which its log is known to equal the log of this
-// leader. The other is the newest commit index that was sent to the follower.
+// acked records two indexes for each follower: the index up to which the follower's log is known to equal the log of
+// this leader, and the newest commit index that was sent to the follower.
 type acked struct {
 	moved *signal.Signal
 
@@ -50,9 +50,9 @@ func (a *acked) failed(id raft.ServerID) {
 	a.upTo[id] = p
 }
 
-// reached handles the answer of a follower to a heartbeat of the leader of the given term. If an earlier message to
-// the follower failed, the follower may not know the commit index. reached then fires moved, so that the group
-// announces the commit index again.
+// reached handles a follower's answer to a heartbeat. term is the term of the leader that sent the heartbeat. If an
+// earlier message to the follower failed, the follower may not know the commit index. In that case, reached fires
+// moved, and the group announces the commit index again.
 func (a *acked) reached(id raft.ServerID, term uint64) {
 	a.mu.Lock()
 	p := a.upTo[id]
@@ -79,8 +79,8 @@ func (a *acked) note(id raft.ServerID, r *raft.AppendEntriesRequest) {
 	a.moved.Fire()
 }
 
-// has reports whether a follower has acknowledged all entries up to the given index. It counts only an
-// acknowledgement that this server has received as leader of the given term, and at or after the time earliest.
+// has reports whether a follower has acknowledged all entries up to the given index. An acknowledgement counts only if
+// this server received it as leader of the given term, and not before the time earliest.
 func (a *acked) has(id raft.ServerID, term, index uint64, earliest time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -88,9 +88,9 @@ func (a *acked) has(id raft.ServerID, term, index uint64, earliest time.Time) bo
 	return p.Term == term && p.Index >= index && !p.at.Before(earliest)
 }
 
-// unsent returns requests that announce a commit index, one for each follower that needs it. Such a follower has
-// acknowledged all entries up to this index to the leader of the given term, but was not sent this index yet. unsent
-// records the requests as sent.
+// unsent returns requests that announce the given commit index. There is one request for each follower that has
+// acknowledged all entries up to this index in the given term, but was not sent the index yet. unsent records the
+// requests as sent.
 func (a *acked) unsent(term, commit uint64) map[raft.ServerID]*raft.AppendEntriesRequest {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -14,40 +14,40 @@ import (
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// Guard wraps the transport of a group. It enforces these rules, each because of a defect or limitation of
+// Guard wraps the transport of a group. It enforces rules that are needed because of defects and limitations of
 // hashicorp/raft:
 //
-//  1. Heartbeats never change raft's state outside its main loop (hashicorp/raft#695). Guard itself answers a
-//     heartbeat of the known leader and term. It passes a copy to the main loop, which then updates the time of the
-//     last contact. It passes any other heartbeat to the main loop.
+//  1. A heartbeat changes raft's state only in raft's main loop (hashicorp/raft#695). Guard itself answers a heartbeat
+//     of the known leader and term, and passes a copy to the main loop, which updates the time of the last contact. Any
+//     other heartbeat goes to the main loop.
 //  2. A leader with a stalled disk stops sending (hashicorp/raft#503). Without this rule, other goroutines of raft
-//     would send heartbeats and empty appends while the main loop hangs in a write. So the other servers would never
-//     elect another leader.
+//     would still send heartbeats and empty appends while the main loop hangs in a write. Then no other server would
+//     become the leader.
 //  3. Appends are not pipelined (hashicorp/raft#612).
-//  4. A snapshot is not installed if the log already has its last entry, or if this server has a newer snapshot (see
-//     Verdict).
-//  5. A follower commits only entries that its leader has compared: the entries of the request and those before
-//     them. Without this rule, raft commits up to the leader's commit index, or to the end of the follower's log if
-//     that is lower. But that log may end with entries of a deposed leader. The commit index of a request can be
-//     above its entries. The reason is that a leader reads the end of its log first and its commit index later.
+//  4. A snapshot is not installed if the log already has the snapshot's last entry, or if this server has a newer
+//     snapshot (see Verdict).
+//  5. A follower commits entries only up to the end of a request, because its leader has compared only these entries.
+//     Without this rule, raft commits up to the leader's commit index or the end of the follower's log, whichever is
+//     lower. The end of that log may consist of entries of a deposed leader. The commit index can be above the last
+//     entry of a request, because a leader first reads the end of its log and then its commit index.
 //  6. If a snapshot contradicts the log and replaces it, the entries of that log count as discarded (see
 //     raftlog.Discarded).
 //  7. A leader passes a follower's successful response to raft only when the entries of the request are on the
 //     leader's own disk. Raft counts the leader's copy as soon as StoreLogs returns, which can be earlier (see
 //     unsynced in raftlog). Without this rule, raft could commit an entry that the leader loses in a crash.
 //  8. A request with a damaged entry is refused. Without this rule, raft would compare the entry with the log, and
-//     could delete acknowledged entries before the log refuses it.
-//  9. A candidate gets a vote even if it is not a voter in the newest configuration of this server. See Ongaro,
-//     Consensus: Bridging Theory and Practice, section 4.1. The candidate may have a newer configuration. Its log
-//     must still be at least as new as the log of this server. Without this rule, raft would refuse such candidates.
-//     If a majority then needs the vote of a server without the newest configuration, no leader could be elected any
-//     more.
+//     could delete acknowledged entries before the log refuses the damaged one.
+//  9. A candidate can get the vote of this server even if it is not a voter in this server's newest configuration,
+//     because it may have a newer configuration (see Ongaro, Consensus: Bridging Theory and Practice, section 4.1). The
+//     candidate's log must still be at least as new as the log of this server. Without this rule, raft would refuse
+//     such a candidate. If a majority then needs the vote of a server with an old configuration, no leader could be
+//     elected.
 //  10. This server exchanges messages with another server only after that server has reported what it has seen of
 //     earlier incarnations of this server (see Witness).
 //  11. A server sends nothing as leader of an earlier term than its own. Raft may send one more request after this
-//     server was deposed. By then, the log and the snapshots in the request may be of the next term. Without this
-//     rule, a follower could store an entry or a snapshot of a term before it has stored the term itself. The follower
-//     would then refuse its own data after a restart (see raftlog.CheckTerm).
+//     server was deposed. The log and the snapshots in such a request may be of the next term. Without this rule, a
+//     follower could store an entry or a snapshot before it has stored the term of that entry. After a restart, the
+//     follower would then refuse its own data (see raftlog.CheckTerm).
 //
 // Guard also starts elections that cannot wait for raft's own timeouts, and records the commit indexes that leaders
 // announce.
@@ -150,14 +150,14 @@ func (g *Guard) SwitchOff(off Off) { g.off = off }
 // ReplaceLog replaces the log by the result of change, for tests. Call it before Raft is created.
 func (g *Guard) ReplaceLog(change func(Log) Log) { g.log = change(g.log) }
 
-// UpTo reports whether a follower has acknowledged all entries up to the given index. It counts only an
-// acknowledgement that this server has received as leader of the given term, and at or after the time earliest.
+// UpTo reports whether a follower has acknowledged all entries up to the given index. An acknowledgement counts only if
+// this server received it as leader of the given term, and not before the time earliest.
 func (g *Guard) UpTo(id raft.ServerID, term, index uint64, earliest time.Time) bool {
 	return g.acked.has(id, term, index, earliest)
 }
 
-// Moved returns a channel that is closed at the next acknowledgement of a follower. It is also closed when a follower
-// may not know the commit index, and answers a heartbeat again.
+// Moved returns a channel that is closed when a follower acknowledges a request. The channel is also closed when a
+// follower that may not know the commit index answers a heartbeat.
 func (g *Guard) Moved() <-chan struct{} { return g.acked.moved.Wait() }
 
 // Verdict is what a follower does with a snapshot.
@@ -201,8 +201,8 @@ func (g *Guard) forward() {
 	}
 }
 
-// settled checks a request, and adapts it to the rules of Guard. It returns true if raft must not get the request.
-// The request has then been answered, or State.Take answers it later.
+// settled applies the rules of Guard to a request, which may change the request. It returns true if raft must not get
+// the request. In that case, settled has answered the request, or State.Take answers it later.
 func (g *Guard) settled(rpc *raft.RPC) bool {
 	if h, ok := rpc.Command.(raft.WithRPCHeader); ok && !g.isTransfer(rpc.Command) {
 		from := raft.ServerID(h.GetRPCHeader().ID)
@@ -253,9 +253,9 @@ func (g *Guard) settled(rpc *raft.RPC) bool {
 	return false
 }
 
-// eligible returns the id that raft gets for a candidate. Raft only checks that this id is a voter in its
-// configuration, and uses the address of the candidate for everything else. So eligible returns any voter of the
-// configuration. If there is none, it returns the candidate's own id.
+// eligible returns the id that raft gets instead of a candidate's id. Raft uses this id only to check that its
+// configuration has such a voter (see rule 9 of Guard). So eligible returns any voter of the configuration. If there is
+// none, it returns the candidate's own id.
 func (g *Guard) eligible(candidate []byte) []byte {
 	if g.off.Candidates {
 		return candidate
@@ -269,9 +269,9 @@ func (g *Guard) isTransfer(command any) bool {
 	return ok && r.Term == 0
 }
 
-// observe records in g.peers the term and the commit index of command, a request of another server. The other server
-// stores its term durably before it sends such a request. Pre-votes are not recorded, because their term is not
-// stored.
+// observe records in g.peers the term and the commit index in a request of another server. The other server has stored
+// this term durably before it sends the request. Pre-votes are not recorded, because a server does not store their
+// term.
 func (g *Guard) observe(from raft.ServerID, command any) {
 	switch req := command.(type) {
 	case *raft.AppendEntriesRequest:
@@ -370,8 +370,8 @@ func (g *Guard) heartbeat(rpc raft.RPC) {
 	}
 }
 
-// silenced returns an error if this server must send nothing as leader of the given term. It must send nothing while
-// the local disk hangs, if it knows a later term, and after Close. Before Start, silenced waits.
+// silenced returns an error if this server must send nothing as leader of the given term. This is the case while the
+// local disk hangs, if the server knows a later term, and after Close. silenced first waits for Start or Close.
 func (g *Guard) silenced(term uint64) error {
 	select {
 	case <-g.started: // a server that is the only voter may lead before Start
@@ -398,13 +398,13 @@ const (
 	lastRepeat  = 160 * time.Millisecond
 )
 
-// AppendEntries sends entries or a heartbeat, unless the local disk hangs. It returns the success of a request with
-// entries only when the local disk has these entries (see rule 7 of Guard).
+// AppendEntries sends entries or a heartbeat, unless the local disk hangs. If a follower accepts entries, AppendEntries
+// returns only when the local disk has these entries, too (see rule 7 of Guard).
 //
-// Raft repeats a failed request only after its commit timeout, which is long (see Announce). A server that has just
-// started refuses requests for some milliseconds (see Witness). So AppendEntries itself repeats a request that was not
-// delivered, up to five times, with pauses of 310 ms in total. This does no harm: only this goroutine of Raft waits
-// for the request, and a follower may receive a request twice.
+// AppendEntries repeats a request that was not delivered, up to five times, with pauses of 310 ms in total. For
+// example, a server that has just started refuses requests for some milliseconds (see Witness). Raft would repeat the
+// request only after its commit timeout, which is long (see Announce). The repetition does no harm: only this goroutine
+// of Raft waits for the request, and a follower may receive a request twice.
 func (g *Guard) AppendEntries(id raft.ServerID, to raft.ServerAddress, args *raft.AppendEntriesRequest,
 	resp *raft.AppendEntriesResponse) error {
 	if IsHeartbeat(args) {
@@ -444,9 +444,9 @@ func (g *Guard) AppendEntries(id raft.ServerID, to raft.ServerAddress, args *raf
 	return nil
 }
 
-// beat sends a heartbeat, unless the local disk hangs. A follower that did not get an earlier message, for example
-// because it was restarted, may not know the commit index. So the first heartbeat that such a follower answers makes
-// the group announce the commit index.
+// beat sends a heartbeat, unless the local disk hangs. A follower that missed an earlier message, for example because
+// it was restarted, may not know the commit index. When such a follower answers a heartbeat, beat makes the group
+// announce the commit index again.
 func (g *Guard) beat(id raft.ServerID, address raft.ServerAddress, args *raft.AppendEntriesRequest,
 	resp *raft.AppendEntriesResponse) error {
 	err := errors.Join(g.silenced(args.Term), g.peers.Passes(id))
@@ -475,14 +475,13 @@ func (g *Guard) deliver(id raft.ServerID, to raft.ServerAddress, args *raft.Appe
 	return err
 }
 
-// Announce sends the commit index of this leader to followers that would otherwise wait for the next append. These
-// are the followers that have the entries up to this index, and to which the index was not sent yet. term is the term
-// in which this server leads, and commit is a commit index of that term. Announce does not wait for the answers, and
-// Raft does not see them.
+// Announce sends the commit index of this leader to followers that have all entries up to this index but were not sent
+// the index yet. Otherwise they would learn the index only from the next append. term is the term in which this server
+// leads, and commit is a commit index of that term. Announce does not wait for the answers, and Raft does not see them.
 //
 // An announcement looks like a request that Raft could send. It names an entry that the follower has acknowledged to
-// the leader of this term, and the commit index is not above this entry. So an announcement is safe if it arrives
-// late or twice, like any append without entries.
+// the leader of this term, and the commit index is not above this entry. So an announcement is safe if it arrives late
+// or twice, like any append without entries.
 func (g *Guard) Announce(term, commit uint64) {
 	if g.silenced(term) != nil {
 		return
@@ -536,8 +535,8 @@ func (g *Guard) RequestVote(id raft.ServerID, to raft.ServerAddress, args *raft.
 	return err
 }
 
-// RequestPreVote queries whether another server would grant its vote. It returns fault.Unavailable if this server
-// leaves the election to others.
+// RequestPreVote sends a pre-vote request to another server. It returns fault.Unavailable if this server leaves the
+// election to others.
 func (g *Guard) RequestPreVote(id raft.ServerID, to raft.ServerAddress, args *raft.RequestPreVoteRequest,
 	resp *raft.RequestPreVoteResponse) error {
 	if err := g.peers.Passes(id); err != nil {
@@ -604,8 +603,8 @@ func (g *Guard) Close() {
 // Sender sends the state of this server to a server that has requested it. It bypasses Raft and the Guard.
 type Sender struct{ Transport raft.Transport }
 
-// SendState sends the state in data to the server with the id to. The result taken is true if that server has accepted
-// the state.
+// SendState sends the state in data to the server whose id is the parameter to. The result taken is true if that server
+// has accepted the state.
 func (s Sender) SendState(to raft.ServerID, r *raft.InstallSnapshotRequest, data io.Reader) (taken bool, err error) {
 	var resp raft.InstallSnapshotResponse
 	err = s.Transport.InstallSnapshot(to, raft.ServerAddress(to), r, &resp, data)

@@ -68,9 +68,10 @@ type SeenTable struct {
 	by map[string]raftlog.Seen
 }
 
-// Load fills the table with the records of the floor file. stored is the cluster and the epoch that the floor file
-// names, and current is the present one. If the floor file names another cluster or epoch, the cluster was rescued
-// in between. Load then does nothing, because the other servers have started without data.
+// Load fills the table with kept, which are the records of the floor file. stored is the cluster and the epoch that the
+// floor file names, and current is the present cluster and epoch. If the floor file names another cluster or epoch, the
+// cluster was rescued after the file was written. The other servers have then started without data, so Load ignores the
+// records.
 func (t *SeenTable) Load(kept map[string]raftlog.Seen, stored, current raftlog.Owner) {
 	if stored.Cluster != "" && stored != current {
 		return
@@ -118,9 +119,10 @@ func (t *SeenTable) Keep(members []raft.Server) {
 	})
 }
 
-// Witness runs after a start of this server. It asks every other server of the group what that server has recorded
-// about this server, and repeats each query until it is answered. It also regularly reports the term, the vote and the
-// commit index of this server to the other servers. It uses one goroutine, and one more for each query in flight.
+// Witness runs after a start of this server, and detects whether the server has lost data. It queries every other
+// server of the group for its record of this server, and repeats each query until it is answered. It also regularly
+// reports the term, the vote and the commit index of this server to the other servers. It uses one goroutine, and one
+// more for each query in flight.
 type Witness struct {
 	WitnessConfig
 	*SeenTable
@@ -157,8 +159,8 @@ type WitnessConfig struct {
 	Process Process
 }
 
-// Process contains the function of the program that Witness calls. Witness calls Fatal at most once, if this server
-// has lost data that another server has seen.
+// Process is the program that runs the Witness. Witness calls Fatal if this server has lost data that another server
+// has seen, and calls it at most once.
 type Process interface{ Fatal(err error) }
 
 // NewWitness creates a Witness that records in seen what other servers show.
@@ -169,9 +171,9 @@ func NewWitness(c WitnessConfig, seen *SeenTable) *Witness {
 	}
 }
 
-// The minimum and maximum pause between queries to servers whose answer is missing. The pause doubles after each
-// query. It ends at once if an answer can be expected now, for example after a Raft message that this server could not
-// accept yet. The next pause is then the minimum again.
+// Bounds of the pause between two queries to servers that have not answered. The pause begins at witnessSoon and
+// doubles after each query, up to witnessSlow. If an answer can be expected now, the next query is sent at once, and
+// the pause begins at witnessSoon again. For example, this happens when such a server sends a Raft message.
 const (
 	witnessSoon = 10 * time.Millisecond
 	witnessSlow = 500 * time.Millisecond
@@ -203,8 +205,8 @@ func (w *Witness) Passes(id raft.ServerID) error {
 		"this server has just started and first queries the other servers")
 }
 
-// PassesFrom works like Passes, for a message that was received from the given server. If the message cannot pass,
-// PassesFrom queries that server at once, because the server can be reached.
+// PassesFrom works like Passes, for a message that was received from the given server. If the message must not pass,
+// PassesFrom also triggers a query to that server at once, because its message shows that it can be reached.
 func (w *Witness) PassesFrom(id raft.ServerID) error {
 	err := w.Passes(id)
 	if err != nil {
@@ -317,12 +319,12 @@ func (w *Witness) round(ctx context.Context, ids []raft.ServerID) {
 	wg.Wait()
 }
 
-// report reports the term, the vote and the commit index of this server to another server. Before the first report, it
-// asks the other server in a separate call what that server has recorded about this server. Without an answer, it
+// report reports the term, the vote and the commit index of this server to another server. Before the first report, a
+// separate call queries what the other server has recorded about this server. If the query is not answered, report
 // reports nothing.
 //
-// One call for both would not be safe. If its answer were lost, a second call would return what the first call has
-// reported, instead of the earlier record.
+// A single call for the query and the report would not be safe. If its answer were lost, a repeated call would return
+// the values of the report instead of the earlier record.
 func (w *Witness) report(ctx context.Context, id raft.ServerID) {
 	if !w.hasAnswered(id) {
 		seen, err := w.Ask.Recall(ctx, id, w.Self, raftlog.Seen{})

@@ -27,7 +27,8 @@ const (
 	maxCached  = 64 << 20 // bytes of histories that the node keeps for its streams
 	maxPayload = 60 << 20 // bytes of one request
 	closeGrace = 5 * time.Second
-	// endPatience is how long a purge waits until terminated children have ended. A child without a worker needs less.
+	// endPatience is how long a purge waits for the children of a terminated workflow to end. If no worker answers, a
+	// child ends after at most terminatePause, so endPatience is a little longer.
 	endPatience = terminatePause + 2*time.Second
 	maxPurge    = 1000    // instances of one PurgeMatching
 	maxTree     = 100_000 // descendants of an instance that one call looks at
@@ -132,7 +133,8 @@ func (b *Broker) Close() error {
 
 func errClosed() error { return fault.New(fault.Unavailable, opWork, "this node is shutting down") }
 
-// fits returns fault.TooLarge if size, the bytes of an event, is above maxEvent. what names the data in the error.
+// fits returns fault.TooLarge if an event of the given size in bytes is larger than maxEvent. The error message refers
+// to the data by the text in what.
 func fits(op, id, what string, size int) error {
 	if size <= maxEvent {
 		return nil
@@ -177,7 +179,8 @@ func (c *call) changes() bool {
 	return c.what == callStart || c.what == callEvent || c.what == callPurge
 }
 
-// notDone reports whether an error says that an attempt was not executed. It says nothing about earlier attempts.
+// notDone reports whether err says that the last attempt of a call was not executed. Earlier attempts may still have
+// been executed.
 func notDone(err error) bool {
 	switch fault.CodeOf(err) {
 	case fault.NotLeader, fault.Unavailable, fault.Timeout, fault.Overloaded, fault.ReadOnly:
@@ -245,13 +248,13 @@ func (b *Broker) endedTree(ctx context.Context, r Ref) error {
 	}, func(Ref) error { return nil })
 }
 
-// walk visits the descendants of an instance. For each descendant, it calls enter before and leave after it visits the
-// children of the descendant. Last, it calls leave for the root. Two rules apply:
+// walk visits the instance root and its descendants. For each descendant, it calls enter, then visits the children of
+// the descendant, and then calls leave. For root, it calls only leave, at the end. Two rules apply:
 //
-//   - A child is visited only if its state names this parent, because the history of a parent may name an id that
-//     another instance uses in the meantime.
-//   - Every instance is visited once. Two instances may name each other as parent, because each can have replaced an
-//     earlier instance that had ended.
+//   - A child is visited only if its state names the parent whose history lists the child. Otherwise, another instance
+//     has the id of the child by now.
+//   - Every instance is visited once, even if two instances name each other as parent. This is possible, because each
+//     of them can have replaced an earlier instance that had ended.
 func (b *Broker) walk(ctx context.Context, root Ref, enter func(r Ref, s *protos.WorkflowState) error,
 	leave func(r Ref) error) error {
 	type node struct {

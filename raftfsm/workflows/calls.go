@@ -15,8 +15,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/records"
 )
 
-// Methods of the calls between nodes about workflows. Calls that wait have their own method, so that they do not block
-// other calls, which may end the wait.
+// Names of the methods for calls between nodes about workflows. Calls that wait have their own method. Otherwise they
+// could hold up the calls that end their wait.
 const (
 	Method     = "raft.workflow"
 	MethodWait = "raft.workflow-wait"
@@ -84,7 +84,7 @@ func readCall(r *lenprefix.Reader) (c call, err error) {
 // is read-only.
 func Stores(body []byte) bool { return len(body) > 0 && (body[0] == callStart || body[0] == callEvent) }
 
-// Serve executes the call in r, which is about workflows of this group, and returns the encoded answer.
+// Serve executes the encoded call in r, and returns the encoded answer. The call is about workflows of this group.
 func (k *Keeper) Serve(ctx context.Context, r *lenprefix.Reader) (out []byte, err error) {
 	c, err := readCall(r)
 	if err != nil {
@@ -212,7 +212,8 @@ func (k *Keeper) complete(ctx context.Context, c *call) (out []byte, err error) 
 	})
 }
 
-// appendStored encodes the status with which a turn ends: the status of the instance, or CONTINUED_AS_NEW.
+// appendStored encodes the status of the instance after a turn. If the turn continues as new, the status is
+// CONTINUED_AS_NEW.
 func appendStored(o *turn.Outcome) []byte {
 	status := o.Status
 	if o.Replace {
@@ -421,8 +422,8 @@ func appendAnswer(b []byte, a *answer) []byte {
 	return b
 }
 
-// readAnswer decodes the answer to a pull. In an item with a turn, past contains only the events from the position
-// item.from on. The items share the memory of b.
+// readAnswer decodes the answer to a pull. If an item has a turn, its list past has only the events of the history from
+// the position item.from on. The items share the memory of b.
 func readAnswer(b []byte) (known bool, a answer, err error) {
 	r := lenprefix.Reader{Rest: b}
 	known, a.proven, a.number = r.Byte() == 1, r.Byte() == 1, r.Uvarint()

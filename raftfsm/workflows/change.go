@@ -14,10 +14,10 @@ import (
 	"github.com/quorate/quorate/raftfsm/records"
 )
 
-// change collects what one log entry does to an instance. Every entry of an instance replaces its head, the main
-// record, on the condition that the head has the revision that the leader knows. So the entries of an instance form one
-// chain, even if different servers have proposed them. An entry of a deposed leader, or a second entry for the same
-// turn, is refused as a whole.
+// change collects what one log entry does to an instance. Every entry of an instance replaces its head, which is the
+// main record. The entry is applied only if the head still has the revision that the leader knows. So the log refuses,
+// as a whole, an entry of a deposed leader or a second entry for the same turn. The entries of an instance therefore
+// form one chain, even if different servers have proposed them.
 type change struct {
 	k       *Keeper
 	i       *instance
@@ -49,10 +49,12 @@ type change struct {
 
 func (c *change) time() time.Time { return time.UnixMilli(int64(c.now)).UTC() } //nolint:gosec // bounded
 
-// birth returns the number of this entry: the cluster time and random bits, or the number of the previous entry of the
-// instance plus 1 if that is greater. So the numbers of an instance always increase. If the instance is purged and
-// another one gets its id, the numbers of the two also differ, because the time differs. If both are created within one
-// millisecond, only the random bits differ.
+// birth returns the number of this entry. It consists of the cluster time and random bits. If the previous entry of the
+// instance has the same or a greater number, the result is that number plus 1. So the numbers of an instance always
+// increase.
+//
+// A new instance with the id of a purged instance also has other numbers, because the time differs. If both are created
+// within one millisecond, only the random bits differ.
 func (c *change) birth() uint64 {
 	if c.head.birth <= c.i.head.birth {
 		c.head.birth = max(c.i.head.birth+1, c.now<<20|c.k.opts.Rand()&(1<<20-1))
@@ -69,9 +71,9 @@ func (c *change) add(ops ...command.Op) {
 // exists reports whether the instance exists in the log, or will exist after this entry.
 func (c *change) exists() bool { return !c.purged && (c.i.exists() || c.created) }
 
-// arrive adds an event to the inbox. If an event with the same idempotency key has arrived before, arrive does not add
-// the event again. The sender then gets the same answer as the sender of the first event. If the inbox is full, arrive
-// refuses the events that fromOutside reports, except terminations.
+// arrive adds an event to the inbox, unless an event with the same idempotency key has arrived before. In that case,
+// both senders get the same answer. If the inbox is full, arrive refuses events from outside (see fromOutside), except
+// terminations.
 func (c *change) arrive(a *arrival) {
 	if a.key != 0 {
 		if slices.Contains(c.head.recent, a.key) && !c.wiped {
@@ -101,9 +103,9 @@ func (c *change) arrive(a *arrival) {
 	c.i.tried = 0
 }
 
-// fromOutside reports whether an event may be refused when the inbox is full. Events from clients may be refused,
-// because nothing limits their number. Results and timers must not be refused. Their number is limited, because the
-// workflow itself has started the activities, children and timers.
+// fromOutside reports whether an event can come from outside the workflow, for example from a client. Nothing limits
+// the number of such events, so they may be refused when the inbox is full. Results and timers must not be refused.
+// Their number is limited, because the workflow itself has started the activities, children and timers.
 func fromOutside(e *protos.HistoryEvent) bool {
 	switch e.GetEventType().(type) {
 	case *protos.HistoryEvent_EventRaised, *protos.HistoryEvent_ExecutionSuspended,
@@ -113,7 +115,8 @@ func fromOutside(e *protos.HistoryEvent) bool {
 	return false
 }
 
-// join gives the sender of the event a the same answer as the sender of the event o, which has the same effect.
+// join gives the sender of the event a the same answer as the sender of the event o. Call it if both events have the
+// same effect.
 func (c *change) join(o, a *arrival) {
 	if o.seq != 0 {
 		c.replies = append(c.replies, a.answer)
@@ -128,8 +131,8 @@ func (c *change) join(o, a *arrival) {
 	}
 }
 
-// run hands out the turn of the instance, and commits the entry if it is needed. If no entry is needed, run calls the
-// replies.
+// run hands out the next turn of the instance, if there is one. It then commits the entry. If no entry is needed, run
+// calls the replies instead.
 func (c *change) run() {
 	i := c.i
 	if c.outcome == nil && !c.purged && !c.wiped {
@@ -157,8 +160,8 @@ func (c *change) run() {
 	}
 }
 
-// store adds records for the events that are only in memory. Events that do not fit into the entry, which has up to
-// maxStored bytes, follow in the next entry. The entry that starts an instance has all of them.
+// store adds records for the events that are only in memory. When the entry reaches maxStored bytes, the remaining
+// events wait for the next entry. But an entry that creates or starts an instance gets all events.
 func (c *change) store() {
 	size := 0
 	for n := range c.ops {
@@ -203,7 +206,7 @@ func (c *change) consume(n int) {
 	c.i.folds = false
 }
 
-// apply adds to the entry the outcome o of a turn that was made with the first n events of the inbox.
+// apply adds o, the outcome of a turn, to the entry. The turn was made with the first n events of the inbox.
 func (c *change) apply(n int, o *turn.Outcome) {
 	c.outcome = o
 	i, h := c.i, &c.head
@@ -299,7 +302,8 @@ func (c *change) addDue(at uint64, kind byte, id int32, event []byte) {
 	c.dues = append(c.dues, dueItem{at, c.i.place()})
 }
 
-// addMessage adds the record of the n-th message of the entry for another instance. birth is the number of the entry.
+// addMessage adds the record of a message for another instance to the entry. n is the number of the message within the
+// entry, and birth is the number of the entry.
 func (c *change) addMessage(birth uint64, n int, m *turn.Message) {
 	app := m.App
 	if app == "" {
@@ -407,9 +411,9 @@ func (c *change) applied(err error) bool {
 	return false
 }
 
-// failed drops the instance from memory when its entry is not in the log, or when this is not known. The callers that
-// wait for the entry get err. If the turn in the entry is too large, the senders of its events get fault.Unavailable
-// instead.
+// failed handles an entry that is not in the log, or whose outcome is unknown. It drops the instance from memory. The
+// callers that wait for the entry get err. If the turn in the entry is too large, the senders of its events get
+// fault.Unavailable instead, so that they send the events again.
 func (c *change) failed(err error) {
 	i, k, existed := c.i, c.k, c.i.exists()
 	arrived, tooLarge := err, c.outcome != nil && fault.Is(err, fault.TooLarge)
@@ -447,9 +451,9 @@ func (k *Keeper) decideLater(r Ref) {
 	k.after(retryPause, func() { k.push(r, step{do: (*change).decide}) })
 }
 
-// decide finds out whether an entry with an unknown outcome was applied. To do so, it proposes another entry on the
-// same condition. If the new entry is refused, the earlier entry was applied. If the new entry is applied, the earlier
-// entry will be refused.
+// decide ends the doubt about an earlier entry of the instance whose outcome is unknown. It proposes a new entry on the
+// condition that the head is still the one that this leader has just read. When the new entry is applied, the earlier
+// entry is in the log already or will be refused. decide then calls Keeper.recheck.
 func (c *change) decide() {
 	k, r := c.k, c.i.Ref
 	if c.exists() {
@@ -473,9 +477,9 @@ func (c *change) decide() {
 	})
 }
 
-// verified commits the operations in list as a separate entry. The entry is refused if the instance in the log differs
-// from the instance that this leader knows. The instance is then read again. verified does not wait. It calls done
-// with the outcome.
+// verified commits the operations in list as a separate entry. The log refuses the entry if its version of the instance
+// is not the one that this leader knows. The leader then reads the instance again. verified does not wait. It calls
+// done with the outcome.
 func (c *change) verified(list []command.Op, done func(err error)) {
 	i, k, g := c.i, c.k, c.group
 	entry := append(ops(i.asKnown(command.OpCheck)), list...)
@@ -497,8 +501,9 @@ func errBehind() error {
 	return fault.New(fault.Unavailable, opChange, "the records of the workflow have changed in the meantime")
 }
 
-// recheck reads the timers and messages of the bucket of an instance again, and all waiting activities. Call it when
-// the outcome of an entry of the instance is no longer unknown, because that entry may have changed them.
+// recheck reads the timers and messages in the bucket of an instance again, and starts a scan of all waiting
+// activities. Call it when an entry of the instance had an unknown outcome, and that outcome is known now. The entry
+// may have added such records.
 func (k *Keeper) recheck(r Ref) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

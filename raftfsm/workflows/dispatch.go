@@ -39,15 +39,16 @@ type readyTurn struct {
 	since uint64 // cluster time in milliseconds
 }
 
-// block notes that work of an application waits, if no stream is connected. The caller holds k.mu.
+// block records that an application has waiting work but no stream. It does nothing if a stream is connected. The
+// caller holds k.mu.
 func (k *Keeper) block(a *application) {
 	if !a.blocked && len(a.streams) == 0 {
 		a.blocked, a.blockedAt = true, k.group.Now()
 	}
 }
 
-// oldest returns the cluster time since which the oldest turn or activity has waited for a stream; 0 = nothing waits.
-// If no stream is connected, this is the time at which the leader first saw waiting work. The caller holds k.mu.
+// oldest returns the cluster time at which the oldest waiting turn or activity began to wait; 0 = nothing waits. If no
+// stream is connected, the result is the time at which the leader first saw waiting work. The caller holds k.mu.
 func (k *Keeper) oldest(a *application) (since uint64) {
 	if len(a.streams) == 0 {
 		if a.blocked {
@@ -103,10 +104,9 @@ func (k *Keeper) application(name string) *application {
 // maxTargets bounds the applications that target adds.
 const maxTargets = 4096
 
-// target returns the application whose workers execute an activity, and adds it if necessary. If the leader knows
-// maxTargets applications already, target adds no other application, and returns nil. The reason for the bound is
-// that a workflow can name any application. If an application is left out, its activities are found when its workers
-// connect. The caller holds k.mu.
+// target returns the application whose workers execute an activity, and adds it if necessary. A workflow can name any
+// application, so target adds no application and returns nil if the leader already knows maxTargets applications. The
+// activities of such an application are found when its workers connect. The caller holds k.mu.
 func (k *Keeper) target(name string) *application {
 	if k.apps[name] == nil && len(k.apps) >= maxTargets {
 		return nil
@@ -144,8 +144,8 @@ func (a *application) pickActivity() *stream {
 	return nil
 }
 
-// queueTask makes an activity wait for a stream. If there is no stream, or too many activities wait, the activity
-// stays in its record only, for a later scan. The caller holds k.mu.
+// queueTask puts an activity into the queue of its application. If the application has no stream or a full queue, the
+// activity stays only in its record, and a later scan finds it. The caller holds k.mu.
 func (k *Keeper) queueTask(t *task) {
 	a := k.target(t.app)
 	if t.lease = nil; a == nil {
@@ -162,8 +162,8 @@ func (k *Keeper) queueTask(t *task) {
 	a.tasks = append(a.tasks, t)
 }
 
-// queueReady makes an instance with a turn wait for a stream. If there is no stream, or too many instances wait, a
-// later scan finds the instance. The caller holds k.mu.
+// queueReady puts an instance that has a turn into the queue of its application. If the application has no stream or a
+// full queue, a later scan finds the instance. The caller holds k.mu.
 func (k *Keeper) queueReady(i *instance) {
 	a := k.application(i.App)
 	if i.ready {
@@ -246,8 +246,12 @@ func (c *change) runs() bool {
 // ends reports whether the inbox has a termination of the instance.
 func (c *change) ends() bool { return c.i.inbox.end != nil }
 
-// hand gives the turn of the instance to a stream. If no stream has room, the instance waits. A termination needs no
-// worker if no stream has room, if the turn is too large for a worker, or if no worker has answered in time.
+// hand gives the next turn of the instance to a stream. If no stream has room, the instance waits. But a turn that
+// terminates the instance needs no worker in these cases:
+//
+//   - No stream has room.
+//   - The turn is too large for a worker.
+//   - No worker has answered in time.
 func (c *change) hand() {
 	i, k := c.i, c.k
 	if c.exists() && terminal(c.head.status) && len(i.inbox.list) > 0 {
@@ -322,8 +326,8 @@ func (c *change) hand() {
 	c.deliver(s, events, n)
 }
 
-// tooLarge reports whether the history and the events of the next turn have more than maxTurn bytes. They then do not
-// fit into a message to a node.
+// tooLarge reports whether the next turn is too large for a message to a node: its history and its events together have
+// more than maxTurn bytes.
 func (c *change) tooLarge() bool {
 	bytes, b := int(c.head.bytes), &c.i.inbox //nolint:gosec // bounded
 	return bytes+b.weight > maxTurn && bytes+b.next() > maxTurn
@@ -384,8 +388,8 @@ func (c *change) turnState(events []*protos.HistoryEvent) *turn.State {
 	return &turn.State{ID: c.i.ID, App: c.i.App, Namespace: c.k.opts.Namespace, History: c.i.history, New: events}
 }
 
-// deliver sends a turn to a stream. events are the new events of the turn. taken is the number of events of the inbox
-// from which they come.
+// deliver sends a turn to a stream. events are the new events of the turn. They come from the first events of the
+// inbox, and taken is the number of these.
 func (c *change) deliver(s *stream, events []*protos.HistoryEvent, taken int) {
 	i, k := c.i, c.k
 	raw := make(map[*protos.HistoryEvent][]byte, len(events))
@@ -423,8 +427,8 @@ func (c *change) deliver(s *stream, events []*protos.HistoryEvent, taken int) {
 	}
 }
 
-// completeTurn is the step for the answer of a worker to a turn. It ignores an answer to an earlier turn. If the answer
-// breaks the rules of package turn, the turn is handed out again after a pause.
+// completeTurn is the step that processes the answer of a worker to a turn. It ignores an answer to an earlier turn. If
+// the answer breaks the rules of package turn, the turn is handed out again after a pause.
 func (c *change) completeTurn(session string, number uint64, answer *protos.WorkflowResponse, reply func(error)) {
 	i, k := c.i, c.k
 	k.mu.Lock()
@@ -499,8 +503,8 @@ func (c *change) tooLong(o *turn.Outcome) bool {
 	return size+keys*(len(i.App)+len(i.ID)+opCost) > maxHistory
 }
 
-// completeTask adds the result of an activity to an entry. Only the first result has an effect, even if it comes from
-// an earlier attempt. Storing a result removes the record of the activity, and a result without a record is ignored.
+// completeTask adds the result of an activity to an entry. The entry also removes the record of the activity. A result
+// without such a record is ignored. So only the first result has an effect, even if it comes from an earlier attempt.
 func (c *change) completeTask(id taskID, attempt uint64, answer *protos.ActivityResponse, reply func(error)) {
 	i, k := c.i, c.k
 	key := i.taskKey(id.task, id.birth)
@@ -583,8 +587,8 @@ func (k *Keeper) finished(t *task, err error) {
 	}
 }
 
-// scan starts to read the turns and activities that wait for workers, in the background. Call it when the records
-// may have work that the queues do not have. The caller holds k.mu.
+// scan starts a goroutine that finds waiting turns and activities in the records. Call it when the records may have
+// work that is not in the queues. The caller holds k.mu.
 func (k *Keeper) scan() {
 	if k.scanAgain = true; k.scanning {
 		return
@@ -662,11 +666,13 @@ func (k *Keeper) scanReady(m *kv.Machine, reign uint64, p place) bool {
 	}
 }
 
-// scanTasks queues the activities of a bucket. It returns false if the Keeper has resigned or a read has failed. It
-// stops early when the queues of all applications in hungry are full. The next scan begins when one of these queues is
-// less than half full, and reads the bucket from its first record. An activity with a result has no record, so the next
-// scan repeats only the reads of activities that are queued or that streams have. The total time to read a backlog is
-// therefore proportional to the length of the backlog.
+// scanTasks puts the activities of a bucket into the queues. It returns false if the Keeper has resigned or a read has
+// failed.
+//
+// When the queues of all applications in hungry are full, scanTasks stops early. The next scan begins when one of these
+// queues is less than half full, and reads the bucket from its first record. This repeats only the reads of activities
+// that are queued or that streams have, because an activity with a result has no record any more. So the total time to
+// read a backlog is proportional to the length of the backlog.
 func (k *Keeper) scanTasks(m *kv.Machine, reign uint64, p place, hungry []*application) bool {
 	for after, more := "", true; more; {
 		found, again, err := m.Records(kv.WorkflowStore, p.table(tableTask), after, page, pageBytes, 0)

@@ -1,4 +1,4 @@
-// Package workflows runs workflows on the Raft groups. It owns the records of instances. It has two parts:
+// Package workflows runs workflows on the Raft groups. It owns the records of workflow instances. It has two parts:
 //
 //   - The Keeper works at the leader. It applies the rules of package turn.
 //   - The Broker works on any node. It calls the Keepers.
@@ -17,23 +17,23 @@
 //
 // Invariants:
 //
-//   - Every entry that changes an instance replaces its head, on the condition that the head has the revision that
-//     the proposer has read. So the entries of an instance form one chain.
+//   - Every entry that changes an instance replaces its head, on the condition that the head still has the revision
+//     that the proposer has read. So the entries of an instance form one chain.
 //   - A turn is one entry. It consumes events of the inbox, adds its events to the history, and stores its
 //     activities, timers and messages. If the entry is refused, none of this happens.
 //   - The leader's memory is a cache of the records. After an entry with an unknown outcome, the records are read
 //     again.
-//   - A worker may get a turn with events that are not in the log yet. The answer of the worker takes effect with an
-//     entry that also has those events, or that follows an entry with them. The callers that have sent the events get
-//     no answer before the events are in the log.
+//   - A worker may get a turn with events that are not in the log yet. These events are stored before the answer of the
+//     worker takes effect, or in the same entry. The senders of the events get no answer before that.
 //   - A request is stored once, however often it is repeated: the head remembers the newest idempotency keys.
-//   - An activity has one result. The key of its record has the birth of the entry that scheduled the activity, see
-//     change.birth. The entry with the result removes the record.
+//   - An activity has one result. The entry with the result removes the record of the activity. The key of this record
+//     contains the birth of the entry that scheduled the activity, see change.birth.
 //   - No two streams have the same activity at the same time. The leader keeps the leases of activities in memory. A
-//     new leader hands out activities of earlier leaders only after every node with a session record has reported its
-//     activities, or sessionLife has passed. A node regularly gets a proof that the leader still knows its session.
-//     When the node has had no proof for proofLife, which is shorter than sessionLife, it ends the streams that have
-//     activities. The sessions of nodes are records, so a new leader knows for which nodes to wait.
+//     new leader does not know the leases of earlier leaders. It hands out an activity that an earlier leader may have
+//     handed out only after all nodes with a session record have reported their activities, or sessionLife has passed.
+//   - A node regularly gets a proof that the leader still knows its session. After proofLife without a proof, the node
+//     ends the streams that have activities. proofLife is shorter than sessionLife, so the node ends these streams
+//     before another node gets the activities.
 //   - A message is removed from the outbox after its target has stored the message in the log, or has found that the
 //     message has no effect.
 //   - Events wait in the log. Without workers, nothing is handed out, nothing polls, and no instance is in memory.

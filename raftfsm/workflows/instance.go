@@ -16,7 +16,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// instance is an instance that the leader has loaded. While it is busy, it has one goroutine, which executes
+// instance is a workflow instance in the leader's memory. While it is busy, it has one goroutine, which executes
 // Keeper.drive and owns the second group of its fields. While it is idle, Keeper.mu guards these fields, too.
 //
 // The fields are a cache of the records. If an entry fails or its outcome is not known, the instance is read again.
@@ -70,8 +70,8 @@ type step struct {
 	fail func(err error) // called instead of do if the instance is dropped or unreadable; nil = no caller waits
 }
 
-// drop ends the use of an instance, because this server does not lead any more. Waiting callers get an error. The
-// caller holds k.mu, and removes the instance from the Keeper.
+// drop marks an instance as gone, because this server does not lead any more. Waiting callers get an error. The caller
+// holds k.mu, and must remove the instance from k.instances.
 func (i *instance) drop(k *Keeper) {
 	i.gone = true
 	for _, s := range i.queue {
@@ -97,8 +97,8 @@ func (i *instance) forget(err error) {
 	i.fresh, i.raised, i.forced, i.tried = nil, zero, false, 0
 }
 
-// push queues a step for an instance. The goroutine of the instance executes the step; push starts it if it does not
-// run. The caller holds k.mu.
+// push queues a step for the instance r. The goroutine of the instance executes the step. If that goroutine is not
+// running, push starts it. The caller holds k.mu.
 func (k *Keeper) push(r Ref, s step) {
 	i := k.instances[r]
 	if i == nil {
@@ -331,8 +331,8 @@ func (i *instance) loadHistory(m *kv.Machine) error {
 	return nil
 }
 
-// note updates due, the open timers of an instance, after the event e of its history: it adds a timer that was created,
-// and removes a timer that has fired.
+// note updates due, the open timers of an instance, for the event e of its history. If e has created a timer, note adds
+// the timer. If e is the firing of a timer, note removes that timer.
 func note(due map[int32]uint64, e *protos.HistoryEvent) {
 	if t := e.GetTimerCreated(); t != nil {
 		if at, ok := dueAt(t.GetFireAt().AsTime()); ok {
@@ -361,8 +361,9 @@ func millis(t time.Time) uint64 {
 	return uint64(max(t.Add(time.Millisecond-1).UnixMilli(), 1)) //nolint:gosec // positive
 }
 
-// nanosOf returns t in Unix nanoseconds. The range ends in the year 2262. For a time outside the range, nanosOf
-// returns the nearest value. The result is at least 1, because 0 means that a time is not set.
+// nanosOf returns t in Unix nanoseconds. The result is between 1 and math.MaxInt64, which is in the year 2262. For a
+// time outside this range, nanosOf returns the nearest value. It never returns 0, because 0 means that a time is not
+// set.
 func nanosOf(t time.Time) uint64 {
 	switch {
 	case t.Unix() < 0:

@@ -176,9 +176,9 @@ func (k *Keeper) update() {
 	}
 }
 
-// repeatAfter drops everything from memory, because a read has failed with err, and makes the Keeper read again after
-// retryPause. It does nothing if err says that a record is damaged, because reading again would not repair the record.
-// The caller holds k.mu.
+// repeatAfter handles a read that has failed with err. It drops everything from memory, and makes the Keeper read again
+// after retryPause. It does nothing if err says that a record is damaged, because reading again would not repair the
+// record. The caller holds k.mu.
 func (k *Keeper) repeatAfter(err error) {
 	if fault.Is(err, fault.Corrupt) {
 		return
@@ -396,9 +396,9 @@ func (k *Keeper) commit(g records.Group, ops []command.Op) (kv.Result, error) {
 	return res, err
 }
 
-// confirmed waits until a majority has confirmed that this server led after a given moment. since is the number of
-// this moment (see confirmation.begin). A committed entry that was proposed after the moment is such a confirmation.
-// Without one, confirmed calls g.Confirm.
+// confirmed waits until a majority has confirmed that this server led after a given moment. since is the number of that
+// moment (see confirmation.begin). The commit of an entry that was proposed after the moment is such a confirmation. If
+// there is no confirmation yet, confirmed calls g.Confirm.
 func (k *Keeper) confirmed(ctx context.Context, g records.Group, since uint64) error {
 	if k.confirm.covers(since) {
 		return nil

@@ -161,8 +161,9 @@ func (l *link) run() {
 	}
 }
 
-// arrived gives items to their streams. It stops reading missing parts of histories at the time until. Without this
-// limit, a leader that does not answer could delay run, which must notice that the node has no proof any more.
+// arrived gives items to their streams. If parts of their histories are missing, arrived reads them from the leader,
+// but only until the deadline until. A leader that does not answer must not hold up run, because run must notice when
+// the node has no proof any more.
 func (l *link) arrived(ctx context.Context, session string, items []*item, until time.Time) {
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
@@ -171,7 +172,7 @@ func (l *link) arrived(ctx context.Context, session string, items []*item, until
 	}
 }
 
-// pull waits for work, and gives up at the time until. received is the number of the last answer.
+// pull waits for work until the deadline until. received is the number of the last answer that this node has received.
 func (l *link) pull(ctx context.Context, session string, received uint64, until time.Time) (known bool, a answer,
 	err error) {
 	ctx, cancel := context.WithDeadline(ctx, until)
@@ -184,8 +185,8 @@ func (l *link) pull(ctx context.Context, session string, received uint64, until 
 }
 
 // join begins a session with the streams of the node and the activities of these streams. previous is the earlier
-// session; "" = none. join gives up at the time until, because after that time the leader may give the activities to
-// another node.
+// session; "" = none. join gives up at the deadline until, because the leader may then give the activities to another
+// node.
 func (l *link) join(ctx context.Context, previous string, until time.Time) error {
 	l.mu.Lock()
 	if l.joining == "" {

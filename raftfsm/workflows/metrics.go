@@ -118,7 +118,8 @@ func (k *Keeper) stall(i *instance) {
 }
 
 // count counts an entry of an instance that is in the log. was is the status before the entry. fresh is true if the
-// entry has created the instance. o is the outcome of the turn in the entry, or nil. The caller holds k.mu.
+// entry has created, replaced or removed the instance. o is the outcome of the turn in the entry, or nil. The caller
+// holds k.mu.
 func (k *Keeper) count(i *instance, was int32, fresh bool, o *turn.Outcome) {
 	t := k.totals.of(i.App)
 	if fresh && i.exists() {
@@ -159,8 +160,9 @@ type collector struct {
 	counters *records.Series[string]
 }
 
-// NewCollector returns a collector of the metrics of workflows. keepers are the Keepers of the groups of a server.
-// Only the leader of a group reports metrics of the group.
+// NewCollector returns a Prometheus collector for the metrics of workflows. keepers are the Keepers of all groups on
+// this server. Gauges cover only the groups that this server leads. Counters cover the events that this server has
+// counted while it led.
 func NewCollector(keepers []*Keeper) prometheus.Collector {
 	app := []string{"app_id"}
 	return &collector{keepers: keepers, counters: series(),
@@ -201,7 +203,7 @@ type gauge struct {
 	waited uint64 // how long the oldest turn or activity has waited, in milliseconds
 }
 
-// Collect implements prometheus.Collector. It adds up the values of all Raft groups that this server leads.
+// Collect implements prometheus.Collector. It adds up the values of all Raft groups.
 func (c *collector) Collect(out chan<- prometheus.Metric) {
 	sums, gauges := map[string]*total{}, map[string]gauge{}
 	for _, k := range c.keepers {

@@ -25,15 +25,14 @@ type message struct {
 	outRecord
 }
 
-// outbox sends messages to other instances. The messages for one instance are sent in their order. Keeper.mu guards
-// the outbox.
+// outbox sends messages to other instances. The messages for one instance are sent in their order. Keeper.mu guards the
+// outbox.
 //
-// A message is sent until its target has stored the message in the log. The record of the message is removed
-// afterwards. So a message may be sent twice, and the target must ignore it the second time. The target can do so for
-// these reasons:
+// The outbox repeats a message until its target has stored the message in the log. It then removes the record of the
+// message. So a target may get a message twice, and must ignore the second copy. These rules make this possible:
 //
 //   - The head of an instance has the newest idempotency keys.
-//   - A parent gets one result of each child.
+//   - A parent accepts only one result of each child.
 //   - A child is created only once.
 type outbox struct {
 	targets map[Ref][]*message // messages in their order; the first message of each list is on its way
@@ -123,8 +122,8 @@ func (o *outbox) start(k *Keeper) {
 	}
 }
 
-// send sends the messages for an instance, one after another. In one critical section, it removes a message from
-// targets, and takes the next message or ends. So an instance never has two senders.
+// send sends the messages for the instance given by to, one after another. It removes a sent message from targets and
+// looks for the next one without releasing k.mu in between. So an instance never has two senders.
 func (o *outbox) send(k *Keeper, reign uint64, to Ref) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -182,8 +181,8 @@ func (k *Keeper) send(m *message) error {
 		event: encodeEvent(back.Event)})
 }
 
-// refusal reports whether an error is a decision of the target. Sending the message again would then return the same
-// error.
+// refusal reports whether the target of a message has refused the message with err. If so, sending the message again
+// would return the same error.
 func refusal(err error) bool {
 	return fault.Is(err, fault.Conflict) || fault.Is(err, fault.Invalid) || fault.Is(err, fault.TooLarge)
 }

@@ -53,8 +53,8 @@ func (r Ref) bucket() uint16 {
 // instance from this prefix.
 func (r Ref) Prefix() string { return r.place().prefix() }
 
-// check returns fault.Invalid or fault.TooLarge for an instance that no key can contain. op is the operation in the
-// error.
+// check returns fault.Invalid or fault.TooLarge if the application or the id of r cannot be part of a key. op is the
+// operation in the error.
 func (r Ref) check(op string) error {
 	switch {
 	case r.App == "" || r.ID == "":
@@ -176,8 +176,9 @@ func instanceOf(key string) (r Ref, table byte, rest string, ok bool) {
 	return Ref{p.app, id}, table, rest, id != "" && found
 }
 
-// head is the main record of an instance. Every entry of the instance replaces the head, and names the previous
-// revision of the head. So entries that were proposed concurrently exclude each other.
+// head is the main record of an instance. Every entry of the instance replaces the head, and requires that the head
+// still has the revision that the proposer knows. So if two entries are proposed concurrently, only one of them is
+// applied.
 type head struct {
 	revision uint64 // of the record; 0 = there is none
 
@@ -260,8 +261,8 @@ func readHead(value []byte, revision uint64) (h head, ok bool) {
 	return h, ok
 }
 
-// remember adds an idempotency key; 0 = none. Above maxRecent keys, it drops the oldest. It copies the list, because
-// another head may share the list.
+// remember adds an idempotency key to the list of recent keys. It ignores 0, which means no key. If there are more than
+// maxRecent keys, it drops the oldest. remember copies the list, because another head may share the list.
 func (h *head) remember(key uint64) {
 	if key == 0 {
 		return
@@ -322,8 +323,8 @@ const (
 	dueRetention = 3
 )
 
-// dueRecord is the record of an event that becomes due at a time. Its key contains the time, the instance, the kind
-// and a number.
+// dueRecord is the record of a timer, a scheduled start or the end of a retention. Its key contains the time, the
+// instance, the kind and a number.
 type dueRecord struct {
 	generation uint64 // of the instance; a timer of an earlier generation has no effect
 	execution  string // head.creation; a record of an earlier instance with the same id has no effect

@@ -18,9 +18,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/records"
 )
 
-// do executes the step f of an instance, and waits until f or its entry calls reply. It then waits until a majority
-// has confirmed that this server led after the call began. Otherwise a deposed leader could answer from an old state.
-// If the step has committed an entry, the entry is the confirmation.
+// do executes the step f of an instance, and waits until f or the entry of f calls reply. It then waits until a
+// majority has confirmed that this server led after the call began. Otherwise a deposed leader could answer from an old
+// state. If the step has committed an entry, that entry is the confirmation.
 func (k *Keeper) do(ctx context.Context, r Ref, op string, f func(c *change, reply func(error))) error {
 	if err := r.check(op); err != nil {
 		return err
@@ -73,8 +73,8 @@ type creation struct {
 	fork    *turn.Fork           // of a rerun; nil = the instance begins with event
 }
 
-// opChildren is the operation name in the error that asks the caller to check the descendants of a terminal instance
-// first.
+// opChildren is the operation name in an error that refuses to replace a terminal instance. It means that the caller
+// must first check that all descendants of the instance are terminal, and then try again.
 const opChildren = "workflows.Children"
 
 // create is the step for a new instance. A terminal instance with the same id may be replaced, see reuses.
@@ -181,8 +181,7 @@ func (c *change) reuses(s *protos.ExecutionStartedEvent, execution string, uniqu
 	return false, nil
 }
 
-// hasChildren reports whether the history has children, which may still run. It returns true if the history cannot be
-// read.
+// hasChildren reports whether the instance has created children. It returns true if the history cannot be read.
 func (c *change) hasChildren() bool {
 	if err := c.i.loadHistory(c.machine); err != nil {
 		return true
@@ -195,15 +194,15 @@ func (c *change) hasChildren() bool {
 	return false
 }
 
-// postpone reports whether the step must wait for the next entry, because this entry already has operations on records
-// of the instance. wipe would not find these records. The step must then return, and is executed again.
+// postpone reports whether the current step must wait for the next entry. This is the case if this entry already has
+// operations, because wipe would not find the records that they add. If the result is true, the step must return, and
+// is executed again for the next entry.
 func (c *change) postpone() bool {
 	c.postponed = len(c.ops) > 0
 	return c.postponed
 }
 
-// wipe adds the removal of the records of an instance to the entry. It keeps the head, and messages that were not sent
-// yet.
+// wipe makes the entry remove the records of the instance. The head stays, and so do messages that were not sent yet.
 func (c *change) wipe() error {
 	i := c.i
 	if err := i.loadHistory(c.machine); err != nil {
@@ -235,8 +234,9 @@ func (c *change) wipe() error {
 	return nil
 }
 
-// wipeTasks adds the removal of the instance's activities to the entry. Activities of earlier executions are removed
-// at once, in separate entries, because there may be too many for one entry. Their results would have no effect.
+// wipeTasks makes the entry remove the activities of the present execution. There may be too many activities of earlier
+// executions for one entry, so wipeTasks removes these at once, in separate entries. This does no harm, because their
+// results would have no effect.
 func (c *change) wipeTasks() error {
 	i := c.i
 	for after, more := "", true; more; {
@@ -283,7 +283,7 @@ func (k *Keeper) forgetTasks(ids ...taskID) {
 	}
 }
 
-// purge adds the removal of the instance to the entry. The caller has checked that the removal is allowed.
+// purge makes the entry remove the instance. The caller has checked that the removal is allowed.
 func (c *change) purge() error {
 	if err := c.wipe(); err != nil {
 		c.k.failed(err)
@@ -293,8 +293,8 @@ func (c *change) purge() error {
 	return nil
 }
 
-// present returns an error if the instance does not exist or is stalled. Otherwise the result over tells whether the
-// instance has ended.
+// present returns an error if the instance does not exist or is stalled. The result over reports whether the instance
+// has ended.
 func (c *change) present() (over bool, err error) {
 	switch {
 	case !c.exists():
@@ -361,8 +361,8 @@ func (c *change) event(e *protos.HistoryEvent, key uint64, reply func(error)) {
 	c.arrive(&arrival{event: e, raw: encodeEvent(e), key: key, reply: reply})
 }
 
-// Deliver processes a message from another instance at its target. It returns nil when the message is in the log or
-// has no effect, because the sender then removes the message.
+// Deliver processes a message from another instance, at the group of its target. The sender removes the message when
+// Deliver returns nil. So Deliver returns nil only if the message is in the log or has no effect.
 func (k *Keeper) Deliver(ctx context.Context, r *outRecord) error {
 	e, err := decodeEvent(r.event)
 	if err != nil {
@@ -393,9 +393,9 @@ func (k *Keeper) Deliver(ctx context.Context, r *outRecord) error {
 	})
 }
 
-// addressed reports whether a message is for the present execution of the instance. execution is the execution that
-// the message names. A parent does not learn when a child continues as new with another execution. So a termination by
-// the parent also applies to all later executions of the same creation.
+// addressed reports whether a message is for the present execution of the instance. execution is the execution id in
+// the message. A termination by the parent also applies to all later executions of the same creation. The reason is
+// that the parent does not learn the new execution id when a child continues as new.
 func (c *change) addressed(execution string, e *protos.HistoryEvent) bool {
 	return execution == "" || execution == c.head.execution ||
 		e.GetExecutionTerminated() != nil && execution == c.head.creation
@@ -437,8 +437,8 @@ func (w *waiter) end(err error) {
 	}
 }
 
-// wait waits until the status of an instance satisfies the condition until, but at most for waitPatience. If the time
-// ends first, reached is false.
+// wait waits until the instance has reached the status given by until, but at most for waitPatience. If the time ends
+// first, reached is false.
 func (k *Keeper) wait(ctx context.Context, r Ref, until workflow.Until) (reached bool, err error) {
 	if err := r.check(opWait); err != nil {
 		return false, err
@@ -636,9 +636,9 @@ func startOf(m *kv.Machine, r Ref, h *head) (*protos.HistoryEvent, error) {
 	return nil, nil
 }
 
-// events returns up to limit encoded events of the history, beginning at position first, and stops after maxAnswer
-// bytes. The result found is false if the instance does not exist. The result more is true if there are further
-// events.
+// events returns encoded events of the history, beginning at the position first. It returns at most limit events, and
+// stops early after maxAnswer bytes. The result found is false if the instance does not exist. The result more is true
+// if there are further events.
 func (k *Keeper) events(ctx context.Context, r Ref, first uint64, limit int) (raws [][]byte, found, more bool,
 	err error) {
 	if err := r.check(opRead); err != nil {
@@ -679,8 +679,8 @@ func (k *Keeper) events(ctx context.Context, r Ref, first uint64, limit int) (ra
 	return raws, true, at < h.events && len(raws) > 0, nil
 }
 
-// applications returns up to limit applications with ids above the parameter after, in the order of their ids. It
-// returns only applications that have had records in this group or that have workers.
+// applications returns up to limit applications in the order of their ids, beginning with the first id that is greater
+// than the parameter after. It returns only applications that have had records in this group or that have workers.
 func (k *Keeper) applications(ctx context.Context, after string, limit int) (list []workflow.Application, more bool,
 	err error) {
 	if _, err := k.reading(ctx, opRead); err != nil {
@@ -711,9 +711,9 @@ type listed struct {
 	created uint64 // Unix nanoseconds
 }
 
-// list returns up to limit instances of an application in this group that match f, in the order of their creation. The
-// parameters after, in Unix nanoseconds, and afterID are the creation time and the id of the last instance of the
-// previous page. The list begins after that instance.
+// list returns one page of the instances of an application in this group that match f, in the order of their creation.
+// A page has at most limit instances. It begins after the last instance of the previous page. The parameter after is
+// the creation time of that instance in Unix nanoseconds, and afterID is its id.
 func (k *Keeper) list(ctx context.Context, app string, f *workflow.Filter, after uint64, afterID string,
 	limit int) (page []listed, more bool, err error) {
 	m, err := k.reading(ctx, opRead)

@@ -38,9 +38,9 @@ type stream struct {
 	held       map[Ref]*instance // instances whose turn the stream has
 }
 
-// room returns how many further turns and activities the stream can get. The limits of its worker apply here, although
-// the node of the worker enforces them, too. Otherwise work above the limits would wait in that node while other nodes
-// are idle.
+// room returns how many further turns and activities the stream can get. It applies the limits of the worker, although
+// the node of the worker enforces them, too. Otherwise the leader would send too much work to that node. The work would
+// wait there while other nodes are idle.
 func (s *stream) room() (turns, activities int) {
 	turns, activities = maxTurns, maxActivities
 	if n := s.worker.MaxTurns; n > 0 {
@@ -207,8 +207,8 @@ func (k *Keeper) Join(ctx context.Context, j *Join) error {
 	return nil
 }
 
-// held restores the lease of an activity that a node has reported in its join. s is the new session of the node.
-// before has the earlier sessions of the node at this leader, or nil. The caller holds k.mu.
+// held restores the lease of an activity that a node has reported in its join. s is the new session of the node. before
+// has earlier sessions of the node at this leader; its elements may be nil. The caller holds k.mu.
 func (k *Keeper) held(s *session, before []*session, h *Held) error {
 	id, st := taskID{Ref{h.App, h.ID}, h.Task, h.Birth}, s.streams[h.Stream]
 	t := k.tasks[id]
@@ -241,9 +241,9 @@ func (k *Keeper) held(s *session, before []*session, h *Held) error {
 	return nil
 }
 
-// grantAll makes this leader hand out the activities that earlier leaders may have handed out. Call it when all nodes
-// that had sessions at earlier leaders have reported their activities, or when sessionLife has passed. The caller holds
-// k.mu.
+// grantAll permits this leader to hand out all activities, even those that earlier leaders may have handed out. Call it
+// when all nodes that had sessions at earlier leaders have reported their activities, or when sessionLife has passed.
+// The caller holds k.mu.
 func (k *Keeper) grantAll() {
 	if k.endGrace != nil {
 		k.endGrace()
@@ -378,9 +378,9 @@ type answer struct {
 	items  []*item
 }
 
-// pull waits for work of a session. received is the number of the last answer that the node has received; 0 = none.
-// If there is no work, pull returns an empty answer after pullPatience. The node then pulls again, which keeps its
-// session alive. The result known is false if this leader does not know the session.
+// pull returns the next work for a session. If there is none, it waits, and returns an empty answer after pullPatience.
+// The node then pulls again, which keeps its session alive. received is the number of the last answer that the node has
+// received; 0 = none. The result known is false if this leader does not know the session.
 //
 // Before pull returns an activity, a majority confirms that this server has led since the call began. Otherwise a
 // deposed leader could hand out an activity after its successor has stopped waiting for the node.
@@ -447,9 +447,9 @@ func (k *Keeper) pull(ctx context.Context, id string, received uint64) (a answer
 	}
 }
 
-// needsProof reports whether pull waits for the confirmation that this server leads before it returns the answer.
-// This is required if the answer has an activity (see pull). If the answer is empty, pull also waits, because this
-// delays no work and gives the node its proof.
+// needsProof reports whether pull waits for a confirmation that this server leads before it returns the answer. An
+// answer with an activity requires the confirmation (see pull). pull also waits if the answer is empty, because this
+// delays no work, and the node needs the proof.
 func (a *answer) needsProof() bool {
 	return len(a.items) == 0 || slices.ContainsFunc(a.items, func(i *item) bool { return i.kind == itemTask })
 }

@@ -20,8 +20,8 @@ import (
 // traces reports whether this node makes spans.
 func (b *Broker) traces() bool { return b.opts.Spans != nil && b.opts.Spans.Exports() }
 
-// startSpan begins the span of a start, and makes it the parent of the instance. It returns nil if this node makes no
-// spans.
+// startSpan begins the span for the start of an instance, and makes it the parent of the instance's own span. It
+// returns nil if this node makes no spans.
 func (b *Broker) startSpan(r *protos.CreateInstanceRequest) workflow.Span {
 	if !b.traces() {
 		return nil
@@ -37,7 +37,8 @@ func attributes(kind, instance string) []string {
 	return []string{"durabletask.type", kind, "durabletask.task.instance_id", instance}
 }
 
-// named sets the name of a span, and adds the attributes for the name and the version of a workflow or an activity.
+// named returns s with the name of a span, and with attributes for the name and the version of a workflow or an
+// activity.
 func named(kind, name, version string, s workflow.SpanStart) workflow.SpanStart {
 	s.Name = kind + "||" + name
 	s.Attributes = append(s.Attributes, "durabletask.task.name", name)
@@ -48,7 +49,8 @@ func named(kind, name, version string, s workflow.SpanStart) workflow.SpanStart 
 	return s
 }
 
-// activitySpan begins the span of an activity that a worker gets, and makes it the parent of what the worker does.
+// activitySpan begins the span of an activity that is handed to a worker. It makes this span the parent of what the
+// worker does.
 func (b *Broker) activitySpan(d *delivery, r *protos.ActivityRequest) {
 	if !b.traces() || r.GetParentTraceContext() == nil {
 		return

@@ -81,8 +81,8 @@ func (b *Broker) Workers(app string) (n int) {
 	return n
 }
 
-// idle reports whether the node has no streams. If so, idle makes the goroutine of the link wait until there is a
-// stream.
+// idle reports whether the node has no streams. In that case, idle also replaces l.added, so that the goroutine of the
+// link waits for a stream.
 func (b *Broker) idle(l *link) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -99,8 +99,9 @@ func (b *Broker) idle(l *link) bool {
 	return true
 }
 
-// inventory returns the application and the worker of each stream of the node, by the id of the stream. list has the
-// activities of the group that the streams have.
+// inventory returns what a join reports about this node. streams has the application of each stream, and workers has
+// the worker of each stream, both by the id of the stream. list has the activities of the group gid that the streams
+// have.
 func (b *Broker) inventory(gid uint32) (streams map[uint64]string, workers map[uint64]workflow.Worker, list []Held) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -134,7 +135,8 @@ func (b *Broker) lose(gid uint32) {
 	}
 }
 
-// arrived gives an item to its stream. ctx bounds the time in which arrived may complete the history.
+// arrived gives an item to its stream. If a part of the item's history is missing, arrived first reads that part from
+// the leader. ctx limits the time for this.
 func (b *Broker) arrived(ctx context.Context, l *link, session string, i *item) {
 	i.past, i.fresh = detached(i.past), detached(i.fresh)
 	var incomplete error
@@ -410,9 +412,9 @@ func (s *Stream) Close() {
 	b.mu.Unlock()
 }
 
-// find returns the work item to which an answer belongs, or nil if the node does not have the item. An answer without
-// a token is matched with the function match. If several items match, find returns fault.Invalid. This can happen with
-// activities of two applications whose instances have the same id. The caller holds b.mu.
+// find returns the work item to which an answer belongs, or nil if the node does not have the item. If the answer has
+// no token, the function match decides. If several items match, find returns fault.Invalid. For example, the workers of
+// app may execute activities for two other applications whose instances have the same id. The caller holds b.mu.
 func (b *Broker) find(app, token string, match func(d *delivery) bool) (found *delivery, err error) {
 	if token != "" {
 		if d := b.items[token]; d != nil && d.stream.app == app && d.taken && match(d) {

@@ -14,8 +14,8 @@ import (
 // maxFiring bounds the timers that fire at the same time. Other timers wait in their records.
 const maxFiring = 4096
 
-// minOrder limits how many outdated items timers.order may have: timers.order is rebuilt when it has more than
-// 2*len(timers.next)+minOrder items.
+// minOrder is how many outdated items timers.order may have even if there are few timers. timers.order is rebuilt
+// without outdated items when it has more than 2*len(timers.next)+minOrder items.
 const minOrder = 64
 
 // dueItem is the time at which a record of a bucket becomes due.
@@ -183,9 +183,9 @@ func (t *timers) read(k *Keeper, m *kv.Machine, reign uint64) {
 }
 
 // fire fires the timers in found that are due at the time now. found is a page of a bucket's records, in the order of
-// their times. fire stops at the first timer that is not due, or that must wait because too many timers are firing. It
-// notes the time of that timer, and returns more = false. At the end of a page that is not empty, fire returns the last
-// key of the page, and more = true. The caller holds k.mu.
+// their times. fire stops at a timer that is not due, or if too many timers are firing. It then notes the time of that
+// timer, and returns more = false. If fire reaches the end of the page, it returns the last key of the page and more =
+// true. For an empty page, more is false. The caller holds k.mu.
 func (t *timers) fire(k *Keeper, p place, found []kv.Record, now uint64) (after string, more bool) {
 	if len(found) == 0 {
 		return "", false
@@ -229,8 +229,8 @@ func (t *timers) fire(k *Keeper, p place, found []kv.Record, now uint64) (after 
 	return found[len(found)-1].Key, true
 }
 
-// due is the step for a due record whose time has come. revision is the revision of the record. done is called with
-// the result.
+// due is the step that executes a due record when its time has come. revision is the revision of the record. due calls
+// done with the result.
 func (c *change) due(key string, revision uint64, kind byte, d *dueRecord, done func(error)) {
 	stale := !c.i.exists() || d.execution != c.i.head.creation
 	switch {

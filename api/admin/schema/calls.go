@@ -14,8 +14,8 @@ type CallFilter struct {
 	Least  time.Duration // only calls that took at least this long
 }
 
-// CallLine is one line of the stream of API requests. The first line has no field; it tells the client that all later
-// requests are reported. Every other line has exactly one field.
+// CallLine is one line of the stream of API requests. The first line has no field, and shows that the stream reports
+// all later requests. Every other line has exactly one field.
 type CallLine struct {
 	Call  *LiveCall       `json:"call,omitempty"`
 	Lost  uint64          `json:"lost,omitempty"`  // number of earlier calls that were dropped, because too many came

@@ -40,8 +40,8 @@ func RatesBetween(older, newer *NodeView) Rates {
 	}
 }
 
-// Grown returns the increase of a counter between its older value from and its newer value to. If to is less than
-// from, the counter has restarted at 0, and the increase is to.
+// Grown returns the increase of a counter from an older to a newer value. If the newer value is less than the older
+// one, the counter has restarted at 0, so the increase is the newer value.
 func Grown(from, to uint64) uint64 {
 	if to < from {
 		return to // the counter began again
@@ -49,8 +49,8 @@ func Grown(from, to uint64) uint64 {
 	return to - from
 }
 
-// Since returns the values that were added to h after its earlier state o. If the numbers of bounds of h and o differ,
-// Since returns h.
+// Since returns the histogram of the values that were added to h since its earlier state o. If h and o have different
+// numbers of bounds, Since returns h.
 func (h Histogram) Since(o Histogram) Histogram {
 	if len(o.Counts) != len(h.Counts) {
 		return h

@@ -58,8 +58,8 @@ type TopicPublished struct {
 	ContentType string `json:"contentType"`
 }
 
-// TopicRead is a request for messages of a topic. At most one of Offset, Since and Oldest is set, and defines the
-// first message.
+// TopicRead is a request to read messages of a topic. At most one of Offset, Since and Oldest is set, and determines
+// the first message. If none is set, only messages that are published later are read.
 type TopicRead struct {
 	PubSub string
 	Topic  string
@@ -93,8 +93,8 @@ type TopicMessage struct {
 	Base64      []byte            `json:"dataBase64,omitempty"` // any other data
 }
 
-// TopicReplay makes a consumer group receive messages again. If Offset is set, these are the messages with at least
-// this offset, in each Raft group. If Since is set, these are the messages that have been published since that time.
+// TopicReplay is a request that makes a consumer group receive messages again. Offset selects the messages from this
+// offset on, in each Raft group. Since selects the messages that were published since this time.
 type TopicReplay struct {
 	PubSub string     `json:"pubsub"`
 	Topic  string     `json:"topic"`

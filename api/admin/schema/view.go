@@ -24,8 +24,9 @@ type LeaderSeen struct {
 	At     time.Time `json:"at"`     // when the node first heard of this leader
 }
 
-// NodeAlert is an alert of deploy/prometheus that a node evaluates with its own metrics. If Grows is true, the console
-// shows the alert for some minutes after each increase of Count. If Grows is false, the alert is firing now.
+// NodeAlert is an alert that a node has found in its own metrics, with the rules of deploy/prometheus. If Grows is
+// false, the alert is firing now. If Grows is true, Count is a counter, and the console shows the alert for some
+// minutes after each increase.
 type NodeAlert struct {
 	Name  string  `json:"name"`
 	About string  `json:"about,omitempty"` // such as a group or a store

@@ -9,7 +9,7 @@ type WorkflowRef struct {
 	ID        string `json:"id"`
 }
 
-// WorkflowSelection selects workflow instances. An empty field excludes no instance. A Limit below 1 counts as 1.
+// WorkflowSelection selects workflow instances. An empty field selects all instances. A Limit below 1 counts as 1.
 type WorkflowSelection struct {
 	App       string
 	Namespace string
@@ -32,7 +32,7 @@ type WorkflowStatus struct {
 	Parent  string    `json:"parent,omitempty"` // the id of the parent
 }
 
-// WorkflowPage is one page of a list of instances, in the order of application and time of creation.
+// WorkflowPage is one page of a list of instances. The list is sorted by application and time of creation.
 type WorkflowPage struct {
 	Instances []WorkflowStatus `json:"instances"`
 	Next      string           `json:"next,omitempty"` // token of the next page; empty = there is none
@@ -182,7 +182,8 @@ type WorkflowsPurged struct {
 	More    bool `json:"more,omitempty"` // some are left: repeat the request
 }
 
-// WorkflowRerun starts a new instance that repeats an ended instance, beginning at an event of its history.
+// WorkflowRerun is a request to start a new instance that repeats an ended instance. Event is the event of the history
+// at which the new instance begins.
 type WorkflowRerun struct {
 	WorkflowRef
 	Event uint32  `json:"event"`           // id of the event that runs again

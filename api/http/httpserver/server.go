@@ -125,9 +125,9 @@ func (s *Server) listen(ctx context.Context) (net.Listener, error) {
 	return config.Listen(ctx, "tcp", s.config.Address)
 }
 
-// markBusy returns a handler that marks the connection of a request as busy while handler runs. The connection
-// limit does not close busy connections. http.StateActive cannot replace this mark, because net/http sets it at the
-// first byte of a request. A client could make idle connections busy with one byte each.
+// markBusy returns a handler that marks the connection of a request as busy while handler runs. The connection limit
+// does not close busy connections. http.StateActive would not be a safe mark, because net/http sets it at the first
+// byte of a request. A client could then make idle connections busy with one byte each.
 func markBusy(w *connlimit.Limiter, handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if c := watches.ConnOf(r.Context()); c != nil {
@@ -138,8 +138,8 @@ func markBusy(w *connlimit.Limiter, handler http.Handler) http.Handler {
 	})
 }
 
-// follow returns a function that counts the connections that net/http opens and closes. A connection that a watch has
-// taken over stays counted, and an upgraded connection stays counted until its handler returns.
+// follow returns a function for http.Server.ConnState that counts the open connections. A connection that a watch has
+// taken over stays counted until the watch closes it. An upgraded connection stays counted until its handler returns.
 func follow(w *connlimit.Limiter, taken *watches.Connections) func(net.Conn, http.ConnState) {
 	return func(c net.Conn, s http.ConnState) {
 		switch s {

@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// stallPiece is the maximum number of bytes of one write over HTTP/2, which must end within the stall time.
+// stallPiece is the maximum number of bytes of one write over HTTP/2. Each write must end within the stall time.
 const stallPiece = 64 << 10
 
 // stallWriter is the response writer of a request over HTTP/2. If the client takes nothing for the stall time, a write
-// fails and net/http resets the stream. connlimit.Impatient cannot notice such a client, because the client may read
-// its connection and still not open the flow-control window of the stream.
+// fails and net/http resets the stream. connlimit.Impatient cannot notice such a client. The client may read from its
+// connection without opening the flow-control window of the stream.
 type stallWriter struct {
 	http.ResponseWriter
 	control *http.ResponseController

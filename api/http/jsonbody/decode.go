@@ -185,8 +185,8 @@ func describeType(wrong *json.UnmarshalTypeError) string {
 	return text + " (near byte " + strconv.FormatInt(wrong.Offset, 10) + " of the body)"
 }
 
-// fieldName describes in words which part of the body has the wrong type. For an element of a list or object, it
-// names the list or object.
+// fieldName describes in words which part of the body has the wrong type. If an element of a list or object has the
+// wrong type, the result names the list or object.
 func fieldName(wrong *json.UnmarshalTypeError) string {
 	last := wrong.Field[strings.LastIndexByte(wrong.Field, '.')+1:]
 	kind := wrong.Type.Kind()

@@ -147,7 +147,7 @@ func AppendPage(dst []byte, page *api.Page) []byte {
 // Expires formats an expiry time for headers and bodies: in UTC, as in RFC 3339, rounded up to a whole second.
 func Expires(at time.Time) string { return state.ExpirySecond(at).Format(time.RFC3339) }
 
-// The beginnings of the JSON of error details. Programs read these details, whose types are those of google.rpc.
+// The beginnings of error details in JSON. The details have the types of google.rpc, because programs parse them.
 const (
 	typeErrorInfo    = `{"@type":"type.googleapis.com/google.rpc.ErrorInfo"`
 	typeResourceInfo = `{"@type":"type.googleapis.com/google.rpc.ResourceInfo","resource_type":"state"`

@@ -95,7 +95,7 @@ func (p *plainScanner) value(v *json.RawMessage) bool {
 
 func isSpace(c byte) bool { return c == ' ' || c == '\t' || c == '\r' || c == '\n' }
 
-// members reads an object. It calls member with the name of each member, and member must read the value.
+// members reads a JSON object. For each name in the object, it calls the function member, which must read the value.
 func (p *plainScanner) members(member func(name []byte) bool) bool {
 	if !p.token('{') {
 		return false

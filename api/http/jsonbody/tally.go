@@ -15,8 +15,9 @@ type Tally struct {
 	entries  int // number of entries of all metadata objects
 }
 
-// decodedItem and decodedEntry are the bytes that decoding allocates for a list element and a metadata entry. They are
-// measured and rounded up. The reservation for the body already covers decodedFree bytes of the total.
+// decodedItem and decodedEntry are the bytes of memory that decoding needs for one list element and for one metadata
+// entry. They are measured and rounded up. The handler has already reserved memory for the body, which covers
+// decodedFree bytes of the sum.
 const (
 	decodedItem  = 1 << 10
 	decodedEntry = 256
@@ -28,8 +29,9 @@ func (t *Tally) Memory() int64 {
 	return max(int64(t.List)*decodedItem+int64(t.entries)*decodedEntry-decodedFree, 0)
 }
 
-// scanner parses JSON without allocating memory, and counts its parts. The counts may be wrong for invalid JSON. That
-// is harmless, because the decoder rejects invalid JSON before it allocates memory.
+// scanner parses a JSON text and counts the elements and entries that Tally describes. It allocates almost no memory.
+// The counts may be wrong for invalid JSON. That is harmless, because the decoder rejects invalid JSON before it
+// allocates memory for the parts.
 type scanner struct {
 	body []byte
 	pos  int
@@ -107,8 +109,8 @@ func scanMetadata(s *scanner, name []byte) {
 	s.Metadata = max(s.Metadata, n)
 }
 
-// isName reports whether the JSON decoder would treat raw as the name of the field. raw is a member name as it is in
-// the body. Like the decoder, isName resolves escapes and ignores case.
+// isName reports whether the JSON decoder would take raw for the field with the given name. raw is the name of an
+// object member, as it is written in the body. Like the decoder, isName resolves escapes and ignores case.
 func isName(raw []byte, field string) bool {
 	const longest = len(`\u0000`)
 	if len(raw) < len(field) || len(raw) > longest*len(field) {
@@ -159,8 +161,9 @@ func (s *scanner) array(element func(s *scanner)) (n int) {
 	return n
 }
 
-// more moves to the next element or member and returns true, or moves past the closing bracket end and returns
-// false. If the text is not JSON, more moves to the end of the body and returns false.
+// more moves to the next element or member of an array or object, and returns true. If there is none, more moves past
+// the closing bracket, which is given by end, and returns false. If the text is not JSON, more moves to the end of the
+// body and returns false.
 func (s *scanner) more(end byte) bool {
 	s.space()
 	if s.peek() == ',' {

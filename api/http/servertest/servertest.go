@@ -1,5 +1,5 @@
-// Package servertest opens servers of the HTTP API for tests, and speaks HTTP to them byte by byte. It owns only these
-// helpers.
+// Package servertest opens servers of the HTTP API for tests, and sends raw bytes or HTTP/2 frames to them. It owns
+// only these helpers.
 package servertest
 
 import (
@@ -39,8 +39,8 @@ func Open(t *testing.T, c httpserver.Config) *httpserver.Server {
 	return server
 }
 
-// Dial opens a connection to an address or a base URL. Its reads and writes fail after testutil.Patience. The
-// connection is closed when the test ends.
+// Dial opens a TCP connection to address, which may also be a base URL. Reads and writes of the connection fail after
+// testutil.Patience. The end of the test closes the connection.
 func Dial(t testing.TB, address string) net.Conn {
 	t.Helper()
 	var dialer net.Dialer
@@ -65,8 +65,8 @@ func Send(t testing.TB, server *httpserver.Server, text string) net.Conn {
 	return conn
 }
 
-// Send2 opens a connection to server (see Dial), and sends a request as its first stream over HTTP/2. The client lets
-// the server send window bytes of the answer.
+// Send2 opens an HTTP/2 connection to server (see Dial), and sends one request on stream 1. The server can send at most
+// window bytes of the answer before the client extends its flow control window.
 func Send2(t testing.TB, server *httpserver.Server, window uint32, method, path, body string) *http2.Framer {
 	t.Helper()
 	conn := Send(t, server, http2.ClientPreface)

@@ -51,8 +51,8 @@ func (s Script) Replay(ctx context.Context, d Doer, o Options) (Script, error) {
 	return out, nil
 }
 
-// Without returns a copy of s whose answers lack the named headers. It can be compared with a replay that ignored
-// these headers.
+// Without returns a copy of s whose answers lack the named headers. A test compares the copy with the result of a
+// Replay whose Options.IgnoreHeaders has the same names.
 func (s Script) Without(headers []string) Script {
 	out := Script{Comment: s.Comment, Steps: make([]Step, len(s.Steps))}
 	for i, step := range s.Steps {

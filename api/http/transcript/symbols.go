@@ -11,8 +11,9 @@ import (
 	"time"
 )
 
-// symbols replaces values that differ from run to run with names such as <etag 1>, and names with their values. A
-// value has the same name in the whole script. So a script can check that an ETag has changed.
+// symbols replaces values that differ from run to run. In an answer, it replaces each value with a name such as <etag
+// 1>. In a request, it replaces the name with the value. A value keeps its name in the whole script. Therefore, a
+// script can check that an ETag has changed: the new ETag has another name.
 type symbols struct {
 	names   map[string]string // kind and value -> "<etag 1>"
 	values  map[string]string // "<etag 1>" -> value
@@ -68,8 +69,8 @@ func (s *symbols) name(kind, value string) string {
 	return name
 }
 
-// nameTime returns "<time>" for a time, because times differ from run to run. A time after the year 2900 is returned
-// unchanged, because it comes from the script itself.
+// nameTime returns "<time>" for a time, because times differ from run to run. It returns a time after the year 2900
+// unchanged. Only scripts use such times, so they are the same in each run.
 func nameTime(value string) string {
 	if at, err := time.Parse(time.RFC3339, value); err == nil && at.Year() > 2900 {
 		return value

@@ -1,9 +1,9 @@
 // Package transcript reads, replays and writes recorded conversations with the API. The files are plain text that
-// people can read. They hold requests and the expected answers.
+// people can read. They contain requests and the expected answers.
 //
-// It owns the file format and the replacement of values that differ from run to run (ETags, sessions, times). The
-// package does not depend on a store or a server. The same files are replayed with different stores and servers. Only
-// tests import it. It has no goroutines.
+// It owns the file format. It also replaces values that differ from run to run (ETags, sessions, times) with names. The
+// package does not depend on a store or a server, so the same files are replayed with different stores and servers.
+// Only tests import it. It has no goroutines.
 //
 // A file is a sequence of steps:
 //
@@ -23,7 +23,7 @@
 //	>q "text"   a body of a request that is not plain text, as a quoted Go string; <q for an answer
 //	«5×ab»      "ab" five times; only in requests
 //	«3,"k#"»    "k0","k1","k2"; only in requests
-//	<etag 1>    a value of an answer; also <session 1> and <token 1>
+//	<etag 1>    an ETag; equal ETags have equal numbers; also <session 1> and <token 1>
 //	<time>      any time
 //	<age>       any age
 package transcript

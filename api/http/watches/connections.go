@@ -28,8 +28,8 @@ type Options struct {
 	Logger   *slog.Logger
 }
 
-// Connections has the connections that watches have taken over from the net/http server of a listener. Such a
-// connection needs no goroutine stacks and no buffers of net/http. Connections is safe for concurrent use.
+// Connections is the set of connections of one listener that watches have taken over from net/http. While such a
+// connection is idle, it needs no goroutine and no buffers of net/http. Connections is safe for concurrent use.
 type Connections struct {
 	requests Requests
 	limiter  *connlimit.Limiter
@@ -40,7 +40,7 @@ type Connections struct {
 	conns map[net.Conn]struct{}
 }
 
-// NewConnections returns the Connections of a listener. Without watches, they have no goroutine.
+// NewConnections returns empty Connections for a listener. They run a goroutine only while there are watches.
 func NewConnections(o Options) *Connections {
 	return &Connections{requests: o.Requests, limiter: o.Limiter, stall: o.Stall, loop: newLoop(o.Life, o.Logger),
 		conns: map[net.Conn]struct{}{}}
@@ -51,8 +51,8 @@ type (
 	connKey        struct{} // key of net.Conn in the context of a request
 )
 
-// WithConnections returns the base context for the requests of a listener. With this context, c takes over the
-// connections of watches.
+// WithConnections returns a copy of ctx that carries c. It is for the base context of a listener's requests. When a
+// watch begins on this listener, its connection is moved from net/http to c.
 func WithConnections(ctx context.Context, c *Connections) context.Context {
 	return context.WithValue(ctx, connectionsKey{}, c)
 }
@@ -68,7 +68,7 @@ func ConnOf(ctx context.Context) net.Conn {
 	return c
 }
 
-// conn is a connection that was taken over. The function that uses it must call end when the watch has ended.
+// conn is a connection that was taken over from net/http. Its user must call the method end when the watch has ended.
 type conn struct {
 	net.Conn // its writes fail if the client takes nothing for Options.Stall
 	raw      syscall.RawConn
@@ -97,8 +97,8 @@ func takeOver(w http.ResponseWriter, r *http.Request) *conn {
 	return &conn{Conn: c, raw: raw, owner: t, head: head}
 }
 
-// sendBuffer is the size in bytes of a connection's send buffer, in which the kernel keeps data that the client has
-// not received yet. Linux doubles the size.
+// sendBuffer is the size in bytes that is set for the send buffer of a connection. In this buffer, the kernel keeps
+// data until the client has received it. Linux reserves twice the size.
 const sendBuffer = 256 << 10
 
 // boundBuffer sets the size of the send buffer to sendBuffer. Otherwise the kernel would let it grow up to several
@@ -183,8 +183,8 @@ func (t *Connections) None() bool {
 	return len(t.conns) == 0
 }
 
-// CloseSoon ends the watches whose clients have closed their connections, without waiting for the next tick. The
-// listener calls CloseSoon when the listener begins to close.
+// CloseSoon ends the watches whose clients have disconnected, without waiting for the next tick. From then on, each
+// tick checks all clients and not only a part of them. The listener calls CloseSoon when it begins to close.
 func (t *Connections) CloseSoon() { t.loop.closeSoon() }
 
 // CloseAll closes all connections, so that their writes return.

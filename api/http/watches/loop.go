@@ -30,9 +30,9 @@ const (
 	clientParts = 8                      // a tick checks the connections of one in clientParts clients
 )
 
-// loop serves the watches of a listener over connections that were taken over. One goroutine serves all watches that
-// keep up with the changes. It encodes each change once for all watches that get the same part in the same format, and
-// writes without waiting. It runs only while there are watches.
+// loop serves the watches of a listener over connections that were taken over from net/http. One goroutine serves all
+// watches that keep up with the changes. It writes without waiting. If several watches get the same changes in the same
+// format, it encodes the changes once. The goroutine runs only while there are watches.
 //
 // A watch has a goroutine of its own in three cases. Its watchConn.phase is then phaseAlone:
 //
@@ -196,7 +196,7 @@ func (l *loop) guard(w *watchConn, step func()) {
 	step()
 }
 
-// poll sends what a watch has to deliver. The watch then becomes idle, ends, or gets a goroutine of its own.
+// poll sends the pending changes of a watch. Afterwards, the watch is idle, has ended, or has a goroutine of its own.
 func (l *loop) poll(w *watchConn) {
 	for {
 		raw, found, err := w.Watch.Poll()
@@ -325,8 +325,8 @@ func (l *loop) catchUp(ctx context.Context, w *watchConn, rest []byte) error {
 	}
 }
 
-// tick asks the store for due bookmarks. It also checks the connections in one of clientParts parts of all watches,
-// and ends the watches whose clients have gone.
+// tick requests bookmarks for the idle watches whose next bookmark is due. It also checks the connections of an eighth
+// of all clients (see clientParts), and ends the watches whose clients have disconnected.
 func (l *loop) tick(now time.Time) {
 	l.part = (l.part + 1) % clientParts
 	for _, w := range l.idle(func(w *watchConn) bool { return w.phase == phaseIdle && !now.Before(w.due) }) {
@@ -349,7 +349,8 @@ func (l *loop) isClosing() bool {
 	return l.closing
 }
 
-// idle returns the watches with the phase phaseIdle or phaseAlone for which match returns true.
+// idle returns the watches that wait for changes and those that have a goroutine of their own. Their phases are
+// phaseIdle and phaseAlone. It omits the watches for which the function match returns false.
 func (l *loop) idle(match func(*watchConn) bool) (list []*watchConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -361,7 +362,8 @@ func (l *loop) idle(match func(*watchConn) bool) (list []*watchConn) {
 	return list
 }
 
-// look ends the watches whose clients have gone, or have sent more than maxUnread bytes after their requests.
+// look checks the connections of the watches in list. It ends a watch if its client has disconnected, or has sent more
+// than maxUnread bytes after the request.
 func (l *loop) look(list []*watchConn) {
 	for _, w := range list {
 		n, err := l.read.look(w.conn.raw)
@@ -395,8 +397,8 @@ func (l *loop) gone(w *watchConn, err error) {
 	}
 }
 
-// take makes the caller the user of a watch, so that the caller can end it. It removes the watch from the queue. The
-// caller must hold l.mu.
+// take reserves an idle or queued watch for the caller, so that the caller can end it. A queued watch leaves the queue.
+// The caller must hold l.mu.
 func (l *loop) take(w *watchConn) {
 	if w.phase == phaseQueued {
 		for i, q := range l.ready {
@@ -440,8 +442,8 @@ type encodedPart struct {
 	events int
 }
 
-// encode returns a part as a chunk of the answer. raw is the part as Poll has returned it. Watches with the same part
-// share the encoded bytes.
+// encode returns the part raw, which Poll has returned for w, as a chunk of the answer. If several watches get the same
+// part in the same format, they share the encoded bytes.
 func (l *loop) encode(w *watchConn, raw *state.WatchPart) encodedPart {
 	k := encodedKey{scope: w.Watch.Scope(), seen: raw.Seen, values: w.Values, events: w.Events}
 	if len(raw.Changes) > 0 {

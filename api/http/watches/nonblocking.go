@@ -23,8 +23,8 @@ func (r *rawWrite) write(fd uintptr) bool {
 	}
 }
 
-// try writes b without waiting. It returns the number of bytes that the connection has taken. If this is less than
-// len(b) and the error is nil, the connection takes no more at the moment.
+// try writes b without waiting, and returns the number of written bytes. If the send buffer of the connection is full,
+// this number is less than len(b) and the error is nil.
 func (r *rawWrite) try(c syscall.RawConn, b []byte) (int, error) {
 	r.b, r.n, r.err = b, 0, nil
 	err := c.Write(r.call)
@@ -55,9 +55,9 @@ func (r *rawRead) read(fd uintptr) bool {
 	}
 }
 
-// look reads once without waiting. It discards what the client has sent, and returns the number of bytes. It returns
-// an error if the client has closed the connection. It reads at most 16 KiB, so a client that sends without end cannot
-// delay the caller.
+// look checks whether the client has closed the connection, without waiting. If so, it returns an error. Otherwise it
+// discards up to 16 KiB that the client has sent, and returns how many bytes it has discarded. Because of this limit, a
+// client that never stops sending cannot delay the caller.
 func (r *rawRead) look(c syscall.RawConn) (int, error) {
 	r.n, r.err = 0, nil
 	if err := c.Read(r.call); err != nil {

@@ -26,9 +26,9 @@ func NewSender(open *atomic.Int64) *Sender {
 	return s
 }
 
-// Serve answers a request with a stream of events, until the client has gone or the watch ends. If the request came
-// over HTTP/1.1 on a listener with Connections, Serve takes the connection over and returns true at once. total
-// then counts the bytes that are sent after Serve has returned.
+// Serve answers a request with a stream of events. If it can take over the connection (see takeOver), it returns true
+// at once. The bytes that are sent afterwards are added to total. Otherwise, Serve sends the events itself, and returns
+// false when the client has disconnected or the watch has ended.
 func (s *Sender) Serve(w http.ResponseWriter, r *http.Request, stream *Stream, total prometheus.Counter) (taken bool) {
 	stream.header(w.Header())
 	if c := takeOver(w, r); c != nil {

@@ -35,9 +35,9 @@ type Stream struct {
 	Snapshot bool // the items of the snapshot are still being sent
 }
 
-// Postpone answers an EventSource that reconnects while its watch cannot start because of e. Browsers never
-// reconnect after a status other than 200, but they reconnect after the end of an answer with status 200. last is
-// the last event id that the EventSource has sent.
+// Postpone answers an EventSource whose watch cannot start now, so that the EventSource tries again later. It sends the
+// error e as an event, with status 200. A browser reconnects after the end of such an answer, but never after another
+// status. last is the last event id that the EventSource has received. It becomes the position to continue from.
 func Postpone(w http.ResponseWriter, e *api.Error, last string) {
 	s := Stream{Events: true}
 	s.header(w.Header())
@@ -120,7 +120,8 @@ func (s *Stream) appendError(b []byte, e *api.Error, reason, resume string) []by
 	return s.appendObject(b, "error", "", append(data, '}'))
 }
 
-// appendObject appends one event or line. id is the position from which a client can continue, or empty.
+// appendObject appends one server-sent event, or one line of JSON. id is the position from which a client can continue,
+// or empty. Lines of JSON contain neither id nor event.
 func (s *Stream) appendObject(b []byte, event, id string, data []byte) []byte {
 	if !s.Events {
 		return append(append(b, data...), '\n')
@@ -138,8 +139,7 @@ func appendRevision(dst []byte, revision uint64) []byte {
 	return append(dst, '"')
 }
 
-// appendChange appends the JSON of a change. The parameter values says whether the event contains the value of the
-// item.
+// appendChange appends the JSON of a change to dst. If values is true, the JSON contains the value of the item.
 func appendChange(dst []byte, kind string, c *state.Change, values bool) []byte {
 	dst = jsonbody.AppendString(append(dst, `{"type":`...), kind)
 	dst = jsonbody.AppendField(appendRevision(dst, c.Revision), "key", c.Key)

@@ -4,6 +4,6 @@ package watches
 
 import "time"
 
-// limitUnacknowledged does nothing, because the kernel of this system has no such limit. A client that is gone is
-// noticed when a write blocks or the kernel gives up.
+// limitUnacknowledged does nothing, because the kernel of this system has no such limit. A lost client is noticed when
+// a write takes too long or the kernel gives up.
 func limitUnacknowledged(uintptr, time.Duration) {}

@@ -1,9 +1,9 @@
-// Package appcmd owns the commands for applications on this machine: list, invoke, stop and logs. Their names are those
-// of Dapr's command line. The package also owns the record of each running quorate run process, and the file with the
-// output of its application. With this record, the commands find the process.
+// Package appcmd has the commands for applications that run on this machine: list, invoke, stop and logs. Each has the
+// name of the same command in Dapr.
 //
-// A record is a note of package hostshare. The kernel unlocks the note when its process ends. The package has no
-// goroutines.
+// The package also manages two things for each quorate run process. A record describes the process, so that the
+// commands can find it. A file has the output of the application. A record is a note of package hostshare, and is
+// locked while its process runs. When the process ends, the kernel releases the lock. The package has no goroutines.
 package appcmd
 
 import (
@@ -36,8 +36,8 @@ func (f *daprFlags) bind(c *cobra.Command) {
 	}
 }
 
-// check returns a usage error if --kubernetes or --namespace is set. The hint of the error is the text in the
-// parameter instead.
+// check returns a usage error if --kubernetes or --namespace is set. The parameter instead becomes the hint of this
+// error: it says what to do instead of using the flags.
 func (f *daprFlags) check(instead string) error {
 	if !f.kubernetes && f.namespace == "" {
 		return nil

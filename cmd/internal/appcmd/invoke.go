@@ -105,7 +105,8 @@ func (in call) body(stdin io.Reader) ([]byte, error) {
 	return nil, nil
 }
 
-// parse returns the headers of the call and its path at the API. It returns an error for a call that cannot be sent.
+// parse returns the request headers and the URL path for the call. It returns a usage error if the verb, a header or
+// the method is not valid.
 func (in call) parse() (header http.Header, address string, err error) {
 	if !httpguts.ValidHeaderFieldName(in.verb) { // verbs and header names are both tokens of HTTP
 		return nil, "", command.Usagef("the verb %q is not valid", in.verb)
@@ -131,7 +132,7 @@ func (in call) parse() (header http.Header, address string, err error) {
 	return header, address, nil
 }
 
-// invoke calls the method and prints the answer. An answer with a status of 300 and above is an error.
+// invoke calls the method and prints the response. It returns an error if the status of the response is 300 or more.
 func (m *commands) invoke(ctx context.Context, client *command.APIClient, config node.Config, in call,
 	body []byte) error {
 	header, address, err := in.parse()
@@ -154,8 +155,8 @@ func (m *commands) invoke(ctx context.Context, client *command.APIClient, config
 	return err
 }
 
-// refused returns the error for an answer with an error status. If the node gave the answer, this is the node's
-// error. Otherwise it is an error that quotes the answer of the application.
+// refused returns the error for a response with an error status. If the node refused the call, refused returns the
+// error of the node. If the response came from the application, the error quotes the response.
 func (m *commands) refused(ctx context.Context, config node.Config, in call, status int, text []byte) error {
 	err := command.CallRefusal(in.app, status, text)
 	e, ok := fault.As(err)
@@ -176,8 +177,8 @@ func (m *commands) refused(ctx context.Context, config node.Config, in call, sta
 	return err
 }
 
-// apps returns the applications that run on this machine, and all applications that the node of this user knows, if
-// it answers.
+// apps returns the applications that run on this machine. If a node of this user answers, apps also returns all
+// applications that the node knows. An application may be in the result several times.
 func (m *commands) apps(ctx context.Context, config node.Config) (out []string) {
 	notes, _ := list(config.Data.RuntimeDir) // no note is no reason to fail
 	for _, n := range notes {

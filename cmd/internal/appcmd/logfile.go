@@ -22,9 +22,11 @@ type Output struct {
 	turn atomic.Bool             // a goroutine is replacing file
 }
 
-// KeepOutput creates the file for the output of the application app. The file is below stateDir, the directory for
-// durable state of the user. KeepOutput also removes the output of ended runs of the application, except the newest of
-// these outputs. The records in runtimeDir show which runs have ended.
+// KeepOutput creates a file for the output of the application app, which this process runs. The file is below stateDir,
+// the directory for durable state of the user.
+//
+// KeepOutput also removes the files of earlier runs of the application, except the newest one. It removes no file of a
+// run that has not ended. The records in runtimeDir show which runs have not ended.
 func KeepOutput(runtimeDir, stateDir, app string) (*Output, error) {
 	path := logPath(stateDir, app, os.Getpid())
 	dir := filepath.Dir(path)
@@ -69,7 +71,7 @@ func (o *Output) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// replace renames the file, which becomes the older part of the output, and begins a new file.
+// replace begins a new file. It first renames the current file, which then has the older part of the output.
 func (o *Output) replace() {
 	old := o.file.Load()
 	if old == nil || os.Rename(o.path, o.path+oldSuffix) != nil {

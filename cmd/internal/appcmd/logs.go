@@ -112,13 +112,14 @@ func runs(runtimeDir, path string) bool {
 	return err == nil && writes(notes, path)
 }
 
-// writes reports whether one of the processes with these records writes the output of its application to path.
+// writes reports whether path is the output file of an application. It considers only the applications of the given
+// records.
 func writes(notes []hostshare.Note, path string) bool {
 	return slices.ContainsFunc(notes, func(n hostshare.Note) bool { return n.Run.Log == path })
 }
 
-// printOutput prints the file with the older part of an output, and then f from its current position to its end. If
-// tail is not negative, it prints only the last tail lines of both together.
+// printOutput prints the kept output of an application: first the file with the older part, if there is one, and then
+// f. If tail is not negative, printOutput prints only the last tail lines.
 func printOutput(w io.Writer, f *os.File, tail int) error {
 	parts := []io.Reader{f}
 	old, info, err := userfile.Open(f.Name() + oldSuffix)
@@ -159,8 +160,8 @@ func printOutput(w io.Writer, f *os.File, tail int) error {
 	return nil
 }
 
-// followOutput prints what is appended to f, and to the files that replace it, until ctx ends or the process that
-// writes the files has ended. It closes f.
+// followOutput prints text that is appended to f. When f is replaced by a new file, followOutput continues with the new
+// file. It returns when ctx ends, or when running reports that the writing process has ended. It closes f.
 func followOutput(ctx context.Context, w io.Writer, f *os.File, running func() bool) error {
 	path := f.Name()
 	defer func() { _ = f.Close() }()
@@ -187,8 +188,8 @@ func followOutput(ctx context.Context, w io.Writer, f *os.File, running func() b
 	}
 }
 
-// reopened returns the file that has replaced f at its path, and closes f. If no other file can be opened there, for
-// example while a replacement is under way, it returns f.
+// reopened returns the file that has replaced f at path, and closes f. If f is still at path, or if the other file
+// cannot be opened, reopened returns f.
 func reopened(f *os.File, path string) *os.File {
 	was, err := f.Stat()
 	if err != nil {

@@ -26,9 +26,9 @@ const (
 	opRuns     = "cli.run" // operation of errors
 )
 
-// Describe returns the note with which the commands of this package find and describe a running node. c is the
-// configuration of the node, and a has its addresses. Describe adds the port and the command of the application, the
-// data directory and the API addresses to run, and puts run into the note.
+// Describe returns the note that describes a running node for the commands of this package. c is the configuration of
+// the node, and a has its addresses. Describe copies run into the note, and fills in its API addresses, application
+// port, command and data directory.
 func Describe(c node.Config, a node.Addresses, run hostshare.Run) hostshare.Note {
 	run.AppPort, run.DataDir = c.App.Port, a.DataDir
 	if len(a.API) > 0 {
@@ -69,7 +69,8 @@ func list(runtimeDir string) ([]hostshare.Note, error) {
 	return notes, nil
 }
 
-// name returns the application of a record, or the run file if the record has no application.
+// name returns the application of a record. A process that runs a run file has a record without an application. For
+// such a record, name returns the path of the run file.
 func name(n hostshare.Note) string {
 	if len(n.Apps) > 0 {
 		return n.Apps[0]

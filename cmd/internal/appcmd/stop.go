@@ -68,8 +68,8 @@ func (m *commands) stopCommand() *cobra.Command {
 	return c
 }
 
-// choose returns the records of the named applications. If file is not empty, it adds the records of the process that
-// runs this run file.
+// choose returns the records of the named applications. If file is not empty, choose adds the record of each process
+// that runs this run file.
 func choose(notes []hostshare.Note, apps []string, file string) ([]hostshare.Note, error) {
 	var out []hostshare.Note
 	for _, app := range apps {
@@ -98,9 +98,8 @@ func choose(notes []hostshare.Note, apps []string, file string) ([]hostshare.Not
 	return out, nil
 }
 
-// stop sends SIGTERM to the processes, and waits until their records are no longer listed. It returns fault.Timeout
-// if this takes longer than patience. The kernel keeps the record of a process locked until the process ends, so
-// every listed record belongs to a live process.
+// stop sends SIGTERM to the chosen processes, and waits until they have ended. A process has ended when its record is
+// no longer in the result of list. If this takes longer than patience, stop returns fault.Timeout.
 func stop(ctx context.Context, chosen []hostshare.Note, list func() ([]hostshare.Note, error),
 	patience time.Duration) error {
 	for _, n := range chosen {

@@ -91,9 +91,11 @@ func (m *commands) adminOf(c *cobra.Command, set *settings.Set) (*command.AdminC
 	return &command.AdminClient{DataDir: dir}, nil
 }
 
-// saveTo writes the backup to a temporary file in the directory of path. It then gives the complete file the name
-// path, so there is never an incomplete file at path. If keys is not empty, keys[0] encrypts the backup. If path
-// exists and force is false, saveTo returns an error and does not change the file.
+// saveTo writes a backup to the file path. If path exists and force is false, it returns an error. If keys is not
+// empty, keys[0] encrypts the backup.
+//
+// While saveTo writes, the backup has a temporary name in the same directory. saveTo renames the file only when it is
+// complete, so there is never an incomplete backup at path.
 func (m *commands) saveTo(ctx context.Context, a *command.AdminClient, path string, keys []backup.Key,
 	force bool) (sum backup.Summary, err error) {
 	if _, err := os.Lstat(path); err == nil && !force {
@@ -129,7 +131,8 @@ func (m *commands) saveTo(ctx context.Context, a *command.AdminClient, path stri
 	return sum, publish(f.Name(), path, force)
 }
 
-// publish gives a file its final name durably. Without force it does not replace an existing file.
+// publish renames a file and syncs the change to disk. If a file with the new name exists and force is false, publish
+// returns fault.Conflict.
 func publish(from, to string, force bool) error {
 	err := durable.Publish(from, to, force)
 	switch {
@@ -178,8 +181,9 @@ func (m *commands) backupInspectCommand() *cobra.Command {
 	return c
 }
 
-// inspect verifies a backup file and returns its summary. Without keys, the file must not be encrypted. With keys it
-// must be encrypted, unless plain is true. The errors are those of backup.Decrypt and backup.Inspect.
+// inspect verifies a backup file and returns its summary. Without keys, inspect refuses an encrypted backup. With keys,
+// it refuses a backup that is not encrypted, unless plain is true. The errors are those of backup.Decrypt and
+// backup.Inspect.
 func inspect(path string, keys []backup.Key, plain bool) (sum backup.Summary, encrypted bool, err error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package backupcmd owns the commands that save, inspect and restore backups. It also owns the rescue of a node that
-// cannot start.
+// Package backupcmd has the commands that save, inspect and restore backups. It also has the command rescue, for a
+// cluster that has permanently lost a majority of its voters.
 package backupcmd
 
 import (

@@ -40,7 +40,8 @@ func (k *backupKey) bindReading(c *cobra.Command) {
 		"accept a backup that is not encrypted although a key is given")
 }
 
-// read returns the keys in the file, or none if no file is named. The file may be a pipe, as in <(program).
+// read returns the keys in the key file. If no key file is given, it returns no keys. The file may be a pipe, as in
+// <(program).
 func (k *backupKey) read() ([]backup.Key, error) {
 	if info, err := os.Stat(k.path); err == nil && info.Mode()&fs.ModeNamedPipe != 0 {
 		text, err := userfile.ReadOnce(k.path)

@@ -59,13 +59,13 @@ func (m *commands) rescueCommand() *cobra.Command {
 	return c
 }
 
-// agreeToRescue decides whether a rescue may begin. Unless asJSON is true, it shows the data from which the rescue
-// would start. It then decides by the first condition that is true:
+// agreeToRescue reports whether a rescue may begin. Unless asJSON is true, it first prints what the rescue would start
+// from. It then returns the result of the first case that applies:
 //
 //   - dry is true: it returns false.
 //   - The node is already the only voter: it returns fault.Conflict.
 //   - yes is true: it returns true.
-//   - Otherwise it asks the user. It returns true if the user confirms, and otherwise an error.
+//   - Otherwise the user must confirm. If the user does not confirm, it returns an error.
 func (m *commands) agreeToRescue(r schema.RescueReport, yes, dry, asJSON bool) (bool, error) {
 	if !asJSON {
 		if err := printRescue(m.Stdout, r); err != nil {

@@ -1,8 +1,9 @@
-// Package benchcmd owns quorate bench, which measures a running node through its HTTP API, as an application uses it.
+// Package benchcmd has the command quorate bench, which measures a running node. It sends requests to the HTTP API of
+// the node, as an application does.
 //
 // Each client is a goroutine that sends one request after another. All goroutines end before a command returns. The
-// package owns only the keys that begin with quorate-bench-. It deletes them afterwards, unless the flag --keep is
-// given.
+// keys that a benchmark writes begin with quorate-bench-. At the end, the benchmark deletes these keys, unless the flag
+// --keep is given.
 package benchcmd
 
 import (

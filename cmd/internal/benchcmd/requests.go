@@ -19,7 +19,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// keyPrefix is the prefix of the names of all keys and locks, and of all messages, that a benchmark creates.
+// keyPrefix is the prefix of every key, every lock name and every message that a benchmark creates.
 const keyPrefix = "quorate-bench-"
 
 const (
@@ -44,8 +44,9 @@ type plan struct {
 	after  func() // called when the clients have ended
 }
 
-// command adds to c the flags that all benchmarks share, and the action that runs the benchmark. The function prepare
-// returns the load, which has the requests of the clients.
+// command completes c, the command of one benchmark. It adds the flags that all benchmarks have, and an action that
+// runs the benchmark and prints the result. Before the run, the action calls prepare, which returns the requests that
+// the clients send.
 func (m *commands) command(p *plan, c *cobra.Command, prepare func(context.Context) (load, error)) *cobra.Command {
 	p.api.Shell = m.Shell
 	p.api.Bind(c)
@@ -291,8 +292,8 @@ func (p *plan) post(ctx context.Context, keys []string) error {
 	return err
 }
 
-// claimStore returns fault.Conflict if the store has other data of the application. If the store cannot list its
-// keys, it returns an error, because it cannot check them. If p.force is true, it checks nothing.
+// claimStore returns fault.Conflict if the application has keys in the store that do not come from a benchmark. It also
+// returns an error if the store cannot list its keys. If p.force is true, claimStore does not check the store.
 func (p *plan) claimStore(ctx context.Context) error {
 	if p.force {
 		return nil
@@ -331,8 +332,8 @@ func (p *plan) claimStore(ctx context.Context) error {
 	}
 }
 
-// fill saves every key of the benchmark, or stops when ctx ends. The end of ctx does not interrupt a request, because
-// a save that the node handles late would come after the deletion of its keys.
+// fill saves every key of the benchmark. When ctx ends, fill sends no further request, but waits for the current one.
+// If it did not wait, the node could save keys after the benchmark has deleted them.
 func (p *plan) fill(ctx context.Context) error {
 	return p.eachPart(func(keys []string) error {
 		if ctx.Err() != nil {
@@ -342,7 +343,8 @@ func (p *plan) fill(ctx context.Context) error {
 	})
 }
 
-// eachPart calls f with the keys of the benchmark, at most perSave at a time. Large values make the parts smaller.
+// eachPart splits the keys of the benchmark into parts and calls f with each part. A part has at most perSave keys. It
+// has fewer if their values together would be larger than maxSize.
 func (p *plan) eachPart(f func(keys []string) error) error {
 	size := min(perSave, max(1, maxSize/max(p.size, 1)))
 	for first := 0; first < p.keys; first += size {
@@ -374,8 +376,8 @@ func (p *plan) clean(ctx context.Context) error {
 	})
 }
 
-// lock acquires and releases the lock of a client. The end of the run does not interrupt these two requests, so that
-// the next run finds the lock free.
+// lock acquires and releases the lock of a client. It does both even if ctx ends, so that the lock is free for the next
+// run.
 func (p *plan) lock(ctx context.Context, client, _ int) (time.Duration, error) {
 	ctx = context.WithoutCancel(ctx)
 	name := strconv.Quote(keyPrefix + strconv.Itoa(client))

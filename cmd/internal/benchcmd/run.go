@@ -87,9 +87,9 @@ func (m *meter) add(took time.Duration, err error) {
 // refuses every request.
 const failurePause = 10 * time.Millisecond
 
-// run sends the requests of all clients for l.duration, or until ctx ends. It then waits for the requests in
-// progress. The end of ctx does not interrupt them: a save that the node handles late would come after the deletion
-// of its key. If the writer progress is a terminal, run shows the progress there.
+// run lets all clients send requests for l.duration, or until ctx ends. Then it waits for the requests in progress. The
+// end of ctx does not interrupt these requests, because the node could execute an interrupted save after the benchmark
+// has deleted the key. If the writer progress is a terminal, run shows its progress there.
 func (l *load) run(ctx context.Context, progress io.Writer) result {
 	m, begun := newMeter(), time.Now()
 	working, cancel := context.WithTimeout(ctx, l.duration)
@@ -134,8 +134,8 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// show shows on the terminal w how many requests per second are done and how many have failed. It updates this line
-// every second until ended is closed.
+// show shows one line on the terminal w: the number of requests in the last second, and the number of failures so far.
+// It updates this line every second until ended is closed.
 func (m *meter) show(ended <-chan struct{}, w io.Writer, begun time.Time) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()

@@ -42,8 +42,8 @@ func (m *Main) startApp(c node.Config, a node.Addresses, output io.Writer, log *
 	return &application{process: p}, nil
 }
 
-// inherited returns env without the variables that contain a node's ports. If another node has started this process,
-// these are the ports of that node, and the application of this process would call the wrong node.
+// inherited returns env without the variables that contain the ports of a node. If another node has started this
+// process, env has the ports of that node. With these ports, the application would call the wrong node.
 func inherited(env []string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")
@@ -115,8 +115,9 @@ func (a *application) stopReason(ctx context.Context) string {
 	return "requested through the API"
 }
 
-// end stops the command. The node must still serve requests in the meantime, because the command may send some. end
-// returns an error if the command failed earlier, or if it had to be killed after the duration grace.
+// end stops the command of the application. Call it before the node stops, because the command may still send requests
+// to the node. end returns an error if the command had already failed, or if it did not end within grace and was
+// killed.
 func (a *application) end(ctx context.Context, grace time.Duration, log *slog.Logger) error {
 	switch {
 	case a.process == nil:
@@ -135,8 +136,8 @@ func (a *application) end(ctx context.Context, grace time.Duration, log *slog.Lo
 	return err
 }
 
-// appError is the error of a failed application that quorate has started. quorate exits with the exit code of the
-// application if that is above 0.
+// appError is the error of an application that quorate has started and that has failed. If its exit code is positive,
+// quorate exits with the same code.
 type appError struct {
 	error
 	code int

@@ -1,9 +1,11 @@
 // Package cli implements the quorate program: its commands, their output and their exit codes.
 //
-// It owns exit codes and the process of a running node. It adds the commands of appcmd, backupcmd, benchcmd,
-// clustercmd and statecmd to the program, and opens a node through Main.Open. In this program, only the packages below
-// cmd/internal parse flags and the settings file. The goroutines of the package wait for signals, for the node, and
-// for the processes of a run file. They end when the command ends.
+// Some commands are in other packages: appcmd, backupcmd, benchcmd, clustercmd and statecmd. Package cli adds them to
+// the program. It starts a node through Main.Open. In this program, only the packages below cmd/internal parse flags
+// and the settings file.
+//
+// The goroutines of the package wait for signals, for the node, and for the processes of a run file. They end when the
+// command ends.
 package cli
 
 import (
@@ -68,8 +70,8 @@ func (m *Main) Run(ctx context.Context) int {
 	return exitFailed
 }
 
-// flatten returns the errors that errors.Join has combined in err. It removes the wrappers UsageError and appError,
-// which only determine the exit code.
+// flatten splits an error of errors.Join into its parts. It also unwraps UsageError and appError, because these
+// wrappers only determine the exit code.
 func flatten(err error) []error {
 	if u, ok := err.(*command.UsageError); ok { // unwrap only the outermost layer
 		return flatten(u.Err)

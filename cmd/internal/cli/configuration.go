@@ -35,8 +35,8 @@ func (m *Main) configurationCommand() *cobra.Command {
 	return c
 }
 
-// itemsCommand adds the flags and the action to c, a command for a configuration store. The action calls the function
-// run with the arguments after the name of the store.
+// itemsCommand completes c, a command whose first argument is a configuration store. The action of c calls run with a
+// client of this store and the remaining arguments.
 func (m *Main) itemsCommand(c *cobra.Command,
 	run func(ctx context.Context, i *itemsClient, args []string, asJSON bool) error) *cobra.Command {
 	set, out := settings.New(), command.Output{}
@@ -283,8 +283,8 @@ type itemWatch struct {
 	pause    time.Duration // between two attempts to connect
 }
 
-// run watches the items until ctx ends, and then returns nil. After a lost connection it connects again. It returns
-// an error of the first attempt, and any error that a new connection cannot fix.
+// run watches the items until ctx ends, and then returns nil. If the connection is lost, run connects again. It returns
+// an error if the first connection fails, or if a new connection cannot help.
 func (w *itemWatch) run(ctx context.Context) error {
 	begun := false
 	for last := ""; ; {
@@ -312,7 +312,7 @@ func (w *itemWatch) run(ctx context.Context) error {
 	}
 }
 
-// interrupted reports whether a watch that has ended with err can continue with another connection.
+// interrupted reports whether the watch can continue with a new connection after the error err.
 func interrupted(err error) bool {
 	switch fault.CodeOf(err) {
 	case fault.Unavailable, fault.NotLeader, fault.Timeout, fault.Overloaded:
@@ -321,7 +321,8 @@ func interrupted(err error) bool {
 	return false
 }
 
-// connect shows items until the connection ends. connected is true if the watch has begun. The error is never nil.
+// connect opens a connection and shows items until the connection ends. If connected is true, the watch had begun
+// before the end. The error is never nil.
 func (w *itemWatch) connect(ctx context.Context) (connected bool, err error) {
 	path := withKeys(admin.ConfigurationWatchPath(w.client.store), w.keys)
 	err = command.Lines(ctx, w.client.admin, http.MethodGet, path, nil,
@@ -346,8 +347,9 @@ func (w *itemWatch) connect(ctx context.Context) (connected bool, err error) {
 	return connected, err
 }
 
-// showDeleted shows as deleted the items that were shown earlier and are not in present. The parameter present has
-// the items that exist when a connection begins. The watch itself does not report earlier deletions.
+// showDeleted shows the items that were deleted before the current connection began. The watch does not report them.
+// present has all items that existed when the connection began. So an item was deleted if it was shown earlier and is
+// not in present.
 func (w *itemWatch) showDeleted(present []configurations.Change) error {
 	gone := maps.Clone(w.known)
 	for n := range present {
@@ -361,9 +363,9 @@ func (w *itemWatch) showDeleted(present []configurations.Change) error {
 	return nil
 }
 
-// show prints the change of an item, unless it has already printed the same item or its deletion, for example on an
-// earlier connection. It compares not only the version but also the value and the metadata, because stores other than
-// Quorate's allow an application to change an item without a new version.
+// show prints a change of an item. It prints nothing if the output already shows this state of the item, for example
+// after a reconnection. It compares the value and the metadata in addition to the version, because some stores change
+// an item without a new version.
 func (w *itemWatch) show(c *configurations.Change) error {
 	shown, exists := w.known[c.Key]
 	switch {

@@ -25,14 +25,15 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// daprdName is the name of the command. The program also runs this command if it is called by this name.
+// daprdName is the name of the command daprd. A program file with this name, for example a symbolic link to quorate,
+// runs the same command.
 const daprdName = "daprd"
 
 // daprdWait is how long daprd --wait waits for a sidecar, as in Dapr.
 const daprdWait = 60 * time.Second
 
-// args returns the arguments of the program. If the program is called by the name daprd, it puts the command daprd
-// before them.
+// args returns the command line of the program without the program name. If the program name is daprd, the result
+// begins with the command daprd.
 func (m *Main) args() []string {
 	if filepath.Base(m.Program) == daprdName {
 		return append([]string{daprdName}, m.Args...)
@@ -157,9 +158,9 @@ func awaitOutbound(ctx context.Context, c node.Config) error {
 	}
 }
 
-// withData returns c with a directory for durable state. It changes c only if c has no such directory and joins no
-// cluster, as in a container without a home directory. It then uses a directory in the temporary runtime directory and
-// also returns a warning.
+// withData returns c with a directory for durable state. If c has such a directory, or if the node joins a cluster,
+// withData returns c unchanged and no warning. Otherwise it chooses a temporary directory and also returns a warning.
+// This happens, for example, in a container whose user has no home directory.
 func withData(c node.Config) (node.Config, []string) {
 	if c.Data.Dir != "" || c.Data.StateDir != "" || len(c.Cluster.Join) > 0 {
 		return c, nil

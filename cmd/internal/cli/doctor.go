@@ -52,8 +52,8 @@ func (m *Main) doctorCommand() *cobra.Command {
 	return c
 }
 
-// examine returns the results of the self-check. If nodeID is not empty, the node with that id runs the check.
-// Otherwise the node in the data directory runs the check. If no node runs there, this process runs it.
+// examine runs the checks of quorate doctor and returns their results. If nodeID is not empty, the node with that id
+// runs the checks. Otherwise the node in the data directory runs them. If no node runs there, this process runs them.
 func (m *Main) examine(ctx context.Context, c node.Config, nodeID string) (schema.Checkup, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*command.AdminTime)
 	defer cancel()

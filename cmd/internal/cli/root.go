@@ -71,8 +71,8 @@ func (m *Main) root() *cobra.Command {
 	return root
 }
 
-// group puts each command under a heading of the help, by what people do with the command. A test checks that every
-// command has a heading.
+// group groups the commands in the help under the headings Use, Operate and Inspect. A test checks that every command
+// is in one of these groups.
 func group(root *cobra.Command) {
 	for _, g := range []struct{ id, title, names string }{
 		{"use", "Use: run applications and their data", "run daprd list invoke publish logs stop state configuration " +

@@ -116,7 +116,8 @@ func (m *Main) runApps(ctx context.Context, program string, apps []runApp) error
 	return errors.Join(failures...)
 }
 
-// endAll stops the processes concurrently and waits for them. Each process limits the duration of its own stop.
+// endAll stops the processes concurrently and waits for them. endAll has no time limit, because each process limits how
+// long it takes to stop.
 func endAll(ctx context.Context, running []*child.Process, log *slog.Logger) {
 	var all sync.WaitGroup
 	for _, p := range running {
@@ -159,7 +160,8 @@ func unusedRunKeys() []string {
 		"enableApiLogging", "placementHostAddress", "schedulerHostAddress", "readBufferSize"}
 }
 
-// parseRunFile returns the applications of a run file. It returns all problems of the file as errors.
+// parseRunFile returns the applications of a run file. If the content has several problems, the error joins all of
+// them.
 func parseRunFile(path string, text []byte) ([]runApp, error) {
 	r := runReader{path: path, known: runSettings()}
 	var doc struct {
@@ -275,7 +277,8 @@ func (r *runReader) unknown(key *yaml.Node, what string) {
 	r.fail(key, hint, "unknown key %q in %s", key.Value, what)
 }
 
-// texts reads a scalar or a list of scalars. It resolves relative paths against the directory of the run file.
+// texts returns the texts in a YAML node, which must be a scalar or a list of scalars. If key is the key of a path,
+// texts resolves relative paths against the directory of the run file.
 func (r *runReader) texts(n *yaml.Node, key string) []string {
 	nodes := []*yaml.Node{n}
 	if n.Kind == yaml.SequenceNode {
@@ -333,8 +336,8 @@ func (r *runReader) app(n *yaml.Node, common section) runApp {
 	return a
 }
 
-// merged returns the settings of an application as flags. own are its own settings, which override the settings in
-// common.
+// merged returns the settings of an application as flags. The parameter common has the settings of all applications,
+// and own has those of this application. If both have a setting, the value in own is used.
 func merged(common, own map[string][]string) []string {
 	names := map[string]bool{}
 	for name := range common {

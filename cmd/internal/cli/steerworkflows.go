@@ -16,9 +16,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// steer gives c an action that changes workflow instances. The first argument of c is the application. The function ask
-// sends the change, and returns the result and its text for people. ask is called without a time limit, because it may
-// wait until the user answers a question.
+// steer completes c, a command that changes workflow instances of the application in the first argument. The action of
+// c calls ask and prints what it returns: the result if the output is JSON, and otherwise the text. The context of ask
+// has no time limit, because ask may wait until the user answers a question.
 func (m *Main) steer(c *cobra.Command, ask func(ctx context.Context, a *command.AdminClient, namespace string,
 	args []string) (any, string, error)) *cobra.Command {
 	set, out := settings.New(), command.Output{}
@@ -51,7 +51,7 @@ func bindNamespace(c *cobra.Command, namespace *string) {
 		"namespaces have its id")
 }
 
-// inputText returns the JSON that a flag contains. If text is "-", it returns what it reads from standard input. If
+// inputText returns the value of a flag for JSON. If the value is "-", inputText returns the text on standard input. If
 // the flag was not given, it returns nil.
 func (m *Main) inputText(c *cobra.Command, flag, text string) (*string, error) {
 	switch {
@@ -108,8 +108,8 @@ func (m *Main) workflowsStartCommand() *cobra.Command {
 	return c
 }
 
-// workflowsChangeCommand completes a command that changes one instance. If yes points to false, the user must first
-// confirm the change by typing the id of the instance. A nil yes means that no confirmation is needed.
+// workflowsChangeCommand completes c, a command that changes one workflow instance. If yes is nil, the command needs no
+// confirmation. If yes points to false, the user must confirm the change by typing the id of the instance.
 func (m *Main) workflowsChangeCommand(c *cobra.Command, yes *bool,
 	fill func(r *schema.WorkflowChange, args []string) error) *cobra.Command {
 	return m.steer(c, func(ctx context.Context, a *command.AdminClient, namespace string,

@@ -58,8 +58,8 @@ func topicLines(ctx context.Context, a *command.AdminClient, method, path string
 	return command.Lines(ctx, a, method, path, body, func(l *schema.TopicLine) json.RawMessage { return l.Error }, take)
 }
 
-// topicAction gives c an action that calls run for one topic. run has no time limit except the end of the command's
-// context.
+// topicAction gives c an action that calls run for one topic. The context of run is that of the command, without an
+// additional time limit.
 func (m *Main) topicAction(c *cobra.Command, run func(ctx context.Context, a *command.AdminClient, pubsub string,
 	args []string, asJSON bool) error) *cobra.Command {
 	set, out, pubsub := settings.New(), command.Output{}, ""
@@ -139,8 +139,8 @@ func (m *Main) printMessage(t *schema.TopicMessage, asJSON bool) error {
 	return err
 }
 
-// dataText returns the data of a message on one line. For a CloudEvent, this is only the data that the publisher has
-// sent.
+// dataText returns the data of a message on one line. If the message is a CloudEvent, dataText returns only the data in
+// the event.
 func dataText(t *schema.TopicMessage) string {
 	switch {
 	case t.Base64 != nil:
@@ -208,7 +208,7 @@ func (m *Main) topicsReplayCommand() *cobra.Command {
 }
 
 // operation runs an operation on a topic, and shows its progress on a terminal. It returns fault.Indeterminate if the
-// outcome of the operation is unknown and the operation may have changed something.
+// operation did not finish but may have changed something.
 func (m *Main) operation(ctx context.Context, a *command.AdminClient, path string, body any,
 	verb string) (sum schema.TopicProgress, err error) {
 	live, drawn := command.IsTerminal(m.Stderr), false

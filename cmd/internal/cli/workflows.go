@@ -110,7 +110,8 @@ func (m *Main) printWorkflows(page *schema.WorkflowPage) error {
 	return err
 }
 
-// oneWorkflow completes a command for an instance, whose first two arguments are the application and the instance.
+// oneWorkflow completes c, a command for one workflow instance. The first argument of c is the application, and the
+// second is the instance. The action of c calls run with this instance.
 func (m *Main) oneWorkflow(c *cobra.Command, run func(ctx context.Context, a *command.AdminClient,
 	r schema.WorkflowRef, asJSON bool) error) *cobra.Command {
 	set, out := settings.New(), command.Output{}
@@ -229,8 +230,8 @@ func failureText(f *schema.WorkflowFailure) string {
 	return strings.Trim(f.Type+": "+f.Message, ": ")
 }
 
-// stepRow returns the table row of a step. It shows the begin of the step as the time since created, the creation of
-// the instance.
+// stepRow returns the table row of a step. The parameter created is the time at which the instance was created. The row
+// shows how long after this time the step began, for example +1.5s.
 func stepRow(s *schema.WorkflowStep, created time.Time) []string {
 	took := "-"
 	if !s.End.IsZero() {

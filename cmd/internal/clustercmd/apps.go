@@ -39,7 +39,7 @@ func printApps(w io.Writer, apps []schema.AppInstance) error {
 	return command.Table(w, rows)
 }
 
-// appState returns the text for the state of an instance. It says whether calls go to the instance, and if not, why.
+// appState returns the text that shows the state of an application instance. For some states, the text adds the reason.
 func appState(a schema.AppInstance) string {
 	switch a.State {
 	case "uncalled":

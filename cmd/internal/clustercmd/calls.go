@@ -70,10 +70,11 @@ func (m *commands) callsCommand() *cobra.Command {
 	return c
 }
 
-// callColumns is the format of a line of quorate calls. The columns have room for a usual app id and route.
+// callColumns is the format of one line of quorate calls. Its columns are wide enough for most values.
 const callColumns = "%-12s  %-14s  %-8s  %9s  %-12s  %-32s  %s\n"
 
-// printCall prints a line of the stream. Notes about the stream are not data, so they go to standard error.
+// printCall prints one line of the stream. Calls go to standard output. The heading and notes about lost calls go to
+// standard error, so that scripts do not read them.
 func (m *commands) printCall(l *schema.CallLine, asJSON bool) error {
 	switch {
 	case l.Lost > 0:

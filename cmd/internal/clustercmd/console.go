@@ -89,9 +89,11 @@ func printLink(out, notes io.Writer, l schema.ConsoleLink) error {
 	return err
 }
 
-// browse opens link in the browser of the desktop. It returns false if that is impossible, for example without a
-// desktop. Other users can see the arguments of commands, so it passes the link in a file that only this user can
-// read.
+// browse opens link in the browser of the desktop, and reports whether it could start the browser. It fails, for
+// example, if there is no desktop.
+//
+// Other users can see the command line of the browser, and the link signs its user in. So browse passes the link in a
+// file that only this user can read.
 func (m *commands) browse(link string) bool {
 	opener := "xdg-open"
 	switch {

@@ -51,8 +51,9 @@ func (m *commands) leaveCommand() *cobra.Command {
 	return c
 }
 
-// removal gives c an action that repeats the request at path until the server is removed or --wait has passed. The
-// first argument of the command is the server; without an argument, the node itself leaves.
+// removal completes c, a command that removes a server from the cluster. The server is the first argument of c. Without
+// an argument, the node itself leaves. The action of c repeats the request at path until the server is removed or the
+// time in --wait has passed.
 func (m *commands) removal(c *cobra.Command, path string) {
 	set, out, patience := settings.New(), command.Output{}, time.Minute
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -134,10 +135,12 @@ func (m *commands) untilRemoved(ctx context.Context, a *command.AdminClient, pat
 	}
 }
 
-// passes reports whether the caller may repeat the request for a removal after err. It returns true if the outcome of
-// the request is unknown. begun is true if the node accepted an earlier request; passes then also returns true while a
-// group has no leader. The caller must handle one case itself: after Indeterminate, a request that names the server by
-// its node id must not be repeated, because the repeat could remove another server that has replaced the removed one.
+// passes reports whether a removal request that failed with err may be repeated. This is the case for fault.Timeout and
+// fault.Indeterminate. If begun is true, the node has accepted an earlier request. Then passes also allows
+// fault.Unavailable and fault.NotLeader, because a group can be without a leader for a while.
+//
+// After fault.Indeterminate, the caller must not repeat a request that names the server by its node id. The removal may
+// be complete by then, and a new server may have the same node id. The repeated request would remove the new server.
 func passes(err error, begun bool) bool {
 	switch fault.CodeOf(err) {
 	case fault.Indeterminate, fault.Timeout:
@@ -148,8 +151,8 @@ func passes(err error, begun bool) bool {
 	return false
 }
 
-// notDone reports whether err means that the request that failed with err did nothing. An earlier request may still
-// have begun the removal.
+// notDone reports whether err means that the failed request certainly did nothing. An earlier request may still have
+// begun the removal.
 func notDone(err error) bool {
 	switch fault.CodeOf(err) {
 	case fault.Unavailable, fault.NotLeader, fault.Timeout, fault.Overloaded, fault.FormatBlocked:

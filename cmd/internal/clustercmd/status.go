@@ -124,8 +124,8 @@ func backupStatusText(b schema.BackupStatus) string {
 	return text + ")"
 }
 
-// issueText returns the reason of issue i. If another of the given issues causes it, the text names that issue
-// instead.
+// issueText returns the reason of the issue i. If i is only a consequence of another issue in all, issueText names that
+// issue instead, for example "because of group 0".
 func issueText(i schema.Issue, all []schema.Issue) string {
 	for _, other := range all {
 		if i.Reason == other.About+": "+other.Reason {
@@ -189,8 +189,9 @@ func printRoutes(w io.Writer, groups []schema.GroupStatus, told []schema.Issue) 
 	return command.Table(w, rows)
 }
 
-// printServers prints the servers of the groups. If the node does not lead a group, the lag is unknown, and only
-// missing servers have a reason.
+// printServers prints the servers of the groups. Only the leader of a group knows how far each server lags, and why a
+// server votes or does not vote. If this node is not the leader, the table has no lags, and gives a reason only for
+// servers that are not alive.
 func printServers(w io.Writer, groups []schema.GroupStatus) error {
 	rows := [][]string{{"GROUP", "SERVER", "IS", "LAG", "REASON"}}
 	for _, g := range groups {
@@ -213,9 +214,9 @@ func printServers(w io.Writer, groups []schema.GroupStatus) error {
 	return command.Table(w, rows)
 }
 
-// serves returns a text with the kinds of requests that a group serves now. If it serves all, but the loss of one
-// more voter would end that, the text has a warning. Otherwise the text has the reason why some requests are not
-// served. The parameter printed has the issues that were already printed. serves omits a reason that is among them.
+// serves returns a text that says whether a group serves reads, writes, both or neither. If it serves both, the text
+// may warn that one more failure stops writes. Otherwise the text also has the reason, unless one of the issues in
+// printed already contains this reason.
 func serves(g schema.GroupStatus, printed []schema.Issue) string {
 	text := "no strong reads, no writes" // eventual reads may still work
 	switch {

@@ -78,8 +78,8 @@ func (m *commands) tokenCreateCommand() *cobra.Command {
 	return c
 }
 
-// keepToken reports whether the file exists and contains a cluster token, and prints the fingerprint of the token. It
-// returns an error if the file contains anything else or cannot be read.
+// keepToken reports whether the file at path already has a cluster token. If so, keepToken prints the fingerprint of
+// the token, and the caller must keep the file. If the file cannot be read or has no token, keepToken returns an error.
 func (m *commands) keepToken(path string, asJSON bool) (bool, error) {
 	text, err := userfile.ReadOnce(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -21,7 +21,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// topRows is the maximum number of store operations, and of pairs of caller and application, that quorate top shows.
+// topRows is the maximum number of rows in two tables of quorate top: the operations of state stores, and the calls
+// between applications.
 const topRows = 10
 
 func (m *commands) topCommand() *cobra.Command {
@@ -123,8 +124,9 @@ func (t *top) once(ctx context.Context, w io.Writer) error {
 	return second.write(w, first, 0)
 }
 
-// write prints the look l, with the rates since the look older. If width is not 0, write splits the table of nodes
-// into tables of at most width characters per line, as far as possible. It does not split the other tables.
+// write prints the look l. It computes the rates from the difference between l and the earlier look older. If width is
+// not 0, write splits the table of nodes by columns, so that its lines have at most width characters where possible. It
+// does not split the other tables.
 func (l *look) write(w io.Writer, older look, width int) error {
 	s, failed := &l.cluster, 0
 	for i := range s.Nodes {
@@ -187,8 +189,8 @@ func (l *look) write(w io.Writer, older look, width int) error {
 	return nil
 }
 
-// folded splits a table into as few tables as possible that fit the width of the terminal and are about equally wide.
-// Each of them has the first column. If width is 0, folded returns one table.
+// folded splits the columns of a wide table into several tables that fit the given width. It returns as few tables as
+// possible, of about the same width. Each table begins with the first column. If width is 0, folded returns one table.
 func folded(rows [][]string, width int) [][][]string {
 	out := split(rows, width)
 	for len(out) > 1 && width > 1 {

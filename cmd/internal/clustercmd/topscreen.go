@@ -124,8 +124,8 @@ func wrapped(text string, width int) (lines []string) {
 	return lines
 }
 
-// draw shows the part of a text that begins at the line with the number *offset. It first corrects *offset so that this
-// part is within the text.
+// draw shows a text on the screen, beginning at line *offset. If the screen would then show lines beyond the text, draw
+// first corrects *offset.
 func draw(screen tcell.Screen, text string, offset *int) {
 	width, height := screen.Size()
 	lines := wrapped(text, width)

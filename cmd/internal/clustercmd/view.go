@@ -76,8 +76,8 @@ func printClusterGroups(w io.Writer, groups []schema.ClusterGroup) error {
 	return command.Table(w, rows)
 }
 
-// printMembers prints the members as a table, which fits 80 columns unless wide is true. Times have the same format as
-// in the logs, so that users can search for them.
+// printMembers prints the members as a table. If wide is false, the table has fewer columns, so that it fits 80
+// characters. Times have the same format as in the logs, so that users can search the logs for them.
 func printMembers(w io.Writer, s schema.ClusterStatus, wide bool) error {
 	heading := []string{"NODE", "ROLE", "STATE", "SINCE", "LEADS", "PEER"}
 	if wide {
@@ -189,8 +189,8 @@ func uptimeText(n schema.NodeReport) string {
 	return (time.Duration(n.Status.Node.UptimeMS) * time.Millisecond).Truncate(time.Second).String()
 }
 
-// reasonText returns why a node did not answer, or the issues that the node reports. It omits issues that other
-// issues cause.
+// reasonText returns why a node did not answer. If the node answered, reasonText returns the issues that the node
+// reports. It omits issues that are only consequences of other issues.
 func reasonText(n schema.NodeReport) string {
 	if n.Status == nil {
 		return n.Error

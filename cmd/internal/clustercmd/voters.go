@@ -103,8 +103,9 @@ func printVoters(w io.Writer, s schema.VotersStatus, wasSet bool) error {
 	return err
 }
 
-// tooFewServers returns a text that says how many servers vote, if the cluster has fewer servers than the wanted
-// voters. If there are enough servers, it returns "". The number of voters is always odd if it is above two.
+// tooFewServers returns a text for a cluster that has fewer servers than the wanted number of voters. The text says how
+// many servers vote, and how many must join before more can vote. A cluster of three or more servers always has an odd
+// number of voters. If there are enough servers, tooFewServers returns "".
 func tooFewServers(wanted, servers int) string {
 	if servers >= wanted || servers < 1 {
 		return ""

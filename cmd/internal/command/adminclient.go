@@ -30,8 +30,9 @@ type AdminClient struct {
 	Node    string // id of the other node; empty = the node of the data directory
 }
 
-// AdminCommand returns a command that chooses a node by its flags, and calls the function ask with an admin client of
-// that node. The parameter asJSON of ask is true if the output must be JSON.
+// AdminCommand returns a command that uses the admin API of a node. The flags of the command choose the node and the
+// output format. The action of the command calls ask with an admin client of the node. If asJSON is true, ask must
+// print JSON.
 func (s *Shell) AdminCommand(use, short string,
 	ask func(ctx context.Context, a *AdminClient, asJSON bool) error) *cobra.Command {
 	set, out, node := settings.New(), Output{}, ""
@@ -62,9 +63,9 @@ func BindAdmin(c *cobra.Command, set *settings.Set, out *Output) {
 	out.Bind(c)
 }
 
-// AskAdmin calls the function ask with an admin client of the local node, and with asJSON. The local node is the node
-// of the data directory that the flags choose. If node is not empty, the local node forwards the requests to the node
-// with that id.
+// AskAdmin calls the function ask with an admin client and with asJSON. The flags choose a data directory. The client
+// sends its requests to the node that runs in this directory. If the parameter node is the id of another node, the
+// requests are forwarded to that other node. The context of ask ends after AdminTime.
 func (s *Shell) AskAdmin(c *cobra.Command, set *settings.Set, node string, asJSON bool,
 	ask func(ctx context.Context, a *AdminClient, asJSON bool) error) error {
 	dir, err := s.AdminDir(c, set)
@@ -137,9 +138,9 @@ func (a *AdminClient) send(ctx context.Context, method, path string, body []byte
 	return nil
 }
 
-// Stream sends a request whose body or response is too large to be buffered, to the node of the data directory. It
-// passes the response to the function receive. Stream does not use the field Node. There is no time limit except the
-// end of ctx.
+// Stream sends a request, and calls receive if the response is successful. Otherwise it returns the error of the node.
+// Stream buffers neither the body of the request nor a successful response, so both may be large. It always uses the
+// node of the data directory and ignores the field Node. It has no time limit except the end of ctx.
 func (a *AdminClient) Stream(ctx context.Context, method, path string, body io.Reader,
 	receive func(*http.Response) error) error {
 	socket, err := adminapi.FindSocket(a.DataDir)
@@ -184,9 +185,12 @@ func dialUnix(ctx context.Context, path string) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "unix", path)
 }
 
-// unanswered returns the error for a request without an answer. For a change that may have been sent, it returns
-// fault.Indeterminate, because the node may have made the change. Otherwise it returns fault.Unavailable, or
-// fault.Denied if the socket belongs to another user.
+// unanswered returns the error for a request that got no response:
+//
+//   - If the request changes something and may have been sent, the error is fault.Indeterminate, because the node may
+//     have made the change.
+//   - If the socket belongs to another user, the error is fault.Denied.
+//   - In all other cases, the error is fault.Unavailable.
 func (a *AdminClient) unanswered(method, socket string, sent bool, err error) error {
 	e := &fault.Error{Code: fault.Unavailable, Op: "cli.admin", Msg: "the node on " + a.DataDir + " does not answer",
 		Err: RootCause(err)}
@@ -209,14 +213,19 @@ func (a *AdminClient) unanswered(method, socket string, sent bool, err error) er
 	return e
 }
 
-// ErrEnough is an error that the function take of Lines may return. Lines then stops and returns nil.
+// ErrEnough makes Lines stop and return nil. The function take of Lines returns ErrEnough if it needs no further lines.
 var ErrEnough = errors.New("enough")
 
-// Lines sends a request and calls the function take with each line of the response, a stream of JSON values. At the
-// end of the stream it returns nil. If take returns an error, Lines stops and returns this error, or nil for
-// ErrEnough. The function failure returns the error that a line reports, or nil. Lines stops at a line with an error
-// and returns the error. If the connection ends early, Lines returns fault.Indeterminate for a change, and otherwise
-// fault.Unavailable. There is no time limit except the end of ctx.
+// Lines sends a request whose response is a stream of JSON values, one per line. It calls take with each value, and
+// returns nil at the end of the stream. It stops earlier in these cases:
+//
+//   - If take returns an error, Lines returns this error, or nil for ErrEnough.
+//   - If a value contains an error of the node, Lines returns that error. The function failure returns the error in a
+//     value, or nil if there is none.
+//   - If the connection ends within the stream, Lines returns fault.Unavailable for a GET request. For other requests,
+//     it returns fault.Indeterminate.
+//
+// Lines has no time limit except the end of ctx.
 func Lines[T any](ctx context.Context, a *AdminClient, method, path string, body any,
 	failure func(*T) json.RawMessage, take func(*T) error) error {
 	var sent io.Reader

@@ -58,8 +58,8 @@ func (f *APIFlags) Bind(c *cobra.Command) {
 	c.ValidArgsFunction = f.completeStore
 }
 
-// With determines the address and the token of the API from the flags and the environment, and calls the function use
-// with a client.
+// With calls the function use with a client of the API. The flags and the environment determine the address and the
+// token of the API.
 func (f *APIFlags) With(c *cobra.Command, use func(*APIClient) error) error {
 	config, err := f.Shell.Resolve(f.set, c.Flags(), nil)
 	if err != nil {
@@ -84,8 +84,8 @@ func (f *APIFlags) With(c *cobra.Command, use func(*APIClient) error) error {
 	return err
 }
 
-// suggestStore adds a hint to the error for a state store that does not exist. The hint names the store that was
-// probably meant, or otherwise all stores of the application.
+// suggestStore adds a hint to err if err means that a state store does not exist. The hint suggests a store with a
+// similar name. If there is none, the hint lists all stores of the application.
 func (c *APIClient) suggestStore(ctx context.Context, err error) error {
 	const before, after = "state store ", " is not found" // the text of Dapr
 	var e *fault.Error
@@ -109,8 +109,8 @@ func (c *APIClient) suggestStore(ctx context.Context, err error) error {
 // Settings returns the settings that the flags set. Call it only after Bind.
 func (f *APIFlags) Settings() *settings.Set { return f.set }
 
-// base returns the base URL of the HTTP API, which is http://unix: and a path for a Unix socket. The address is the
-// first of these that is set:
+// base returns the base URL of the HTTP API. For a Unix socket, this is "http://unix:" followed by the path of the
+// socket. base uses the first address in this list that is set:
 //
 //   - the flag for the address
 //   - DAPR_HTTP_ENDPOINT or DAPR_HTTP_PORT, unless http-port is set
@@ -200,7 +200,7 @@ type response struct {
 }
 
 // Do sends a request and returns the response. It returns an error if the status of the response is 300 or more, or if
-// the response is lost. Use Change for a request that changes something, because the error of Do does not say whether
+// no complete response arrives. For a request that changes something, use Change. The error of Change also says whether
 // the node may have executed the request.
 func (c *APIClient) Do(ctx context.Context, method, path string, q url.Values, h http.Header,
 	body []byte) (response, error) {
@@ -247,8 +247,9 @@ func (c *APIClient) exchange(ctx context.Context, method, path string, q url.Val
 	return response{resp.StatusCode, resp.Header, text}, false, nil
 }
 
-// traceSent returns a context for a request. After the request has ended, sent is true if the request may have been
-// sent. It is false if no connection was opened, or if a TLS handshake failed.
+// traceSent returns a context for one request. Read sent after the request has ended. If sent is false, the client got
+// no connection to the server, so the server has not received the request. If sent is true, the server may have
+// received it.
 func traceSent(ctx context.Context) (traced context.Context, sent *atomic.Bool) {
 	sent = new(atomic.Bool)
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
@@ -288,15 +289,15 @@ func (c *APIClient) UseSocket(path string) {
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dialUnix(ctx, path) }}
 }
 
-// NoRedirect is a CheckRedirect of an http.Client. The client then returns a redirect as the answer, and does not
-// follow it. A redirect may come from an application that is called through the API. If the client followed the
-// redirect, it would send the API token to a target that the application chooses, and might repeat the request at
+// NoRedirect makes an http.Client return a redirect as the response, instead of following it. Set it as CheckRedirect
+// of the client. A redirect may come from an application that is called through the API. If the client followed it, the
+// client would send the API token to an address that the application chooses. It might also repeat the request at
 // another path of the node.
 func NoRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// Call sends a request and returns the response, even if its status is an error. It returns fault.TooLarge if the
-// body of the response has more than limit bytes. Unless the method is GET, Call returns fault.Indeterminate if the
-// answer is lost.
+// Call sends a request and returns the status and the body of the response, even if the status is an error. If the body
+// has more than limit bytes, Call returns fault.TooLarge. If the response is lost and the method is not GET, Call
+// returns fault.Indeterminate.
 func (c *APIClient) Call(ctx context.Context, method, path string, h http.Header, body []byte,
 	limit int64) (status int, text []byte, err error) {
 	ctx, sent := traceSent(ctx)
@@ -372,9 +373,9 @@ func Refusal(status int, body []byte) error {
 	return out
 }
 
-// CallRefusal returns the error for a call to the application app that was answered with an error status. If text is an
-// error of the API, CallRefusal returns Refusal(status, text). Otherwise the application gave the answer. The error
-// then contains only app and status.
+// CallRefusal returns the error for a call to the application app whose response has an error status. If the node
+// itself refused the call, text is an error of the API, and CallRefusal returns Refusal(status, text). Otherwise the
+// response came from the application. The error then contains app and status, but not text.
 func CallRefusal(app string, status int, text []byte) error {
 	if IsRefusal(text) {
 		return Refusal(status, text)
@@ -392,8 +393,8 @@ func Unreachable(base string, err error) error {
 	return e
 }
 
-// RootCause returns the cause of a url.Error, without the method and the address that are in the text of the
-// url.Error. If err contains no url.Error, RootCause returns err.
+// RootCause returns the cause of a failed HTTP request. It removes the url.Error from err, because its text repeats the
+// method and the URL. If err contains no url.Error, RootCause returns err.
 func RootCause(err error) error {
 	var u *url.Error
 	if errors.As(err, &u) {
@@ -407,8 +408,8 @@ func Unreadable(base string, err error) error {
 		Err: err}
 }
 
-// RootPath returns the cause of an fs.PathError, without the path. It is for messages that already contain the path.
-// If err contains no fs.PathError, RootPath returns err.
+// RootPath returns the cause of a failed file operation. It removes the fs.PathError from err, because its text repeats
+// the path. Use it for messages that already contain the path. If err contains no fs.PathError, RootPath returns err.
 func RootPath(err error) error {
 	var p *fs.PathError
 	if errors.As(err, &p) {

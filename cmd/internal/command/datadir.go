@@ -14,11 +14,15 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// ChooseDir returns the data directory of the node that a command uses. This is c.Data.Dir, unless c.Data.Shared is
-// true and no node runs in that directory. In this case the user did not choose c.Data.Dir, and nodes of the user may
-// run in the directories beside it. If a node runs in exactly one of these directories, ChooseDir returns that
-// directory. If nodes run in several of them, ChooseDir returns fault.Invalid, because only the user can choose, with
-// --data-dir.
+// ChooseDir returns the data directory of the node that a command uses. If a node runs in c.Data.Dir, or if
+// c.Data.Shared is false, ChooseDir returns c.Data.Dir.
+//
+// If c.Data.Shared is true, c.Data.Dir is only a default, and this user may run nodes in neighboring directories. So if
+// no node runs in c.Data.Dir, ChooseDir searches these directories:
+//
+//   - If one of them has a running node, ChooseDir returns it.
+//   - If several have one, ChooseDir returns fault.Invalid. The user must then choose with --data-dir.
+//   - If none has one, ChooseDir returns c.Data.Dir.
 func ChooseDir(ctx context.Context, c node.Config) (string, error) {
 	dir := c.Data.Dir
 	if !c.Data.Shared || Runs(ctx, dir) {

@@ -121,8 +121,8 @@ func Count(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// Printable returns key. If key contains unprintable characters, Printable returns it quoted, because control
-// characters could change the state of the terminal.
+// Printable returns key in a form that is safe to print. If key contains unprintable characters, Printable quotes it,
+// because control characters could change the state of the terminal.
 func Printable(key string) string {
 	for _, r := range key {
 		if !unicode.IsPrint(r) {

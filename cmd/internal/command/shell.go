@@ -147,8 +147,8 @@ func (s *Shell) Interruptible(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// Because returns the error of the interruption if a signal has ended ctx, a context that Interruptible has made.
-// Otherwise it returns err.
+// Because returns the error "interrupted" if a signal has ended ctx, even if err is nil. Otherwise it returns err. The
+// context ctx must come from Interruptible.
 func Because(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause

@@ -42,9 +42,9 @@ func RefuseEmpty(c *cobra.Command, flags ...string) error {
 	return nil
 }
 
-// Group is the action of a command that only has subcommands. Without arguments it prints the help of the command.
-// Otherwise the first argument is an unknown subcommand, and Group returns a UsageError. The error suggests the
-// subcommand whose field SuggestFor has the unknown name, or one with a similar name.
+// Group is the action of a command that only has subcommands. Without arguments, it prints the help of the command.
+// With arguments, it returns a UsageError, because the first argument is not a subcommand. The error suggests a
+// subcommand that has this argument in its field SuggestFor, or a subcommand with a similar name.
 func Group(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return c.Help()

@@ -17,22 +17,22 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Line is a command line of daprd. Call Bind, parse the command line, and then call Finish. These three steps set the
-// flags of Quorate. A Line is not safe for concurrent use.
+// Line translates a command line of daprd into flags of Quorate. First call Bind, then parse the command line, and then
+// call Finish. A Line is not safe for concurrent use.
 type Line struct {
 	settings *pflag.FlagSet      // the flags of Quorate, which receive the values
 	given    map[string][]string // values of flags that set nothing immediately
 	ignored  []string            // names of flags
 }
 
-// New returns a Line that sets Quorate's flags. The flag set in the parameter settings must already have these flags.
-// Package settings adds them.
+// New returns a Line that sets the flags of Quorate in the flag set settings. Package settings must have added these
+// flags already.
 func New(settings *pflag.FlagSet) *Line {
 	return &Line{settings: settings, given: map[string][]string{}}
 }
 
-// Bind adds every daprd flag to fs. It also adds the flags of all settings without a daprd flag, so that the same
-// command line can configure the cluster. It skips hidden flags and flags that fs already has.
+// Bind adds every flag of daprd to fs. It also adds the flags that only Quorate has, so that the same command line can
+// configure the cluster. Of these flags, it skips hidden ones and those that fs already has.
 func (l *Line) Bind(fs *pflag.FlagSet) {
 	taken := map[string]bool{}
 	for _, f := range Flags() {
@@ -78,8 +78,8 @@ func (l *Line) Finish() error {
 		l.needID())
 }
 
-// needID returns fault.Invalid if a node is to start and --app-id is missing. Without ids, two sidecars would share
-// their state. daprd also requires the flag.
+// needID returns fault.Invalid if --app-id is missing from a command line that starts a node. The flag is required, as
+// in daprd, because two sidecars without ids would share their state.
 func (l *Line) needID() error {
 	if l.Asks() != "" || l.settings.Changed("app-id") {
 		return nil
@@ -87,8 +87,8 @@ func (l *Line) needID() error {
 	return fault.New(fault.Invalid, "daprd.Finish", "--app-id is missing")
 }
 
-// older sets a setting from an older flag of daprd, unless the newer flag has already set it. convert converts the
-// value of the older flag.
+// older applies an older flag of daprd to a setting. If the newer flag for the same setting is also given, older does
+// nothing. The function convert converts the value of the older flag to the text of the setting.
 func (l *Line) older(flag, setting string, convert func(string) (string, error)) error {
 	values := l.given[flag]
 	if len(values) == 0 || l.settings.Changed(setting) {
@@ -104,8 +104,8 @@ func (l *Line) older(flag, setting string, convert func(string) (string, error))
 	return nil
 }
 
-// inUnits converts a number without a unit, such as "4", to the text of a size setting, such as "4Mi". See sizeText for
-// 0 and negative numbers.
+// inUnits converts a number without a unit to the text of a size setting. For example, inUnits("4", "Mi") returns
+// "4Mi". See sizeText for 0 and negative numbers.
 func inUnits(s, unit string) (string, error) {
 	n, err := strconv.Atoi(s)
 	if err != nil {
@@ -114,9 +114,9 @@ func inUnits(s, unit string) (string, error) {
 	return sizeText(n, strconv.Itoa(n)+unit), nil
 }
 
-// sizeText converts a size in a daprd flag to the text of the setting. The parameter n is the number in the flag. The
-// parameter text is the same number with its unit. sizeText returns "unlimited" if n is 0, and text if n is positive.
-// If n is negative, it returns "", and the setting keeps its default.
+// sizeText returns the text of a size setting for a size in a daprd flag. The size is given twice: as the number n, and
+// as text with a unit. If n is positive, sizeText returns text. If n is 0, it returns "unlimited". If n is negative, it
+// returns "", so that the setting keeps its default.
 func sizeText(n int, text string) string {
 	switch {
 	case n == 0:
@@ -139,8 +139,8 @@ const (
 	AsksWait      = "wait"
 )
 
-// Asks returns AsksVersion, AsksBuildInfo or AsksWait if the command line requests one of these instead of a start.
-// For a start it returns "".
+// Asks returns what the command line requests instead of a start of a node: AsksVersion, AsksBuildInfo or AsksWait. For
+// a start, it returns "".
 func (l *Line) Asks() string {
 	for _, name := range []string{AsksVersion, AsksBuildInfo, AsksWait} {
 		if l.on(name) {
@@ -156,8 +156,8 @@ func (l *Line) on(name string) bool {
 	return len(values) > 0 && values[len(values)-1] == "true"
 }
 
-// Notes returns one line with all given flags, variables and arguments that have no effect, or nil if there are none.
-// args are the arguments that are not flags. daprd ignores them too.
+// Notes returns one line that lists all given flags, variables and arguments without an effect in Quorate. If there are
+// none, it returns nil. The parameter args has the arguments that are not flags. daprd ignores such arguments too.
 func (l *Line) Notes(args []string, getenv func(string) string) []string {
 	var names []string
 	for _, f := range l.ignored {
@@ -188,7 +188,7 @@ func (l *Line) set(name, text string) error {
 	return err
 }
 
-// passed is the value of a flag that daprd does not have. It passes the text of the flag to the setting with the same
+// passed is the value of a flag that only Quorate has. It passes the text of the flag to the setting with the same
 // name.
 type passed struct {
 	settings *pflag.FlagSet

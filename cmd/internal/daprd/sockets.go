@@ -5,10 +5,12 @@ import (
 	"syscall"
 )
 
-// SocketsFolder checks path, the default folder with the sockets of pluggable components. A component behind a
-// socket receives the metadata of component files, which contains secrets, and every user may create a directory in
-// /tmp. So the folder must belong to the user uid or to root. For such a folder, SocketsFolder returns path. For a
-// folder of another user, it returns only a warning. If path is not a directory, it returns two empty strings.
+// SocketsFolder checks path, the default folder with the sockets of pluggable components. If the folder belongs to root
+// or to the user uid, SocketsFolder returns path. If the folder belongs to another user, it returns only a warning. If
+// path is not a directory, it returns two empty strings.
+//
+// The owner matters because components receive the secrets in component files. The default folder is in /tmp, where
+// another user could create it and receive these secrets.
 func SocketsFolder(path string, uid int) (folder, warning string) {
 	info, err := os.Stat(path)
 	if err != nil || !info.IsDir() {

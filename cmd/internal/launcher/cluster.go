@@ -31,8 +31,8 @@ type Cluster struct {
 	Nodes []*Node
 }
 
-// New assigns ports and directories to the nodes. It starts none of them: the caller starts all, and then calls
-// Formed.
+// New returns a cluster whose nodes have ports and directories, but are not started. The caller must start all nodes
+// and then call Formed.
 func New(ctx context.Context, p Plan) (*Cluster, error) {
 	program, err := filepath.Abs(p.Program)
 	if err != nil {
@@ -71,10 +71,9 @@ func free(ctx context.Context, port int) bool {
 	return true
 }
 
-// Formed waits until all nodes serve and vote. From then on a cluster of three tolerates the failure of any one node.
-// While Formed waits, it calls the function waiting with the reason of the delay, each time this reason changes.
-// Formed returns an error at once if a node has ended. It also returns an error if the cluster has not formed after
-// two minutes.
+// Formed waits until all nodes serve and vote. From then on, a cluster of three nodes tolerates the failure of any one
+// node. While Formed waits, it calls the function waiting with the reason for the delay. If the reason changes, Formed
+// calls the function again. Formed returns an error if a node ends, or if the cluster has not formed after two minutes.
 func (c *Cluster) Formed(ctx context.Context, waiting func(what string)) error {
 	said := ""
 	return c.poll(ctx, func(ctx context.Context) error {
@@ -117,8 +116,8 @@ func (c *Cluster) Check(ctx context.Context) error {
 // does not serve after two minutes.
 func (c *Cluster) Ready(ctx context.Context, n *Node) error { return c.poll(ctx, n.Healthy) }
 
-// Leader requests the status of the node source, and returns the node that leads the first group. It returns nil if
-// source does not know the leader.
+// Leader returns the node that leads the first group, according to the node source. It returns nil if source does not
+// know the leader.
 func (c *Cluster) Leader(ctx context.Context, source *Node) (*Node, error) {
 	s, err := source.Status(ctx)
 	if err != nil {

@@ -44,8 +44,8 @@ func Loopback(id, program, dataDir string, httpPort, gossipPort int) *Node {
 	}
 }
 
-// Start starts the process of the node. args has further arguments of quorate run: flags, which may be followed by
-// "--" and the command of an application. A node that has ended can be started again.
+// Start starts the node as a process. It appends args to the command line of quorate run. The arguments are flags, and
+// may end with "--" and the command of an application. A node that has ended can be started again.
 func (n *Node) Start(args ...string) error {
 	n.Options.Command = append(append([]string{n.Program, "run", "--node-id", n.ID, "--data-dir", n.DataDir},
 		n.Flags...), args...)
@@ -55,9 +55,11 @@ func (n *Node) Start(args ...string) error {
 	return nil
 }
 
-// Beside returns the process of an application for the node, and adds the port of the application to the flags of the
-// node. It starts neither of them. As with Dapr, the application gets its own port in APP_PORT, and the API port of the
-// node in DAPR_HTTP_PORT. env has further environment variables. Call Beside before the first start of the node.
+// Beside returns a process for an application of this node, and adds the port of the application to the flags of the
+// node. It starts neither the application nor the node. Call Beside before the first start of the node.
+//
+// The environment of the application has APP_PORT with the port of the application, and DAPR_HTTP_PORT with the API
+// port of the node. Dapr uses the same variables. The parameter env has additional variables.
 func (n *Node) Beside(command []string, port int, env ...string) *Process {
 	n.Flags = append(n.Flags, "--app-port", fmt.Sprint(port))
 	return &Process{Options: child.Options{Command: command, Env: append(append(os.Environ(),
@@ -73,9 +75,9 @@ func (n *Node) Base() string { return "http://" + n.Address() }
 // Gossip returns the host and the port that a joining node contacts, in the form host:port.
 func (n *Node) Gossip() string { return fmt.Sprintf("127.0.0.1:%d", n.GossipPort) }
 
-// Healthy returns nil if the start of the node is complete. Otherwise its error names the reason. It requests the path
-// /v1.0/healthz. After the start, this request fails if the node does not answer, or if the node is outside of the
-// cluster, for example because an operator has removed it.
+// Healthy returns nil if the node serves requests, and otherwise an error with the reason. It requests the path
+// /v1.0/healthz. This request fails while the node starts, and if the node is not in the cluster, for example because
+// an operator has removed it.
 func (n *Node) Healthy(ctx context.Context) error {
 	err := n.Call(ctx, http.MethodGet, "/v1.0/healthz", "", nil)
 	if r := (*Refused)(nil); errors.As(err, &r) {

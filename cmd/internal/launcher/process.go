@@ -1,9 +1,8 @@
 // Package launcher starts quorate nodes as processes, watches them and kills them. All commands and tests that run
-// nodes in other processes use it. Examples are the local cluster, the demos, the fault tests and the comparison with
-// other systems.
+// nodes in other processes use it: the local cluster, the demos, the fault tests and the comparison with other systems.
 //
-// It owns these processes. It knows a node only by its command line, its output and its HTTP API. The caller decides
-// what the nodes are for. Each running process has the goroutines of internal/child.
+// The package uses only the command line, the output and the HTTP API of a node. Each running process has the
+// goroutines of internal/child.
 package launcher
 
 import (
@@ -94,8 +93,8 @@ func (p *Process) Signal(s syscall.Signal) {
 	}
 }
 
-// End sends a signal and waits until the process has ended. It returns an error if the process runs longer than
-// patience: a process that hangs on its disk survives even SIGKILL.
+// End sends a signal and waits until the process has ended. If the process has not ended after patience, End returns an
+// error. This can happen even after SIGKILL, if the process hangs on its disk.
 func (p *Process) End(s syscall.Signal, patience time.Duration) error {
 	c := p.Current()
 	if c == nil {
@@ -154,8 +153,8 @@ func (p *Process) Shell() string {
 	return strings.Join(words, " ")
 }
 
-// Lines writes lines to a writer. Several goroutines may use it at the same time, and the characters of their lines do
-// not mix.
+// Lines writes lines to a writer. It is safe for concurrent use. Each call writes whole lines, so lines of different
+// goroutines do not mix.
 type Lines struct {
 	mu sync.Mutex
 	w  io.Writer

@@ -20,8 +20,9 @@ const (
 	backupKey = "backup"
 )
 
-// readFile reads the settings file and applies it to the settings that no flag and no variable has set. It first
-// applies the whole file to a copy of the settings, to check also the values that a flag or variable overrides.
+// readFile reads the settings file. It sets each setting that is in the file, unless a flag or a variable has already
+// set it. To find all errors in the file, readFile also checks the values that it does not use: it first applies the
+// whole file to a copy of the settings.
 func (s *Set) readFile(in Input) []error {
 	text, err := in.ReadFile(s.files.settings)
 	if err != nil {
@@ -86,8 +87,8 @@ func (r *fileReader) parse(text []byte) *yaml.Node {
 	return doc.Content[0]
 }
 
-// readFields calls the function entry for each key of the YAML mapping n. entry returns nil if it accepts the key.
-// Otherwise it returns the list of accepted keys, and readFields reports the key as unknown.
+// readFields calls entry with each key of the YAML mapping n and its value. If entry accepts the key, entry returns
+// nil. Otherwise entry returns the list of known keys, and readFields reports the key as unknown.
 func (r *fileReader) readFields(n *yaml.Node, entry func(key, v *yaml.Node) (known []string)) {
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
 		return // the file has only comments
@@ -118,8 +119,8 @@ func (r *fileReader) unknown(key *yaml.Node, known []string) {
 	r.fail(key, hint, "there is no setting %q", key.Value)
 }
 
-// entry sets the setting that has the given key to v, and returns nil. If no setting has the key, entry returns the
-// known keys, which include others.
+// entry sets the setting with the given key to the value v, and returns nil. If no setting has this key, entry returns
+// all known keys: the keys of the settings, and those in others.
 func (r *fileReader) entry(settings []*Setting, key, v *yaml.Node, others ...string) (known []string) {
 	known = others
 	for _, st := range settings {

@@ -2,7 +2,7 @@
 // value.
 //
 // It owns the names of the settings, their precedence (flag, environment, file, default) and their text form. It does
-// not validate the configuration, which node.Config.Validate does. It accesses the environment and files only through
+// not validate the configuration: node.Config.Validate does that. It accesses the environment and files only through
 // functions in its Input. It has no goroutines.
 package settings
 
@@ -131,7 +131,7 @@ func camel(name string) string {
 	return strings.Join(words, "")
 }
 
-// All returns all settings in the order of the help, in which the settings of a group are together.
+// All returns all settings in the order of the help. The settings of a group follow one another.
 func (s *Set) All() []*Setting { return s.settings }
 
 // Named returns the setting with the given name, or nil.
@@ -144,8 +144,8 @@ func (s *Set) Named(name string) *Setting {
 	return nil
 }
 
-// Bind adds a flag for each setting to fs, and the Dapr flags that Quorate accepts and ignores. Aliases work, but are
-// not in the help.
+// Bind adds the flags of all settings to fs. Aliases of these flags work too, but are not in the help. Bind also adds
+// the Dapr flags that Quorate accepts and ignores, as hidden flags.
 func (s *Set) Bind(fs *pflag.FlagSet) {
 	var names []string
 	for _, st := range s.settings {
@@ -183,8 +183,8 @@ func (s *Set) BindOnly(fs *pflag.FlagSet, names ...string) {
 	})
 }
 
-// Warnings returns one line that lists the given flags without an effect in Quorate. The line is for the user who
-// starts the node. Without such flags, Warnings returns nil.
+// Warnings returns one line that lists the given flags without an effect in Quorate. It returns nil if there are no
+// such flags.
 func (s *Set) Warnings() []string {
 	if len(s.ignored) == 0 {
 		return nil

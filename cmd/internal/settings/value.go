@@ -69,8 +69,8 @@ func choice[T ~string](p *T, words ...T) *value {
 	}
 }
 
-// list returns a converter for a setting that is a list of words, separated by commas in the text. The words of a
-// repeated flag are appended.
+// list returns a converter for a list of words. Commas separate the words in the text. If the flag is repeated, its
+// words are appended to the list.
 func list(kind string, p *[]string) *value {
 	return &value{kind: kind, list: true,
 		set: func(s string) error {
@@ -86,8 +86,8 @@ func list(kind string, p *[]string) *value {
 	}
 }
 
-// words returns a converter for a list whose elements may have commas, such as the arguments of a command. Each text
-// that is set becomes one more element.
+// words returns a converter for a list whose elements may contain commas, such as the arguments of a command. Each text
+// becomes one element of the list.
 func words(p *[]string) *value {
 	return &value{kind: "word", list: true,
 		set: func(s string) error { *p = append(*p, s); return nil },
@@ -150,7 +150,8 @@ func optionalPort(p *node.Port) *value {
 	return v
 }
 
-// flag returns a converter for a boolean setting. For the text true, it sets *p to when, and for false to the opposite.
+// flag returns a converter for a boolean setting. If when is true, *p gets the value of the setting. If when is false,
+// *p gets the opposite.
 func flag(p *bool, when bool) *value {
 	return &value{kind: KindSwitch,
 		set: func(s string) error {
@@ -263,8 +264,8 @@ func level(p *slog.Level) *value {
 	}
 }
 
-// token returns a converter for a setting that is a list of secrets. Each text that is set becomes one more secret. It
-// is not split at commas, because a secret may contain commas.
+// token returns a converter for a list of secrets. Each text becomes one secret, without white space around it. The
+// text is not split at commas, because a secret may contain commas.
 func token(p *[]node.Secret) *value {
 	return &value{kind: "secret",
 		set: func(s string) error { *p = append(*p, node.Secret(strings.TrimSpace(s))); return nil },

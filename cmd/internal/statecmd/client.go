@@ -25,9 +25,10 @@ func with(f *command.APIFlags, c *cobra.Command, use func(*stateClient) error) e
 	return f.With(c, func(client *command.APIClient) error { return use(&stateClient{client}) })
 }
 
-// checkClock checks that the clock of this process agrees with that of the node. A store that this process opens may
-// return only how long a value lives, and the node gets the time at which the value expires. checkClock returns
-// fault.Conflict if the clocks differ by more than statecopy.Tolerance.
+// checkClock returns fault.Conflict if the clock of this process and the clock of the node differ by more than
+// statecopy.Tolerance. With different clocks, copied values would expire at the wrong time. The reason is that a store
+// may return only the remaining time to live of a value. This process then computes the time of the expiry with its own
+// clock, and sends it to the node.
 func (c *stateClient) checkClock(ctx context.Context, now func() time.Time) error {
 	begin := now()
 	r, err := c.Do(ctx, http.MethodGet, "/v1.0/metadata", nil, nil, nil)
@@ -85,8 +86,8 @@ type item struct {
 // actorState is the query parameter for access to actor state.
 const actorState = "metadata.actorState"
 
-// maxPathKey is the maximum length in bytes of an escaped key in a URL. A node bounds the headers of a request, to
-// about 8 KiB by default, and a key may have 12 KiB when it is escaped. Longer keys are sent in a body.
+// maxPathKey is the maximum length in bytes of an escaped key in a URL. Longer keys are sent in the body of a request.
+// An escaped key can have 12 KiB, but a node accepts headers of only about 8 KiB by default.
 const maxPathKey = 2 << 10
 
 func fitsPath(key string) bool { return len(url.PathEscape(key)) <= maxPathKey }
@@ -114,7 +115,8 @@ func (c *stateClient) get(ctx context.Context, store, key string, o readOptions)
 	return it, err
 }
 
-// getByBody is get for a key that is too long for a URL. The answer has no level and no age.
+// getByBody works like get, but sends the key in the body of the request. It is for keys that are too long for a URL.
+// The returned item has no consistency level and no age.
 func (c *stateClient) getByBody(ctx context.Context, store, key string, o readOptions) (item, error) {
 	all, err := c.bulk(ctx, store, []string{key}, o.query())
 	if err != nil {
@@ -175,15 +177,16 @@ func (c *stateClient) set(ctx context.Context, store string, w write) (etag stri
 	return r.Header.Get("ETag"), err
 }
 
-// append appends the JSON of w to body and returns the result. The parameter rest is the JSON of w without its value.
-// The value is copied unchanged, because a JSON encoder could alter its bytes.
+// append appends w as a JSON object to body and returns the result. The parameter rest must be the JSON encoding of w,
+// which does not contain the value. append copies the value unchanged, because a JSON encoder could alter its bytes.
 func (w *write) append(body, rest []byte) []byte {
 	body = append(append(body, `{"value":`...), w.value...)
 	return append(append(body, ','), rest[1:]...)
 }
 
-// delete deletes a key. The query q may have consistency and metadata.actorState. A key that is too long for a URL is
-// deleted in a transaction. Transactions do not accept keys of actor state, so such a key is always sent in the URL.
+// delete deletes a key. The query q may have the parameters consistency and metadata.actorState. If the key is too long
+// for a URL, delete sends it in the body of a transaction. Transactions do not accept keys of actor state, so delete
+// always sends these keys in the URL.
 func (c *stateClient) delete(ctx context.Context, store, key, etag string, q url.Values) error {
 	if !fitsPath(key) && !q.Has(actorState) {
 		type operation struct {
@@ -222,8 +225,8 @@ type listFlags struct {
 	actors bool // only actor state
 }
 
-// page requests one page of keys. For the first page, token is empty. For each further page, token is the nextToken
-// that came with the previous page. With the last page, nextToken is empty.
+// page requests one page of keys. For the first page, token is "". For each further page, token is the nextToken of the
+// previous page. If there are no further pages, nextToken is "".
 func (c *stateClient) page(ctx context.Context, store string, f listFlags, token string, limit int) (keys []listed,
 	nextToken string, err error) {
 	q := url.Values{"limit": {strconv.Itoa(limit)}}

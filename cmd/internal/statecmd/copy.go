@@ -127,7 +127,8 @@ func (f *copyFlags) bind(c *cobra.Command) {
 		"`file` that lists every key that is not copied, with the reason, as JSON lines")
 }
 
-// with checks the flags and calls use with a client of the API. The context of use ends at an interrupt.
+// with checks the flags and calls use with a client of the API. The context of use ends when a signal interrupts the
+// command.
 func (f *copyFlags) with(c *cobra.Command, use func(context.Context, *stateClient) error) error {
 	switch {
 	case f.verify && (f.dry || f.overwrite || f.remove):
@@ -146,8 +147,8 @@ func (f *copyFlags) with(c *cobra.Command, use func(context.Context, *stateClien
 	})
 }
 
-// copyState runs the copy c and prints the report. It returns an error if the two stores still differ afterwards. The
-// function others, which may be nil, counts the keys of other owners in the source.
+// copyState runs the copy c and prints the report. It returns an error if the copy fails, or if the stores still differ
+// after it. The function others returns the numbers of keys in the source that belong to other owners. It may be nil.
 func (m *commands) copyState(ctx context.Context, f copyFlags, c statecopy.Copy, others func() map[string]int64,
 	asJSON bool) (err error) {
 	c.Prefix, c.DryRun, c.Verify, c.Overwrite, c.Delete = f.prefix, f.dry, f.verify, f.overwrite, f.remove
@@ -217,10 +218,9 @@ const (
 	longestPause = 4 * time.Second
 )
 
-// patience returns a function for Copy.Pause, which waits before a request is repeated. Each pause is twice as long
-// as the previous one, up to longestPause. The parameter limit is the maximum time from the first attempt to the end
-// of a pause. If a pause would end later, the function returns false without a pause. It also returns false if ctx
-// ends.
+// patience returns a function for Copy.Pause. Before a request is repeated, the function waits. Each wait is twice as
+// long as the previous one, up to longestPause. The function returns false, and does not wait, if the wait would end
+// more than limit after the first attempt began. It also returns false if ctx ends.
 func patience(limit time.Duration) func(context.Context, int, time.Duration) bool {
 	return func(ctx context.Context, attempt int, since time.Duration) bool {
 		pause := min(firstPause<<min(attempt-1, 10), longestPause)

@@ -43,7 +43,8 @@ func (f *sourceFlags) check() error {
 	return nil
 }
 
-// timed is a store that this process has opened. It checks the clock before it returns the first value that expires.
+// timed is a store that this process has opened. When it first reads a value that expires, it calls check once. See
+// stateClient.checkClock.
 type timed struct {
 	*statecopy.Opened
 	check func() error

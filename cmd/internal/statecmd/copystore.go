@@ -18,14 +18,15 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// copyStore is the source or the target of a copy, which it reaches through the API of a node.
+// copyStore is the source or the target of a copy. It accesses the store through the API of a node.
 type copyStore struct {
 	client *stateClient
 	store  string
 }
 
-// announced is the size in bytes from which on a body is sent with the header Expect: 100-continue. The node can then
-// refuse a body that is too large before it is sent, and the client can read the refusal.
+// announced is the maximum size in bytes of a body that is sent without the header Expect: 100-continue. A larger body
+// has this header, so the client first waits until the node accepts the body. If the node refuses it as too large, the
+// client can read the refusal and does not send the body.
 const announced = 128 << 10
 
 // actorToken is the prefix of page tokens for actor state. A listing first returns the pages of the application's
@@ -58,7 +59,8 @@ func query(keys ...string) url.Values {
 	return q
 }
 
-// Read implements statecopy.Source. If the node refuses to read a key, only the value of this key is an error.
+// Read implements statecopy.Source. If the node refuses to read one of the keys, Read does not fail. Instead, the value
+// of this key contains the error.
 func (s copyStore) Read(ctx context.Context, keys []string) (map[string]statecopy.Value, error) {
 	q := query(keys...)
 	q.Set("consistency", "strong")
@@ -138,8 +140,9 @@ func (s copyStore) Write(ctx context.Context, items []statecopy.Item, createOnly
 	return err
 }
 
-// copied returns the write request for one item. The write is strong, so the disks of a majority have every item that
-// is reported as copied. With createOnly, the store refuses to overwrite a key.
+// copied returns the request that writes one item to the target. The write is strong. In Quorate's own store, the disks
+// of a majority therefore have each item that is reported as copied. If createOnly is true, the store refuses to
+// overwrite a key.
 func copied(i statecopy.Item, createOnly bool) (write, error) {
 	f, value, err := setFlags{createOnly: createOnly, binary: i.Binary, consistency: "strong"}, i.Value, error(nil)
 	if i.Binary {

@@ -1,5 +1,4 @@
-// Package statecmd owns the command state and its subcommands, which read and write state through the HTTP API of a
-// node.
+// Package statecmd has the command state and its subcommands. They read and write state through the HTTP API of a node.
 package statecmd
 
 import (

@@ -112,8 +112,8 @@ func (w *watcher) run(ctx context.Context) error {
 	}
 }
 
-// connect shows events until the connection ends. It also ends a connection on which nothing arrives for four
-// intervals of bookmarks.
+// connect opens a connection and shows events until the connection ends. The node sends a bookmark every watchSilence.
+// If nothing arrives for four times as long, connect closes the connection.
 func (w *watcher) connect(ctx context.Context) error {
 	w.id, w.pending = "", nil
 	q := url.Values{"bookmark": {watchSilence.String()}}
@@ -193,9 +193,9 @@ func watchRefusal(status int, body []byte) error {
 	return e
 }
 
-// event handles one line of the stream. It shows the changes of a request when the last of them has arrived, and only
-// then advances w.from. The next connection continues at w.from, so a reconnection loses no change and shows none
-// twice.
+// event handles one line of the stream. One request may change several keys. event shows these changes together, when
+// the last of them has arrived. Only then does it advance w.from, the position at which the next connection continues.
+// So a reconnection does not lose a change, and does not show a change twice.
 func (w *watcher) event(line string) error {
 	line = strings.TrimRight(line, "\r\n")
 	if id, ok := strings.CutPrefix(line, "id: "); ok {

@@ -85,9 +85,9 @@ type run struct {
 // pageSize is the number of keys that one request of a listing returns at most.
 const pageSize = 1000
 
-// Run copies the state of the application, or only compares it. Keys that could not be copied are in the report. An
-// error means that the copy as a whole failed. The report is valid even then. A further call continues the copy: it
-// skips keys with the same value in both stores.
+// Run copies the state of the application. If c.Verify is true, it only compares the two stores. The report counts the
+// keys that could not be copied. Run returns an error if the copy as a whole failed, but the report is valid even then.
+// If Run is called again, it continues the copy, because it skips keys with the same value in both stores.
 func (c Copy) Run(ctx context.Context) (Report, error) {
 	r := &run{Copy: c, tally: tally{ledger: c.Skipped, report: Report{App: c.App, From: c.FromName, To: c.ToName,
 		Verified: c.Verify, DryRun: c.DryRun, Examples: []Problem{}}}}
@@ -127,8 +127,8 @@ func (r *run) all(ctx context.Context, s Source, f func(context.Context, []Key) 
 	return g.Wait()
 }
 
-// walk sends all keys of a store to batches, at most r.Rate keys per second. If it falls behind this rate, it catches
-// up by sending the keys of at most one second at once.
+// walk sends all keys of a store to the channel batches, at most r.Rate keys per second on average. After a delay, it
+// sends keys faster to catch up, but at most the keys of one second at once.
 func (r *run) walk(ctx context.Context, s Source, batches chan<- []Key) error {
 	token, due := "", time.Now() // due is when the next batch may be sent
 	for {
@@ -163,8 +163,8 @@ func (r *run) walk(ctx context.Context, s Source, batches chan<- []Key) error {
 	}
 }
 
-// ended returns the cause of ctx if ctx has ended, and otherwise err. After ctx has ended, err is usually only a
-// consequence, and the cause says more.
+// ended returns the cause of ctx if ctx has ended, and otherwise err. The end of ctx makes other operations fail too,
+// so the cause explains more than err.
 func ended(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -180,9 +180,11 @@ func names(page []Key) []string {
 	return out
 }
 
-// again repeats call until it succeeds or Pause returns false. It does not repeat a call whose error concerns one item
-// (see single), or has the code fault.Denied. A write without an answer may have been applied. If it must not overwrite
-// a key, its repetition then fails with fault.Conflict.
+// again repeats call until it succeeds, until Pause returns false, or until ctx ends. It returns at once if the error
+// concerns only one item (see single) or has the code fault.Denied.
+//
+// A write may have been applied although its response was lost. If such a write must not overwrite keys, its repetition
+// fails with fault.Conflict.
 func (r *run) again(ctx context.Context, call func() error) error {
 	begun := time.Now()
 	for attempt := 1; ; attempt++ {
@@ -249,8 +251,8 @@ func (r *run) extra(ctx context.Context, k Key) error {
 	return nil
 }
 
-// delete deletes a key in the target store. A conflict is not an error if the store does not have the key: an earlier
-// attempt, whose answer was lost, may have deleted the key.
+// delete deletes a key in the target store. If it gets a conflict and the key no longer exists, it returns nil: an
+// earlier attempt may have deleted the key although its response was lost.
 func (r *run) delete(ctx context.Context, k Key) error {
 	conflict := r.again(ctx, func() error { return r.To.Delete(ctx, k) })
 	if !fault.Is(conflict, fault.Conflict) {
@@ -319,8 +321,9 @@ func (r *run) some(ctx context.Context, keys []string) error {
 	return r.write(ctx, changed, false)
 }
 
-// valid returns the keys that a node accepts, and reports the others as refused. A node refuses a read of several keys
-// as a whole if one of them is not valid. A key that is not valid UTF-8 would even become another key in JSON.
+// valid returns the keys that a node accepts, and reports the other keys as refused. This check is necessary because
+// one invalid key makes a node refuse a read of many keys. Also, a key that is not valid UTF-8 would become another key
+// in JSON.
 func (r *run) valid(keys []string) ([]string, error) {
 	out := make([]string, 0, len(keys))
 	for _, key := range keys {

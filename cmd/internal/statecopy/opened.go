@@ -23,9 +23,11 @@ type Opened struct {
 	others map[string]int64
 }
 
-// NewOpened returns a source with the keys that the application owner has in the store of i. It returns fault.Invalid
-// if the store cannot list keys, or cannot read several keys in one request. It also returns fault.Invalid if
-// i.KeyPrefix contains the namespace of the application, and owner has no namespace.
+// NewOpened returns a source with the keys of the application owner in the store of i. It returns fault.Invalid in
+// these cases:
+//
+//   - The store cannot list keys, or cannot read several keys in one request.
+//   - The key prefix of i contains the namespace of the application, but owner has no namespace.
 func NewOpened(i *state.Instance, owner state.Owner) (*Opened, error) {
 	can := state.AbilitiesOf(i.Store)
 	if can.Lister == nil || can.BulkGetter == nil {
@@ -40,8 +42,8 @@ func NewOpened(i *state.Instance, owner state.Owner) (*Opened, error) {
 }
 
 // Others returns the number of listed keys that belong to other owners, by the prefix of the key. The prefix is the
-// part of the key before the first "||". At most 100 prefixes are counted separately. All other keys are counted under
-// "", as are keys without a prefix.
+// part of the key before the first "||". At most 100 prefixes have their own entry. The entry "" counts all other keys,
+// and the keys without a prefix.
 func (o *Opened) Others() map[string]int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -85,8 +87,8 @@ func (o *Opened) Page(ctx context.Context, prefix, token string, limit int) ([]K
 	return keys, next, nil
 }
 
-// original returns the key as the application knows it, for a key as it is stored. own is false if the stored key does
-// not belong to the owner.
+// original converts a key in the store to the key that the application uses. If the stored key does not belong to the
+// owner, own is false.
 func (o *Opened) original(stored string) (key string, own bool) {
 	if key, own := o.prefix.Original(o.owner, stored); own {
 		return key, true

@@ -41,7 +41,7 @@ type Report struct {
 	Completed bool             `json:"complete"` // all keys were processed
 }
 
-// Problem is a key that cannot be read, or that is not the same in both stores, with the reason.
+// Problem describes a key that cannot be read, or that is not the same in both stores. Reason says why.
 type Problem struct {
 	Key    string `json:"key"`
 	Reason string `json:"reason"`
@@ -66,8 +66,8 @@ func (t *tally) count(change func(r *Report)) {
 	change(&t.report)
 }
 
-// problem counts a problem of a key, and writes the problem to the ledger. It returns fault.Unavailable if the ledger
-// cannot be written.
+// problem records a problem of a key. It increments the counter that into selects, and writes the problem to the
+// ledger. If the ledger cannot be written, problem returns fault.Unavailable.
 func (t *tally) problem(into func(r *Report) *int64, key, reason string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

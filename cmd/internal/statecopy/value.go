@@ -23,8 +23,8 @@ func (v Value) item(key string) Item {
 	return Item{Key: key, Value: v.Data, Binary: v.Binary, Expires: state.ExpirySecond(v.Expires)}
 }
 
-// far is the time after which two expiries count as equal. Some stores shorten a time to live to 68 years, which is
-// math.MaxInt32 seconds.
+// far is a time to live of 50 years. If two values live longer than this, their expiries count as equal. Some stores
+// shorten a time to live to math.MaxInt32 seconds, which is 68 years.
 const far = 50 * 365 * 24 * time.Hour
 
 // Tolerance is the longest time between the expiries of two equal values.
@@ -56,8 +56,8 @@ func sameJSON(a, b []byte) bool {
 	return reflect.DeepEqual(values[0], values[1])
 }
 
-// encrypted reports whether a value was probably encrypted by Dapr. It then consists of base64 text, a separator, and
-// the name of an encryption key. Only Dapr can decrypt it.
+// encrypted reports whether Dapr has probably encrypted the value, so that only Dapr can decrypt it. An encrypted value
+// consists of base64 text, a separator, and the name of an encryption key.
 func (v Value) encrypted() bool {
 	text, name, ok := bytes.Cut(v.Data, []byte(state.Separator))
 	if !v.Binary || !ok || len(name) == 0 || bytes.ContainsAny(name, " \"{}[]|") {

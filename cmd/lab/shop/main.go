@@ -125,8 +125,8 @@ func (s *shop) pass(w http.ResponseWriter, r *http.Request, method, path string,
 	_, _ = io.Copy(w, resp.Body) // the customer may have gone away
 }
 
-// probe requests address and returns an error unless the answer is 204. It is the health check of the image, which has
-// no shell.
+// probe requests address and returns an error unless the response has the status 204. The container image uses probe as
+// its health check, because the image has no shell.
 func (s *shop) probe(address string) error {
 	resp, err := s.client.Get(address) //nolint:noctx // the client has a time-out
 	if err != nil {

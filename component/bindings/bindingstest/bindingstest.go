@@ -1,6 +1,6 @@
-// Package bindingstest is the conformance suite of bindings. Every implementation of the interfaces in
-// component/bindings must pass it. It owns the tests and a sink that records the events it receives. Only tests
-// import it. Its goroutines end with the test.
+// Package bindingstest is the conformance suite for bindings. Every implementation of the interfaces in
+// component/bindings must pass it. The package has the tests, and a Sink that records events. Only tests import it, and
+// its goroutines end with the test.
 package bindingstest
 
 import (
@@ -225,8 +225,8 @@ func (s *Sink) Events() []bindings.Event {
 	return slices.Clone(s.events)
 }
 
-// Wait waits until there are at least n events, and returns all events. The test fails if they do not arrive within
-// limit.
+// Wait waits until the sink has received at least n events, and returns all events so far. It fails the test if the
+// events do not arrive in time.
 func (s *Sink) Wait(t *testing.T, n int) []bindings.Event {
 	t.Helper()
 	late := time.After(limit)

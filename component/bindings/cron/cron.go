@@ -1,10 +1,12 @@
-// Package cron implements the input binding bindings.cron. It sends events to the application on a schedule: once in
-// the cluster, not once on every node.
+// Package cron implements the input binding bindings.cron, which sends events to the application on a schedule. Each
+// event is sent once in the cluster, not once on every node.
 //
-// It owns schedules and the claims of ticks. A tick is one point in time of a schedule. Every node computes the same
-// ticks. The first node that claims a tick of a component delivers it, so each tick is delivered at most once. A tick
-// is lost if no node is running at that time, or if no application is ready. Each opened component has one goroutine
-// for its schedule and one for each tick that is being delivered, up to a limit.
+// The package owns schedules, and the claims by which the nodes agree which of them delivers a tick. A tick is one
+// point in time of a schedule, and every node computes the same ticks. The first node that claims a tick delivers the
+// event, so each tick is delivered at most once. A tick is lost if no node runs at that time, or if no application is
+// ready.
+//
+// Each component has one goroutine for its schedule, and one for each tick in progress.
 package cron
 
 import (
@@ -34,17 +36,18 @@ const (
 // claimLife is how long the claim of a tick is stored.
 const claimLife = time.Hour
 
-// maxLate is the maximum age of a tick that is delivered. Without this bound, a node that was suspended could
-// deliver a tick a second time, after the claim of the first node has expired. The other half of claimLife is left
-// for differences between the clocks of the nodes.
+// maxLate is how late a tick may be delivered. An older tick is skipped, because the claim of the node that delivered
+// it may have expired. For example, a node that was suspended for hours must not deliver such a tick again.
+//
+// maxLate is only half of claimLife, because the clocks of the nodes may differ.
 const maxLate = claimLife / 2
 
-// maxWait is the longest time until run looks at the wall clock again. Timers do not notice that the wall clock was set
-// or that the machine was suspended.
+// maxWait is the maximum time before run reads the wall clock again. A longer timer could miss its tick, because timers
+// do not notice when the wall clock is set or the machine is suspended.
 const maxWait = time.Minute
 
-// maxTicks is the maximum number of ticks that one component claims and delivers at the same time. Without a limit, an
-// application that does not answer would collect one request for each tick.
+// maxTicks is the maximum number of ticks that one component claims and delivers at the same time. It bounds the number
+// of open requests to an application that does not answer.
 const maxTicks = 128
 
 // warnPause is the minimum time between two warnings about maxTicks.
@@ -53,8 +56,8 @@ const warnPause = time.Minute
 // claimTime bounds the claim of one tick.
 const claimTime = 10 * time.Second
 
-// claimRest is how long a claim may continue after the binding starts to close. Without this bound, a claim in a
-// cluster without a quorum would use up the time in which the node must stop.
+// claimRest is how long a claim in progress may continue after close was called. In a cluster without a quorum, a claim
+// would otherwise block close for up to claimTime.
 const claimRest = 2 * time.Second
 
 // Fields declares the metadata.
@@ -121,8 +124,8 @@ func (c *clock) Start(_ context.Context, sink bindings.Sink) error {
 	return err
 }
 
-// close waits for deliveries as long as ctx allows, because no other node delivers a tick that is claimed. It also
-// waits for claims, up to claimRest, because a canceled claim may still be committed.
+// close stops the schedule and waits for the ticks in progress. It waits for deliveries until ctx ends, because no
+// other node will deliver these ticks. It waits for claims only up to claimRest.
 func (c *clock) close(ctx context.Context) error {
 	c.stop()
 	defer c.end()
@@ -137,9 +140,9 @@ func (c *clock) close(ctx context.Context) error {
 	return nil
 }
 
-// run waits for each tick and delivers it in a goroutine of its own. Deliveries run concurrently, so a slow
-// application does not delay later ticks. If the wall clock is set back, run repeats earlier ticks, and their
-// claims decide whether they are delivered again.
+// run waits for each tick, and delivers it in a separate goroutine, so that a slow application does not delay later
+// ticks. If the wall clock is set back, run repeats earlier ticks. While the claim of such a tick is stored, the tick
+// is not delivered again.
 func (c *clock) run(sink bindings.Sink) {
 	for at := c.now(); ; {
 		next := c.schedule.next(at)
@@ -160,8 +163,8 @@ func (c *clock) run(sink bindings.Sink) {
 	}
 }
 
-// now returns the time of the wall clock without a monotonic clock reading. Comparisons would otherwise use the
-// monotonic clock, which ignores changes of the wall clock.
+// now returns the wall clock time without a monotonic clock reading. With such a reading, comparisons would ignore
+// changes of the wall clock.
 func (c *clock) now() time.Time { return c.options.Now().Round(0) }
 
 // begin starts the goroutine that delivers a tick. If maxTicks ticks are already in progress, begin skips the tick,
@@ -222,9 +225,9 @@ type schedule interface {
 	next(after time.Time) time.Time
 }
 
-// parse parses a cron expression in a time zone. The expression is a shorthand such as @hourly or @every 15m, or it
-// has five fields. A sixth field, for the seconds, may come first. A prefix such as CRON_TZ=Europe/Lisbon replaces
-// the time zone.
+// parse parses a cron expression. The expression has five fields, or six fields with the seconds first. It may also be
+// a shorthand such as @hourly or @every 15m. The schedule is in the time zone in, unless the text begins with a prefix
+// such as CRON_TZ=Europe/Lisbon.
 func parse(text string, in *time.Location) (schedule, error) {
 	if name, rest, found := timezone.Cut(text); found {
 		var err error
@@ -254,8 +257,8 @@ type expression struct {
 
 func (e expression) next(after time.Time) time.Time { return e.schedule.Next(after.In(e.in)) }
 
-// period is a schedule such as @every 15m. It ticks at the multiples of its length since 1970, so all nodes have the
-// same ticks.
+// period is a schedule with a fixed interval, such as @every 15m. It counts intervals from the start of 1970, so that
+// all nodes compute the same ticks.
 type period time.Duration
 
 func (p period) next(after time.Time) time.Time {

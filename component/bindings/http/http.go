@@ -1,7 +1,7 @@
 // Package http implements the output binding bindings.http, which calls an external HTTP server.
 //
-// It owns the translation of operations to HTTP methods, and of metadata to path and headers. It limits the size of
-// responses. Only net/http starts goroutines.
+// The package maps operations to HTTP methods, and metadata to the path and the headers of the request. It limits the
+// size of responses. It starts no goroutines of its own.
 package http
 
 import (
@@ -129,8 +129,8 @@ func Open(o Options) (bindings.Binding, error) {
 	return bindings.Binding{Output: out, Close: closeIdle}, nil
 }
 
-// sameHost allows at most ten redirects, and only to the same scheme and host, because headers may contain a token. If
-// it does not allow a redirect, Invoke returns the redirect itself as the response.
+// sameHost is the redirect policy. It allows at most ten redirects, and only to the same scheme and host, because
+// headers may contain a token. If a redirect is not allowed, Invoke returns the redirect response itself.
 func sameHost(request *http.Request, via []*http.Request) error {
 	if len(via) >= 10 || request.URL.Host != via[0].URL.Host || request.URL.Scheme != via[0].URL.Scheme {
 		return http.ErrUseLastResponse
@@ -205,10 +205,13 @@ func (o *output) Operations() []string {
 	return []string{"create", "get", "head", "post", "put", "patch", "delete", "options", "trace"}
 }
 
-// Invoke makes one HTTP call. The metadata "path" is appended to the component's URL. Metadata whose name begins with
-// a capital letter is sent as a header, and so are "traceparent", "tracestate" and "baggage". The metadata
-// "errorIfNot2XX" overrides the setting of the component. The metadata of the response are the status code, the
-// status text and the headers.
+// Invoke makes one HTTP call. The metadata of the request have these meanings:
+//   - "path" is appended to the component's URL.
+//   - "errorIfNot2XX" overrides the setting of the component.
+//   - "traceparent", "tracestate" and "baggage" are sent as headers.
+//   - Any other name that begins with a capital letter is also sent as a header.
+//
+// The metadata of the response are the status code, the status text and the headers.
 func (o *output) Invoke(ctx context.Context, r bindings.Request) (*bindings.Response, error) {
 	only2XX, err := o.wants2XX(r)
 	if err != nil {
@@ -299,8 +302,8 @@ func (o *output) request(ctx context.Context, r bindings.Request) (*http.Request
 	return request, nil
 }
 
-// setHeader sets a header to the value of the metadata with the same name. It returns fault.Invalid for an invalid
-// header. Otherwise the error of net/http would be reported as an unreachable server.
+// setHeader sets a header of the request. It returns fault.Invalid if the name or the value is not valid in a header.
+// net/http would also refuse the request, but the caller would then report that the server cannot be reached.
 func setHeader(request *http.Request, name, value string) error {
 	if !httpguts.ValidHeaderFieldName(name) {
 		return &fault.Error{Code: fault.Invalid, Op: "http.Invoke",
@@ -321,8 +324,8 @@ func carries(method string) bool {
 		method != http.MethodOptions && method != http.MethodTrace
 }
 
-// address returns the component's URL with path appended. The query of path, if there is one, replaces the query of
-// the component's URL. The result always has the component's host and begins with the component's path.
+// address returns the component's URL with path appended. If path has a query, this query replaces that of the
+// component's URL. The result always has the component's host, and its path begins with the component's path.
 func (o *output) address(path string) (string, error) {
 	if path == "" {
 		return o.target.String(), nil
@@ -345,9 +348,9 @@ func (o *output) address(path string) (string, error) {
 	return joined.String(), nil
 }
 
-// checkPath returns an error for a decoded path that a server could resolve to a path above the component's URL.
-// Such a path contains "..", possibly with parameters as in "..;x", or a backslash, which some servers treat as a
-// slash.
+// checkPath returns an error if a decoded path could lead a server outside the component's URL. It refuses every
+// segment "..", also with parameters as in "..;x". It also refuses backslashes, because some servers treat them as
+// slashes.
 func checkPath(path string) error {
 	if strings.Contains(path, `\`) {
 		return &fault.Error{
@@ -366,11 +369,14 @@ func checkPath(path string) error {
 	return nil
 }
 
-// answer converts an HTTP response to a binding response. If only2XX is true and the status is not 2xx, it also returns
-// an error. For a status 5xx, this is fault.Indeterminate, because the server may have processed the request: a proxy,
-// for example, answers 503 or 504 if it loses the connection to a server that has received the request. Only a 503 with
-// Retry-After is a refusal, and the error is fault.Unavailable. answer replaces invalid UTF-8 in the status and the
-// headers, because gRPC cannot send it.
+// answer converts an HTTP response to the response of the binding. If only2XX is true and the status is not 2xx, it
+// also returns an error.
+//
+// For a 5xx status, the error is fault.Indeterminate, because the server may have processed the request. For example, a
+// proxy sends 503 or 504 when it loses the connection to the server. The exception is 503 with Retry-After: this is a
+// refusal, so the error is fault.Unavailable.
+//
+// answer replaces invalid UTF-8 in the status and the headers, because gRPC cannot send it.
 func answer(response *http.Response, body []byte, only2XX bool) (*bindings.Response, error) {
 	out := &bindings.Response{Data: body, Metadata: map[string]string{
 		"statusCode": strconv.Itoa(response.StatusCode), "status": strings.ToValidUTF8(response.Status, "\uFFFD"),
@@ -397,9 +403,9 @@ func answer(response *http.Response, body []byte, only2XX bool) (*bindings.Respo
 		Hint: "set " + metadataOnly2XX + ` to "false" to get such an answer without an error`}
 }
 
-// unanswered returns the error for a call without a complete answer. It returns fault.Indeterminate if there was a
-// connection, because the server may have processed the request. It omits the error text of net/http, which may
-// contain headers or the user info of the URL.
+// unanswered returns the error for a call without a complete response. If the connection was established, the code is
+// fault.Indeterminate, because the server may have processed the request. The message leaves out the error text of
+// net/http, which could contain headers or the password in the URL.
 func (o *output) unanswered(ctx context.Context, err error, connected bool) error {
 	out := &fault.Error{Code: fault.Unavailable, Op: "http.Invoke", Msg: o.target.Host + " cannot be reached"}
 	switch inner, ok := errors.AsType[*url.Error](err); {

@@ -1,6 +1,5 @@
-// Package configurationtest is the conformance suite that every configuration store passes.
-//
-// It owns the tests for the rules of the contract in package configuration. It starts no goroutines.
+// Package configurationtest is the conformance suite for configuration stores. It tests the rules of the contract in
+// package configuration, and every store must pass it. It starts no goroutines.
 package configurationtest
 
 import (
@@ -15,8 +14,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Subject changes the items of the store under test from outside, as another program would. Set creates or replaces
-// items. If the store implements configuration.Writer, Written can be the Subject.
+// Subject changes the items in the store under test, as a program other than the node would. Set creates or replaces
+// items. Stores that implement configuration.Writer can use Written as their Subject.
 type Subject interface {
 	Set(t *testing.T, items ...configuration.Item) // items have no version
 	Delete(t *testing.T, keys ...string)
@@ -30,7 +29,7 @@ type Traits struct {
 	Writes      bool // the store implements configuration.Writer
 }
 
-// Written is a Subject that changes the items of a store with the method Write of the store.
+// Written is a Subject that changes items by calling the store's method Write.
 type Written struct{ configuration.Writer }
 
 // Set implements Subject.
@@ -63,8 +62,8 @@ func (w Written) write(t *testing.T, changes []configuration.Change) {
 // patience is how long a test waits for a change.
 const patience = 30 * time.Second
 
-// Run runs the suite. For each test, it calls open, which returns an empty store and the Subject that changes the
-// store from outside. open must also ensure that the store is closed at the end of the test.
+// Run runs the suite. It calls open for each test. open returns an empty store, and a Subject that changes the items of
+// this store. open must also arrange that the store is closed when the test ends.
 func Run(t *testing.T, traits Traits, open func(t *testing.T) (configuration.Store, Subject)) {
 	t.Helper()
 	for name, test := range map[string]func(*testing.T, configuration.Store, Subject){
@@ -144,7 +143,8 @@ func Listen(t *testing.T, s configuration.Store, keys ...string) *Seen {
 	return &Seen{sub: sub, Values: map[string]string{}, Deleted: map[string]bool{}}
 }
 
-// Until reads changes until done returns true. what names the expected changes in the error of the test.
+// Until reads changes until done returns true. It fails the test if this takes longer than patience. The parameter what
+// describes the expected changes in the error message.
 func (s *Seen) Until(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -233,8 +233,8 @@ func testUnsubscribe(t *testing.T, s configuration.Store, subject Subject) {
 	}
 }
 
-// testNewest writes a key faster than the subscription is read. It checks that older values never follow newer ones,
-// and that the newest value arrives.
+// testNewest writes a key faster than the subscription is read. The subscription may skip values, but it must never
+// deliver an older value after a newer one, and it must deliver the newest value.
 func testNewest(t *testing.T, s configuration.Store, subject Subject) {
 	seen := Listen(t, s, "a", "b")
 	for i := range 50 {

@@ -1,8 +1,9 @@
-// Package follow implements subscriptions for a configuration store whose server can lose notifications of changes.
+// Package follow implements subscriptions for a configuration store on an external server that can lose notifications.
 //
-// It owns the version of each item that a subscription has seen. A notification from the server only says which keys
-// to read again. The package also reads all keys after a lost connection, and periodically. So a lost notification
-// delays a change, but every subscription eventually gets the newest value of a key.
+// A notification only says which keys have changed, and the package then reads these keys. It also reads all keys after
+// each new connection, and periodically. So a lost notification delays a change, but every subscription eventually gets
+// the newest value of each key. To find out what has changed, the package keeps a hash of each item that a subscription
+// has seen.
 //
 // A Hub has two goroutines for each channel with subscriptions: one receives notifications, and one reads items. Close
 // waits for them.
@@ -59,8 +60,8 @@ const (
 // warnPause is the minimum time between two warnings about failed reads.
 const warnPause = time.Minute
 
-// maxDirty is the maximum number of changed keys that a channel remembers. If more keys change before the next read,
-// the channel reads all keys again.
+// maxDirty is the maximum number of changed keys that a channel remembers until the next read. If more keys change, the
+// channel reads all keys instead.
 const maxDirty = 10_000
 
 // Hub starts subscriptions. It is safe for concurrent use.
@@ -109,8 +110,8 @@ type subscriber struct {
 // sum is a hash of the value, the version and the metadata of an item.
 type sum [sha256.Size]byte
 
-// Subscribe starts a subscription and returns when it has read the current items. name is the channel of the server on
-// which changes are reported. If initial is true, the subscription first delivers the current items.
+// Subscribe starts a subscription and returns after it has read the current items. If initial is true, the subscription
+// delivers these items first. The server reports changes on the channel with the given name.
 func (h *Hub) Subscribe(ctx context.Context, name string, keys []string, initial bool) (configuration.Subscription,
 	error) {
 	sub := &subscriber{keys: slices.Clone(keys), known: map[string]sum{}}
@@ -127,7 +128,8 @@ func (h *Hub) Subscribe(ctx context.Context, name string, keys []string, initial
 	return sub.queue, nil
 }
 
-// join adds a subscription to its channel. For the first subscription, it starts the channel.
+// join adds a subscription to the channel with the given name. If this channel has no subscriptions yet, join starts
+// it.
 func (h *Hub) join(name string, sub *subscriber) (*channel, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -214,16 +216,16 @@ func (c *channel) first(ctx context.Context, sub *subscriber, initial bool) erro
 	return nil
 }
 
-// present returns the keys of a subscription that existed when the subscription last read them. After Close, they stay
-// as the subscription has delivered them.
+// present returns the keys of the items that existed when the channel last read the keys of sub. After Hub.Close, the
+// result does not change any more.
 func (c *channel) present(sub *subscriber) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Collect(maps.Keys(sub.known))
 }
 
-// begin waits until no other goroutine reads items on this channel. Only one goroutine reads at a time, so that an
-// older value never replaces a newer one.
+// begin waits until no other goroutine reads items on this channel. If two goroutines could read at the same time, an
+// older value might replace a newer one.
 func (c *channel) begin(ctx context.Context) error {
 	select {
 	case c.reading <- struct{}{}:
@@ -326,8 +328,8 @@ func wait(ctx context.Context, d time.Duration) bool {
 }
 
 // connected makes run read all keys again. It is called after each new connection to the server, because the server
-// does not report earlier changes. If poll is true, the server reports no changes at all. Then run also reads all keys
-// at the interval Options.Poll.
+// does not report earlier changes. If poll is true, the server reports no changes at all, so run reads all keys again
+// after every interval Options.Poll.
 func (c *channel) connected(poll bool) {
 	c.mu.Lock()
 	c.poll = poll
@@ -387,12 +389,11 @@ func (c *channel) refresh(ctx context.Context) error {
 	return err
 }
 
-// reported returns the reported keys and the subscriptions that may miss their changes. Until the next report, no other
-// call returns these keys.
+// reported returns the keys that were reported as changed, and forgets them. The result all is true if any key may have
+// changed. The result subs has the subscriptions for which these keys must be read again.
 //
-// It first waits for a read in progress. If this is the first read of a subscription, it may have returned values from
-// before the reports; after the wait, the subscription is included. A subscription whose first read begins later reads
-// the new values.
+// These are all subscriptions whose first read has ended. reported waits for a first read in progress, because this
+// read may have returned older values. A first read that begins later returns the new values.
 func (c *channel) reported(ctx context.Context) (subs []*subscriber, dirty map[string]bool, all bool, err error) {
 	if err := c.begin(ctx); err != nil {
 		return nil, nil, false, err
@@ -410,9 +411,9 @@ func (c *channel) reported(ctx context.Context) (subs []*subscriber, dirty map[s
 	return subs, dirty, all, nil
 }
 
-// deliver reads keys, which are sorted, or all keys if keys is empty. It delivers the changes to the subscriptions. If
-// the given keys cannot be read together, deliver reads them in parts, down to single keys. It leaves out a single key
-// that cannot be read, so that this key does not delay the changes of others.
+// deliver reads the given sorted keys, or all keys if keys is empty, and delivers the changes to subs. If the keys
+// cannot be read together, deliver splits them in halves. It skips a single key that cannot be read, so that this key
+// does not delay the changes of other keys.
 func (c *channel) deliver(ctx context.Context, subs []*subscriber, keys []string) error {
 	err := c.readOnce(ctx, subs, keys)
 	switch {
@@ -430,9 +431,8 @@ func (c *channel) deliver(ctx context.Context, subs []*subscriber, keys []string
 	return err
 }
 
-// readOnce reads keys, or all keys if keys is empty, and delivers the changes to the subscriptions. Each read has its
-// own timeout. If all reads of a refresh shared one timeout, the last ones could always be too late, and the changes of
-// their keys would be missed. New subscriptions wait for one read at most.
+// readOnce reads keys, or all keys if keys is empty, and delivers the changes to subs. Each call has a timeout of its
+// own. If all calls of a refresh shared one timeout, the last calls might always be too late.
 func (c *channel) readOnce(ctx context.Context, subs []*subscriber, keys []string) error {
 	if err := c.begin(ctx); err != nil {
 		return err
@@ -478,9 +478,11 @@ func (c *channel) known(subs []*subscriber, dirty map[string]bool) []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// scope returns the sorted keys to read again. These are the keys of the subscriptions that are in dirty, or all keys
-// of the subscriptions if all is true. If all is true and a subscription is for all keys, whole is true: all keys of
-// the server must be read.
+// scope returns the keys to read again for the given subscriptions, sorted. If all is false, these are the subscribed
+// keys that are in dirty. If all is true, these are all subscribed keys.
+//
+// If all is true and one of the subscriptions is for all keys, scope returns no keys, and whole is true. Every key on
+// the server must then be read.
 func scope(subs []*subscriber, dirty map[string]bool, all bool) (keys []string, whole bool) {
 	wanted := map[string]bool{}
 	for _, sub := range subs {
@@ -500,9 +502,9 @@ func scope(subs []*subscriber, dirty map[string]bool, all bool) (keys []string, 
 	return slices.Sorted(maps.Keys(wanted)), false
 }
 
-// compare delivers the items that have changed or were deleted since the subscription last saw them. The map present
-// has the items of the latest read. If whole is true, this read was for all keys. Otherwise it was only for the sorted
-// list keys, and compare ignores all other keys. The caller holds channel.mu.
+// compare finds the items that were changed or deleted since s last saw them, and delivers these changes. The map
+// present has the items of the latest read. If whole is true, all keys were read. Otherwise only the sorted keys were
+// read, and compare ignores other keys. The caller holds channel.mu.
 func (s *subscriber) compare(present map[string]*configuration.Item, keys []string, whole bool) {
 	look := keys
 	switch {

@@ -1,9 +1,9 @@
-// Package postgresql implements the component type configuration.postgresql: configuration items in a PostgreSQL
-// table with the layout of Dapr's component.
+// Package postgresql implements the component type configuration.postgresql, which reads configuration items from a
+// PostgreSQL table. The table has the same columns as for Dapr's component.
 //
-// It owns the statements that read the table. The table must exist, and this package never writes it. A trigger in
-// the database reports changes with NOTIFY; the user creates it. A follow.Hub and the connection pool start
-// goroutines; Close ends them.
+// The package owns the statements that read the table, and it never writes to the table. The user creates the table,
+// and a trigger that reports changes with NOTIFY. A follow.Hub and the connection pool start goroutines, which Close
+// ends.
 package postgresql
 
 import (
@@ -34,8 +34,8 @@ const (
 // requestChannel is the metadata of a subscription that names its channel.
 const requestChannel = "pgNotifyChannel"
 
-// Fields returns the metadata fields of the component type. Names and defaults are the same as in Dapr. Dapr has no
-// notifyChannel.
+// Fields returns the metadata fields of the component type. Names and defaults are the same as in Dapr, except for
+// notifyChannel, which Dapr does not have.
 func Fields() []component.Field {
 	out := pgstate.ClientFields()
 	for i := range out {
@@ -74,8 +74,8 @@ type Store struct {
 
 var _ configuration.Store = (*Store)(nil)
 
-// Open connects to PostgreSQL, and retries until ctx ends. It returns fault.Invalid if the table does not exist or has
-// other columns.
+// Open connects to PostgreSQL and checks the table. While PostgreSQL is not available, Open retries until ctx ends. It
+// returns fault.Invalid if the table does not exist or does not have the expected columns.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	client, err := pgstate.Dial(ctx, pgstate.Options{Metadata: o.Metadata, Logger: o.Logger})
 	if err != nil {
@@ -92,8 +92,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	return s, nil
 }
 
-// Get implements configuration.Store. One statement reads all items, so they are from the same point in time. Get
-// ignores the metadata of the request. In Dapr, a request with metadata finds no items.
+// Get implements configuration.Store. It reads all items in one statement, so they are from the same point in time. It
+// ignores the metadata of the request. This differs from Dapr, where a request with metadata finds no items.
 func (s *Store) Get(ctx context.Context, r configuration.GetRequest) (configuration.Found, error) {
 	items, err := s.source.Read(ctx, r.Keys)
 	return configuration.Found{Items: items}, err
@@ -129,16 +129,15 @@ type source struct {
 
 const op = "postgresql.Get"
 
-// columns is the start of the statement that reads items, and newest is its end. The statement selects one row for
-// each key: the row with the highest version. Numeric versions are compared as numbers.
+// columns and newest are the beginning and the end of the statement that reads items. For each key, the statement
+// selects the row with the highest version. Versions that are numbers are compared as numbers.
 const columns = `SELECT DISTINCT ON (key) key::text, coalesce(value::text, ''), coalesce(version::text, ''),
 coalesce(metadata::text, '') FROM `
 
 const newest = ` ORDER BY key, CASE WHEN version::text ~ '^[0-9]{1,100}$' THEN version::text::numeric END
 DESC NULLS LAST, version::text DESC`
 
-// check returns fault.Invalid if the table does not exist or has other columns, and another error if it cannot be
-// read.
+// check tries to read the table. It returns fault.Invalid if the table does not exist or lacks a column.
 func (s source) check(ctx context.Context) error {
 	err := s.client.Read(ctx, op, func(pgx.CollectableRow) error { return nil }, columns+s.table+" WHERE false"+newest)
 	if err == nil || fault.Is(err, fault.Denied) || fault.Is(err, fault.Timeout) {
@@ -152,8 +151,8 @@ func (s source) check(ctx context.Context) error {
 	return err
 }
 
-// Read implements follow.Source. If the metadata of an item cannot be read, Read returns the item without metadata.
-// With an error instead, every read of all keys and every subscription would fail.
+// Read implements follow.Source. If the metadata of an item is not a JSON object, Read logs a warning and returns the
+// item without metadata. If Read returned an error instead, one such item would make every read of all keys fail.
 func (s source) Read(ctx context.Context, keys []string) ([]configuration.Item, error) {
 	sql, args := columns+s.table, []any(nil)
 	if len(keys) > 0 {

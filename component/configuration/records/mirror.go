@@ -18,9 +18,11 @@ const (
 	maxPause  = 2 * time.Second
 )
 
-// mirror follows the items of a store with one watch, which all subscriptions share. It stores the revision of every
-// item. If the history of changes was truncated, or a backup was restored, the watch cannot be resumed. The mirror
-// then starts a new watch, and finds out from the stored revisions what has changed in between.
+// mirror follows the items of a store with one watch, which all subscriptions share. It keeps the revision of every
+// item.
+//
+// The mirror needs the revisions if the watch cannot be resumed, because the history was truncated or a backup was
+// restored. It then starts a new watch, and compares the new revisions with the old ones to find out what has changed.
 type mirror struct {
 	store  *Store
 	cancel context.CancelFunc
@@ -113,7 +115,8 @@ func (m *mirror) add(sub *subscriber) bool {
 	return true
 }
 
-// await waits until the mirror is ready, and registers sub. From then on, sub receives all changes.
+// await waits until the mirror has read the current state. From then on, sub receives all changes. await returns an
+// error if the mirror has failed to start, or if ctx ends first.
 func (m *mirror) await(ctx context.Context, sub *subscriber) error {
 	select {
 	case <-m.synced:
@@ -175,9 +178,10 @@ func (m *mirror) stop(err error) {
 	}
 }
 
-// initial reads the current items and delivers them to a new subscription. The subscription already receives changes
-// during this read. So initial omits every item that a newer change has replaced or deleted. The read is
-// linearizable, so no item is older than a change that was delivered before the read began.
+// initial reads the current items and delivers them to a new subscription.
+//
+// The subscription already receives changes while initial reads. So initial omits each item for which a newer change
+// has arrived. The read is linearizable, so it returns nothing older than the changes that were delivered before.
 func (s *Store) initial(ctx context.Context, m *mirror, sub *subscriber, keys []string) error {
 	found, err := s.Get(ctx, configuration.GetRequest{Keys: keys, Strong: true})
 	if err != nil {
@@ -229,8 +233,8 @@ func (m *mirror) run(ctx context.Context) {
 	}
 }
 
-// begin marks the mirror as started. If err is not nil, the start has failed. After a completed start, begin does
-// nothing.
+// begin marks the start of the mirror as finished, and wakes the subscriptions that wait for it. If err is not nil, the
+// start has failed. If the start has already finished, begin does nothing.
 func (m *mirror) begin(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -244,8 +248,8 @@ func (m *mirror) begin(err error) {
 	close(m.synced)
 }
 
-// follow watches the store until the watch ends. The next call resumes at the last position if that is possible, and
-// otherwise reads a new snapshot.
+// follow watches the store until the watch ends with an error. The next call resumes the watch at the last position. If
+// this is not possible, it begins with a new snapshot.
 func (m *mirror) follow(ctx context.Context) error {
 	r := state.WatchRequest{Prefix: prefix, Snapshot: true}
 	if m.ready && m.resume != (state.Position{}) {
@@ -279,9 +283,9 @@ func (m *mirror) follow(ctx context.Context) error {
 	}
 }
 
-// apply delivers the changes in one part of the watch to the subscriptions. It stores the items of a snapshot until
-// the snapshot is complete. After stop, it returns an error and changes nothing, because the queues would drop the
-// changes, and present would not contain deleted items any more.
+// apply delivers the changes in one part of a watch to the subscriptions. It collects the items of a snapshot until the
+// snapshot is complete. If the mirror was stopped, apply returns an error and changes nothing, so that present still
+// matches what the subscriptions have delivered.
 func (m *mirror) apply(part *state.WatchPart) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -312,8 +316,9 @@ func (m *mirror) apply(part *state.WatchPart) error {
 	return nil
 }
 
-// complete handles the end of a snapshot of the state at revision. It delivers the differences from the known items.
-// If the snapshot is older than a delivered change, it returns fault.Unavailable. The caller holds m.mu.
+// complete handles the end of a snapshot, which has the state at the given revision. It delivers the differences
+// between the snapshot and the known items. If a newer change was already delivered, complete returns
+// fault.Unavailable. The caller holds m.mu.
 func (m *mirror) complete(revision uint64) error {
 	fresh, differ := m.fresh, m.differ
 	m.fresh, m.differ = nil, nil

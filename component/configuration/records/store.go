@@ -1,12 +1,10 @@
-// Package records implements a configuration store on top of a state store that reports changes. For
-// configuration.raft, this is the replicated store. For configuration.in-memory, it is a store in the memory of the
+// Package records implements a configuration store on top of a state store that reports changes. The component type
+// configuration.raft uses it with the replicated store, and configuration.in-memory with a store in the memory of the
 // process.
 //
-// It owns the encoding of items, and the mirror, which knows the version of every item while there are
-// subscriptions. The state store owns the data. All items have the same key prefix, so they are in the same Raft
-// group and a write is atomic.
-//
-// It has one goroutine while there are subscriptions. Close waits for it.
+// The package owns the encoding of items, but the data are in the state store. All items have the same key prefix, so
+// they are in the same Raft group, and a write of several items is atomic. While there are subscriptions, a mirror
+// knows the revision of every item. It runs in one goroutine, and Close waits for this goroutine.
 package records
 
 import (
@@ -130,19 +128,19 @@ func (s *Store) Get(ctx context.Context, r configuration.GetRequest) (configurat
 		Hint: "read fewer keys, or read without metadata.consistency=strong"}
 }
 
-// snapshotReads limits how often a strong read of many items is repeated. The read is repeated until two successive
-// attempts return the same items.
+// snapshotReads is the maximum number of times that Get repeats a strong read of many items. Get repeats the read until
+// two successive attempts return the same versions.
 const snapshotReads = 10
 
-// sameVersions reports whether two reads returned the same items with the same versions. A version is never used
-// twice. So two equal reads prove that all these items existed together at some time between the reads.
+// sameVersions reports whether two reads returned the same items in the same versions. The store never uses a version
+// twice. So if the reads are equal, no item changed between them, and all items existed at the same time.
 func sameVersions(a, b []configuration.Item) bool {
 	return slices.EqualFunc(a, b, func(x, y configuration.Item) bool {
 		return x.Key == y.Key && x.Version == y.Version
 	})
 }
 
-// read reads the items with the given keys, or all items without keys, in parts of bulkSize.
+// read reads the items with the given keys, or all items if there are no keys. It reads up to bulkSize items at a time.
 func (s *Store) read(ctx context.Context, r configuration.GetRequest, o state.ReadOptions) (configuration.Found,
 	error) {
 	keys, session, err := r.Keys, o.Session, error(nil)
@@ -248,9 +246,9 @@ func operation(c *configuration.Change) (state.Operation, error) {
 	return op, err
 }
 
-// room returns fault.TooLarge if the store would have more than Options.MaxItems items after the changes. It does not
-// subtract the items that the changes delete. Concurrent writes can together exceed the limit, by at most the number
-// of keys that they add.
+// room returns fault.TooLarge if the store would have more than Options.MaxItems items after the write. Deletions in
+// the same write do not make room for new items. Concurrent writes do not see each other's new items, so together they
+// may exceed the limit.
 func (s *Store) room(ctx context.Context, changes []configuration.Change) error {
 	var keys []string
 	for i := range changes {
@@ -278,7 +276,7 @@ func (s *Store) room(ctx context.Context, changes []configuration.Change) error 
 	return nil
 }
 
-// ended reports whether the error of a watch means that the watch cannot be resumed at its position.
+// ended reports whether err means that the watch cannot be resumed at its last position.
 func ended(err error) bool {
 	var end *state.WatchEnd
 	if errors.As(err, &end) {

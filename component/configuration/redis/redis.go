@@ -1,9 +1,9 @@
-// Package redis implements the component type configuration.redis: configuration items as strings in a Redis server,
-// with the layout of Dapr's component.
+// Package redis implements the component type configuration.redis, which reads configuration items from a Redis server.
+// Items are stored as in Dapr's component: the key of an item is a Redis key, and the Redis string is either the value,
+// or value||version.
 //
-// It owns the encoding of an item. The key of the item is the Redis key. The Redis string is the value, or value and
-// version separated by ||. This package never writes to Redis. A follow.Hub and the client library start goroutines;
-// Close ends them.
+// The package owns this encoding, and it never writes to Redis. A follow.Hub and the client library start goroutines,
+// which Close ends.
 package redis
 
 import (
@@ -59,8 +59,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	return s, nil
 }
 
-// Get implements configuration.Store. It reads items in several requests, so they may be from different points in
-// time.
+// Get implements configuration.Store. It may send several requests to Redis, so the items can be from different points
+// in time.
 func (s *Store) Get(ctx context.Context, r configuration.GetRequest) (configuration.Found, error) {
 	items, err := s.source.Read(ctx, r.Keys)
 	return configuration.Found{Items: items}, err
@@ -84,8 +84,8 @@ type source struct {
 	flaws  *configuration.Flaws
 }
 
-// Read implements follow.Source. It leaves out items that are not UTF-8. gRPC cannot send such an item, so one of
-// them would make every read of all keys and every subscription fail.
+// Read implements follow.Source. It logs and skips items that are not UTF-8, because gRPC cannot send them. If Read
+// returned an error instead, one such item would make every read of all keys fail.
 func (s source) Read(ctx context.Context, keys []string) ([]configuration.Item, error) {
 	const op = "redis.Get"
 	keys = slices.Clone(keys)
@@ -129,8 +129,9 @@ func itemOf(key, text string) configuration.Item {
 	return configuration.Item{Key: key, Value: value, Version: version}
 }
 
-// Listen implements follow.Source with keyspace notifications. It enables them on the server if necessary. If the
-// server cannot report all changes to this connection, Listen calls reports.Silent and waits until ctx ends.
+// Listen implements follow.Source with Redis keyspace notifications, which it enables on the server if necessary. If
+// the server cannot report all changes on this connection, for example in a Redis Cluster, Listen calls reports.Silent
+// and waits until ctx ends.
 func (s source) Listen(ctx context.Context, _ string, reports follow.Reports) error {
 	silent := func(why string) error {
 		reports.Silent(why)

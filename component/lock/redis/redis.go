@@ -1,9 +1,9 @@
-// Package redis implements the component type lock.redis: locks as keys in a Redis server, with the layout of Dapr's
+// Package redis implements the component type lock.redis. It keeps locks in a Redis server, in the same form as Dapr's
 // component.
 //
-// A lock is a Redis string with an expiry. The value is the owner, and the key is lock||{prefix}||{resource}. The
-// clock of Redis determines the expiry. Tokens, renewal and waiting are not supported. Only the client library starts
-// goroutines; Close ends them.
+// A lock is a Redis string with an expiry, which Redis measures by its own clock. The key is
+// lock||{prefix}||{resource}, and the value is the owner. Fencing tokens, renewal and waiting are not supported. Only
+// the client library starts goroutines, which Close ends.
 package redis
 
 import (
@@ -24,16 +24,16 @@ const Type = "lock.redis"
 // Fields returns the metadata fields of the component type. Names and defaults are the same as in Dapr.
 func Fields() []component.Field { return redisstate.ClientFields() }
 
-// unlock is a script that removes a lock if ARGV[1] is its owner. It returns 1 if it has removed the lock, 0 if there
-// is no lock, and -1 if another owner has it.
+// unlock is a Lua script that removes the lock KEYS[1] if ARGV[1] owns it. It returns 1 if the lock was removed, 0 if
+// there is no lock, and -1 if the lock has another owner.
 const unlock = `local owner = redis.call("GET", KEYS[1])
 if not owner then return 0 end
 if owner ~= ARGV[1] then return -1 end
 redis.call("DEL", KEYS[1])
 return 1`
 
-// largestReply is the maximum size in bytes of a text that Redis may send. The commands for locks return short
-// replies; only INFO returns a long text.
+// largestReply is the maximum size in bytes of a text in a reply of Redis. The commands for locks have short replies.
+// Only INFO, which Open sends, has a long one.
 const largestReply = 256 << 10
 
 // Options are the settings of a store.
@@ -47,9 +47,11 @@ type Store struct{ client *redisstate.Client }
 
 var _ lock.Store = (*Store)(nil)
 
-// Open connects to Redis, and retries until ctx ends. It returns fault.Invalid for a Redis Cluster. It also returns
-// fault.Invalid for a server that has replicas but is used without Redis Sentinel. A failover to a replica would lose
-// locks, and the store would not notice it. Dapr also refuses such servers.
+// Open connects to Redis. While Redis is not available, Open retries until ctx ends.
+//
+// Open returns fault.Invalid for a Redis Cluster, and for a server that has replicas but is used without Redis
+// Sentinel. After a failover to a replica, such a server could lose locks, and the store would not notice. Dapr also
+// refuses such servers.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	if strings.EqualFold(o.Metadata.Text("redisType"), "cluster") {
 		return nil, &fault.Error{Code: fault.Invalid, Op: "redis.Open",
@@ -91,8 +93,8 @@ func nameOf(k lock.Key) string {
 	return "lock" + state.Separator + k.Prefix + state.Separator + k.Resource
 }
 
-// TryLock implements lock.Store. The grant has no token. TryLock returns fault.TooLarge for a claim that exceeds a
-// bound of lock.Claim.Check.
+// TryLock implements lock.Store. The grant has no token. TryLock returns fault.TooLarge if the claim exceeds a limit
+// (see lock.Claim.Check).
 func (s *Store) TryLock(ctx context.Context, c lock.Claim) (lock.Grant, error) {
 	if err := c.Check("redis.TryLock"); err != nil {
 		return lock.Grant{}, err

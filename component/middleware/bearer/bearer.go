@@ -1,8 +1,8 @@
-// Package bearer implements the middleware middleware.http.bearer, which requires a JSON Web Token of an OpenID
-// Connect issuer.
+// Package bearer implements the middleware middleware.http.bearer. It refuses requests without a valid JSON Web Token
+// from an OpenID Connect issuer.
 //
-// It owns the check of the Authorization header, and the cache of the issuer's keys. It fetches the keys when a token
-// first needs them. Each fetch runs in a goroutine; Close ends it.
+// The package owns the check of the Authorization header, and a cache of the issuer's keys. It fetches the keys when a
+// token needs them for the first time. Each fetch runs in a goroutine, which Close ends.
 package bearer
 
 import (
@@ -85,16 +85,17 @@ func (b *Bearer) Filter(r *http.Request) error {
 	return nil
 }
 
-// unavailable returns the refusal of a token that cannot be checked, because a part of the issuer's data cannot be
-// read. The parameter part names the configuration or the keys.
+// unavailable returns the refusal of a request whose token cannot be checked. The parameter part names what could not
+// be read from the issuer: "configuration" or "keys".
 func (b *Bearer) unavailable(part string) error {
 	return &middleware.Refusal{Status: http.StatusServiceUnavailable, Code: "ERR_UNAUTHENTICATED",
 		Message: "the bearer token cannot be checked: the " + part + " of the issuer " + b.issuer.name +
 			" cannot be read"}
 }
 
-// unauthorized returns the refusal of a request without a valid token. The parameter kind is the error in the header
-// Www-Authenticate; empty = none. The refusal never contains the token, or the cause, which may quote the token.
+// unauthorized returns the refusal of a request without a valid token. The parameter kind becomes the error code in the
+// header Www-Authenticate; "" means no code. The refusal does not contain the token or the underlying error, which may
+// quote the token.
 func unauthorized(text, kind string) error {
 	challenge := "Bearer"
 	if kind != "" {

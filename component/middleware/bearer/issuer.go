@@ -26,7 +26,8 @@ const (
 	maxAnswer = 1 << 20          // bytes of an answer of the issuer
 )
 
-// issuer knows the configuration and the signing keys of an OpenID Connect issuer. It is safe for concurrent use.
+// issuer reads and caches the configuration and the signing keys of an OpenID Connect issuer. It is safe for concurrent
+// use.
 type issuer struct {
 	name, keysURL string // keysURL is empty if the configuration of the issuer names it
 	client        *http.Client
@@ -63,8 +64,8 @@ func (i *issuer) close() {
 	i.client.CloseIdleConnections()
 }
 
-// configuration returns the OpenID configuration. The first call fetches it from the issuer, unless the component
-// sets the address of the keys.
+// configuration returns the OpenID configuration of the issuer. It fetches the configuration once, and then caches it.
+// If the component sets the URL of the keys, configuration fetches nothing.
 func (i *issuer) configuration(ctx context.Context) (*config, error) {
 	i.mu.Lock()
 	known := i.config
@@ -103,9 +104,9 @@ func asymmetric() []string {
 		oidc.PS512, oidc.EdDSA}
 }
 
-// renewed returns the keys of the issuer for a token that the known keys do not verify. It fetches the keys again,
-// except within keysPause after the last successful fetch. Without this pause, anyone could cause a fetch with each
-// token that names an unknown key.
+// renewed returns the newest keys of the issuer, when the cached keys do not verify a token. It fetches the keys,
+// unless the last successful fetch was less than keysPause ago. Without this limit, a client could cause a fetch with
+// every request, by sending tokens with unknown key ids.
 func (i *issuer) renewed(ctx context.Context, c *config) ([]jose.JSONWebKey, error) {
 	if keys, recent := i.known(); recent {
 		return keys, nil
@@ -125,7 +126,7 @@ func (i *issuer) renewed(ctx context.Context, c *config) ([]jose.JSONWebKey, err
 	})
 }
 
-// known returns the keys of the last fetch. The result recent is true if this fetch was within keysPause.
+// known returns the cached keys. The result recent is true if they were fetched less than keysPause ago.
 func (i *issuer) known() (keys []jose.JSONWebKey, recent bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -175,8 +176,8 @@ type attempt struct {
 	failed error // the keys of the issuer could not be read
 }
 
-// VerifySignature implements oidc.KeySet. It first tries the keys that are known. If none of them verifies the
-// token, it fetches the keys of the issuer again, unless the last fetch was within keysPause.
+// VerifySignature implements oidc.KeySet. It first tries the cached keys. If none of them verifies the token, it
+// fetches the keys again, but not more often than keysPause allows.
 func (a *attempt) VerifySignature(ctx context.Context, token string) ([]byte, error) {
 	var algorithms []jose.SignatureAlgorithm
 	for _, name := range asymmetric() { // the verifier has checked the algorithm
@@ -199,8 +200,8 @@ func (a *attempt) VerifySignature(ctx context.Context, token string) ([]byte, er
 	return nil, errors.New("no key of the issuer verifies the token")
 }
 
-// verify verifies the signature of a token and returns the payload of the token. It returns false if no key fits. It
-// uses the keys that have the key id of the token, or all keys if the token has no key id.
+// verify checks the signature of a token and returns the payload. It returns false if no key verifies the signature. If
+// the token has a key id, verify tries only the keys with this id.
 func verify(signed *jose.JSONWebSignature, keys []jose.JSONWebKey) ([]byte, bool) {
 	id := signed.Signatures[0].Header.KeyID // the verifier has checked that there is one signature
 	for _, key := range keys {

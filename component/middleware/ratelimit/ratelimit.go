@@ -1,8 +1,8 @@
 // Package ratelimit implements the middleware middleware.http.ratelimit, which limits the request rate of each client
 // address.
 //
-// It owns one token bucket per address, for at most 10,000 addresses. It removes a bucket when it is full again. It
-// has no goroutines.
+// It has one token bucket for each address, for at most 10,000 addresses. A full bucket is removed, because it does not
+// limit the next request. The package has no goroutines.
 package ratelimit
 
 import (
@@ -60,8 +60,8 @@ type client struct {
 	seen    time.Time
 }
 
-// maxClients is the maximum number of addresses with a bucket. With more addresses, the bucket that has been unused
-// longest is removed. The next request from its address gets a full bucket.
+// maxClients is the maximum number of addresses with a token bucket. If there are more addresses, the least recently
+// used bucket is removed. When its address sends another request, the address gets a new, full bucket.
 const maxClients = 10_000
 
 // Open makes the middleware from its metadata. now returns the time; nil = time.Now.
@@ -109,8 +109,8 @@ func (l *Limiter) allow(address string) bool {
 	return c.tokens.AllowN(now, 1)
 }
 
-// forget removes full buckets. While there are more than maxClients buckets, it also removes the least recently used
-// one. The caller holds the mutex.
+// forget removes buckets that are full again. If more than maxClients buckets remain, it also removes the least
+// recently used ones. The caller holds the mutex.
 func (l *Limiter) forget(now time.Time) {
 	for e := l.order.Front(); e != nil; e = l.order.Front() {
 		c := e.Value.(*client)

@@ -1,7 +1,7 @@
-// Package routeralias implements the middleware middleware.http.routeralias, which defines alternative paths
-// (aliases) for paths of the API.
+// Package routeralias implements the middleware middleware.http.routeralias, which serves paths of the API under
+// additional paths, called aliases.
 //
-// It owns the syntax of the aliases and the rewriting of paths. It has no goroutines.
+// The package owns the syntax of aliases, and it rewrites the paths of requests. It has no goroutines.
 package routeralias
 
 import (
@@ -35,8 +35,8 @@ type Aliases struct {
 	routes []route // patterns with fewer variables first
 }
 
-// route is a path pattern and its replacement. The pattern may have variables such as {id}. A variable matches any
-// single segment of a path.
+// route is one alias: a path pattern and the path that replaces it. The pattern may contain variables such as {id},
+// each of which matches one path segment.
 type route struct {
 	from  []string
 	to    string // escaped path
@@ -49,7 +49,8 @@ func Open(v component.Values) (*Aliases, error) {
 	return &Aliases{routes}, err
 }
 
-// parse parses a mapping of paths in JSON or YAML. It returns the routes in the order in which Filter tries them.
+// parse parses a JSON or YAML object that maps aliases to paths. It returns the routes in the order in which Filter
+// tries them.
 func parse(text string) ([]route, error) {
 	table := map[string]string{}
 	if json.Unmarshal([]byte(text), &table) != nil {
@@ -133,7 +134,8 @@ func (a *Aliases) Filter(r *http.Request) error {
 	return nil
 }
 
-// match reports whether the path fits the pattern. If it does, match also returns the escaped values of the variables.
+// match reports whether a path matches the pattern of the route. If so, it also returns the values of the variables, in
+// escaped form.
 func (a route) match(path []string) (map[string]string, bool) {
 	if len(path) != len(a.from) {
 		return nil, false
@@ -150,8 +152,8 @@ func (a route) match(path []string) (map[string]string, bool) {
 	return values, true
 }
 
-// rewrite replaces the path of r by the replacement of the route. The map values has the values of the variables. The
-// query of the replacement precedes the query of the request.
+// rewrite replaces the path of r with the path of the route, and inserts the values of the variables. If the route and
+// the request both have a query, the route's query comes first.
 func (a route) rewrite(r *http.Request, values map[string]string) {
 	value := func(name string) string { return values[name] }
 	escaped := fill(a.to, value)

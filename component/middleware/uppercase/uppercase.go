@@ -1,7 +1,7 @@
-// Package uppercase implements the middleware middleware.http.uppercase, which changes the letters of request
-// bodies to upper case. It lets users test whether a pipeline is applied.
+// Package uppercase implements the middleware middleware.http.uppercase, which changes the letters in request bodies to
+// upper case. Users can test with it whether a middleware pipeline is in use.
 //
-// It owns a reader that changes the bytes of a body while they are read. It has no goroutines.
+// The package changes a body while the body is read. It has no goroutines.
 package uppercase
 
 import (

@@ -15,7 +15,8 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// Output serves an output binding. It answers each call with the data and the metadata of the request.
+// Output serves an output binding. It answers each call with the data and the metadata of the request, and adds the
+// name of the operation to the metadata.
 type Output struct {
 	components.UnimplementedOutputBindingServer
 
@@ -26,7 +27,8 @@ type Output struct {
 	instances *Instances
 }
 
-// Register registers the output binding at server. The method value o.Register is a Service.
+// Register registers the output binding at server. To add o to a Process, pass the method value o.Register as a
+// Service.
 func (o *Output) Register(server *grpc.Server, i *Instances) {
 	if o.instances != i { // calls of an earlier incarnation may still read it
 		o.instances = i
@@ -83,7 +85,8 @@ type inputStream struct {
 	waiting map[string]chan *components.ReadRequest
 }
 
-// Register registers the input binding at server. The method value in.Register is a Service.
+// Register registers the input binding at server. To add in to a Process, pass the method value in.Register as a
+// Service.
 func (in *Input) Register(server *grpc.Server, i *Instances) {
 	in.mu.Lock()
 	in.instances, in.stream, in.changed = i, nil, make(chan struct{})
@@ -141,8 +144,8 @@ func (in *Input) EndStream() {
 	}
 }
 
-// Send sends an event on the newest stream. If there is no stream, Send waits for one. It returns the channel on which
-// the acknowledgement arrives. If id is empty, the event gets a unique id.
+// Send sends an event on the newest stream, and waits for a stream if there is none. If id is empty, the event gets a
+// unique id. The acknowledgement arrives on the returned channel.
 func (in *Input) Send(t testing.TB, id, data string) <-chan *components.ReadRequest {
 	t.Helper()
 	for {

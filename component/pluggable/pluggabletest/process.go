@@ -1,9 +1,9 @@
-// Package pluggabletest is a process with pluggable components, for tests: a gRPC server with reflection on a Unix
-// socket. It can be stopped and started again, like a process.
+// Package pluggabletest imitates a process with pluggable components, for tests. It runs a gRPC server with reflection
+// on a Unix socket. A test can stop this "process" and start it again.
 //
-// It owns the servers of the services. A server stores its data in objects of the test. Like the public SDK for Go,
-// each server distinguishes its components by the metadata x-component-instance. It refuses calls before Init. Its
-// goroutines end with the test.
+// The package has a server for each kind of component. The servers keep their data in objects of the test. Like Dapr's
+// SDK for Go, a server distinguishes its components by the metadata x-component-instance, and refuses calls before
+// Init. All goroutines end with the test.
 package pluggabletest
 
 import (
@@ -25,8 +25,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Folder returns a directory for sockets. Its path is short, because the operating system limits the length of a
-// socket's path.
+// Folder returns a new directory for sockets, which is removed when the test ends. Its path is short, because operating
+// systems limit the length of a socket's path.
 func Folder(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "q")
@@ -51,8 +51,8 @@ const (
 	NoReflection
 )
 
-// Service registers a service of a component at a server. The service calls i.Init when it is initialised, and i.Check
-// in all other calls.
+// Service registers one kind of component at the gRPC server s. The registered service must call i.Init when it is
+// initialised, and i.Check in all other calls.
 type Service func(s *grpc.Server, i *Instances)
 
 // Process is a process with components.
@@ -138,7 +138,8 @@ type Instances struct {
 	refuse error
 }
 
-// Init records that a component was initialised with properties. It returns the error that Refuse has set, or nil.
+// Init records that the component in ctx was initialised with the given properties. If a test has called Refuse with an
+// error, Init returns this error.
 func (i *Instances) Init(ctx context.Context, properties map[string]string) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -151,7 +152,8 @@ func (i *Instances) Init(ctx context.Context, properties map[string]string) erro
 	return nil
 }
 
-// Check returns an error if Init was not called for the component. Services call it in all other calls.
+// Check returns an error unless Init has succeeded for the component in ctx since the start of the process. A service
+// calls Check in every call except Init.
 func (i *Instances) Check(ctx context.Context) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/quorate/quorate/component/pubsub"
 )
 
-// PubSub serves a publish/subscribe component. The messages are in Broker, which belongs to the test.
+// PubSub serves a publish/subscribe component. It stores messages in Broker, which the test provides.
 type PubSub struct {
 	components.UnimplementedPubSubServer
 
@@ -33,7 +33,8 @@ type PubSub struct {
 	ends map[chan struct{}]bool
 }
 
-// Register registers the publish/subscribe component at server. The method value p.Register is a Service.
+// Register registers the publish/subscribe component at server. To add p to a Process, pass the method value p.Register
+// as a Service.
 func (p *PubSub) Register(server *grpc.Server, i *Instances) {
 	p.mu.Lock()
 	p.instances, p.ends = i, map[chan struct{}]bool{}
@@ -71,7 +72,8 @@ func (p *PubSub) published(metadata map[string]string) {
 	}
 }
 
-// BulkPublish implements components.PubSubServer. It refuses messages whose data is "refused".
+// BulkPublish implements components.PubSubServer. Messages with the data "refused" fail; all other messages are
+// published.
 func (p *PubSub) BulkPublish(ctx context.Context, r *components.BulkPublishRequest) (*components.BulkPublishResponse,
 	error) {
 	p.published(r.GetMetadata())

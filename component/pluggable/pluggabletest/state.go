@@ -209,8 +209,8 @@ func (s *State) Transact(ctx context.Context, r *components.TransactionalStateRe
 	return &components.TransactionalStateResponse{}, failed(err)
 }
 
-// effective returns the ETag that a write must match; "" = none. Like Dapr's Redis component, it ignores the ETag if
-// the concurrency is last-write.
+// effective returns the ETag that the current item must have, or "" if there is no such condition. Like Dapr's Redis
+// component, it ignores the ETag of a request with last-write concurrency.
 func effective(e *components.Etag, o *components.StateOptions) string {
 	if o.GetConcurrency() == components.StateOptions_CONCURRENCY_LAST_WRITE {
 		return ""
@@ -234,8 +234,8 @@ func write(r *components.SetRequest) (state.Write, error) {
 	return w, nil
 }
 
-// failed returns the gRPC status for an error of the store. For a condition that was not met, it is the status that
-// Dapr documents.
+// failed converts an error of the store to a gRPC status. If a condition was not met, it returns the status that Dapr
+// documents for a wrong ETag.
 func failed(err error) error {
 	code := codes.Unknown
 	switch fault.CodeOf(err) {

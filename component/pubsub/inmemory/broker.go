@@ -1,9 +1,8 @@
-// Package inmemory implements the component type pubsub.in-memory: a publish/subscribe broker in the memory of the
-// process, for tests and development.
+// Package inmemory implements the component type pubsub.in-memory, a broker for tests and development. It keeps topics
+// in the memory of one process. Other nodes do not see the messages, and all messages are lost when the process ends.
 //
-// It owns the topics of one process. A message that no group needs stays until the memory is needed. So a new group
-// also receives earlier messages. All messages are lost when the process ends, and no other node sees them. The
-// package has no goroutines. The calls of Publish and Receive find out which messages have expired or are due.
+// A message that all groups have handled stays in memory until its space is needed, so that a later group can receive
+// it too. The package has no goroutines: expired and delayed messages are handled during calls of Publish and Receive.
 package inmemory
 
 import (
@@ -132,8 +131,8 @@ func (b *Broker) publish(name string, messages []pubsub.Message) error {
 	return nil
 }
 
-// topic returns the topic with a name, and creates the topic if it does not exist. If there are too many topics, topic
-// first removes the topic without groups that has the oldest message.
+// topic returns the topic with the given name, and creates it if necessary. If there are too many topics, it removes
+// one to make room: of the topics without groups, the one with the oldest message.
 func (b *Broker) topic(name string) (*topic, error) {
 	if t, ok := b.topics[name]; ok {
 		return t, nil
@@ -172,8 +171,8 @@ func (b *Broker) forget(t *topic) {
 	}
 }
 
-// makeRoom frees memory for messages of size bytes, and reports whether they then fit. It removes the oldest messages
-// that no group needs. If removing all of these would not be enough, it removes none.
+// makeRoom frees memory until size more bytes fit, and reports whether they fit. It removes the oldest messages that no
+// group needs. If all these messages together would not free enough, it removes none.
 func (b *Broker) makeRoom(size int64, now time.Time) bool {
 	if b.size+size <= b.maxBytes {
 		return true
@@ -195,8 +194,8 @@ func (b *Broker) makeRoom(size int64, now time.Time) bool {
 	return true
 }
 
-// sweep drops the expired messages of all groups. It does nothing within sweepInterval after the last sweep, because
-// it visits every message.
+// sweep drops expired messages from all groups. It runs at most once in each sweepInterval, because it visits every
+// message.
 func (b *Broker) sweep(now time.Time) {
 	if now.Sub(b.swept) < sweepInterval {
 		return
@@ -231,8 +230,8 @@ func (b *Broker) need(e *entry) {
 	}
 }
 
-// spare notes that one group no longer needs a message. If no group needs the message any more, makeRoom may remove
-// it. Until then, the message stays for groups that subscribe later.
+// spare records that one group no longer needs a message. When no group needs the message, makeRoom may remove it.
+// Until then, the message stays for groups that subscribe later.
 func (b *Broker) spare(e *entry) {
 	if e.needed--; e.needed == 0 && e.place != nil {
 		e.free = b.free.PushBack(e)

@@ -48,7 +48,7 @@ func checkConcurrency(text string) error {
 	return nil
 }
 
-// OptionsFrom returns the Options for v, which has the values of the fields that Fields returns.
+// OptionsFrom returns Options with the values of v. These must be values of the fields that Fields returns.
 func OptionsFrom(v component.Values) Options {
 	return Options{MaxBytes: v.Int(metadataMaxBytes), Concurrency: int(v.Int(metadataConcurrency)),
 		RedeliverInterval: v.Duration(metadataRedeliverInterval)}

@@ -19,7 +19,8 @@ type group struct {
 	changed *signal.Signal   // fired when a waiting Receive may find something new
 }
 
-// lane holds messages that are delivered one after another. A message without a sequence has a lane of its own.
+// lane holds messages that must be delivered one after another, because they have the same sequence. A message without
+// a sequence has a lane of its own.
 type lane struct {
 	sequence string  // "" = none
 	items    []*item // items that are not settled, in their order
@@ -78,8 +79,8 @@ func (g *group) enqueue(i *item) {
 	}
 }
 
-// schedule adds a lane to the heap ready if its first item can be delivered at once, and otherwise to the heap due. It
-// removes a lane without items. No member may hold items of the lane.
+// schedule puts a lane into one of two heaps. The lane goes into ready if its first item can be delivered now, and into
+// due if the first item must wait. An empty lane is removed. No member may hold items of the lane.
 func (g *group) schedule(l *lane) {
 	if len(l.items) == 0 {
 		delete(g.lanes, l.sequence)
@@ -93,8 +94,8 @@ func (g *group) schedule(l *lane) {
 	g.changed.Fire()
 }
 
-// wake moves each lane whose delay has ended from the heap due to the heap ready. It returns the time until the next
-// lane is due; 0 = no lane waits.
+// wake moves each lane whose wait has ended from the heap due to the heap ready. It returns the time until the next
+// lane is due, or 0 if no lane is waiting.
 func (g *group) wake(now time.Time) time.Duration {
 	for len(g.due.list) > 0 {
 		l := g.due.list[0]
@@ -149,8 +150,8 @@ func (g *group) settled(i *item) {
 	g.returned(l)
 }
 
-// returned records that a member no longer holds one of the items of a lane. When no member holds an item of the
-// lane any more, returned schedules the lane.
+// returned records that a member has settled or returned one item of a lane. After the last held item, returned
+// schedules the lane again.
 func (g *group) returned(l *lane) {
 	if l.held--; l.held == 0 {
 		g.schedule(l)

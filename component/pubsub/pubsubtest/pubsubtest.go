@@ -1,6 +1,5 @@
-// Package pubsubtest is the conformance suite that every publish/subscribe broker passes.
-//
-// It owns the tests for the rules of the contract in package pubsub. The goroutines of a test end with the test.
+// Package pubsubtest is the conformance suite for publish/subscribe brokers. It tests the rules of the contract in
+// package pubsub, and every broker must pass it. Its goroutines end with the test.
 package pubsubtest
 
 import (
@@ -22,8 +21,8 @@ import (
 // patience is how long a test waits for a message.
 const patience = 30 * time.Second
 
-// Run runs the suite. For each test, it calls open, which returns a broker without topics. open must also ensure that
-// the broker is closed at the end of the test. The suite tests an ability only if the broker claims to have it.
+// Run runs the suite. It calls open for each test. open returns a broker without topics, and must arrange that the
+// broker is closed when the test ends. An ability is tested only if the broker reports it in Abilities.
 func Run(t *testing.T, open func(t *testing.T) pubsub.Broker) {
 	t.Helper()
 	tests := map[string]func(*testing.T, pubsub.Broker){
@@ -82,7 +81,7 @@ func subscribe(t *testing.T, b pubsub.Broker, topic, group string) pubsub.Subscr
 	return s
 }
 
-// receive returns the next n deliveries. It settles nothing, so the broker must allow n unsettled deliveries.
+// receive receives exactly n deliveries and does not settle them. The broker must allow n unsettled deliveries.
 func receive(t *testing.T, s pubsub.Subscription, n int) []pubsub.Delivery {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -110,8 +109,8 @@ func settle(t *testing.T, s pubsub.Subscription, o pubsub.Outcome, deliveries ..
 	}
 }
 
-// drain receives and acknowledges messages until it has received the id in the parameter last. It returns all ids in
-// the order of delivery.
+// drain receives and acknowledges messages, up to and including the message whose id is given by last. It returns the
+// ids of all these messages in the order of delivery.
 func drain(t *testing.T, s pubsub.Subscription, last string) []string {
 	t.Helper()
 	var out []string
@@ -318,8 +317,8 @@ func testContext(t *testing.T, b pubsub.Broker) {
 	}
 }
 
-// waits calls end while a call of Receive is waiting. It fails the test unless this call then returns
-// fault.Unavailable.
+// waits checks that a waiting Receive returns fault.Unavailable when its subscription ends. The function end ends the
+// subscription; it is called while Receive waits.
 func waits(t *testing.T, s pubsub.Subscription, end func()) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -358,8 +357,8 @@ func testBrokerClose(t *testing.T, b pubsub.Broker) {
 	}
 }
 
-// testConcurrent publishes from several goroutines, while several members receive, acknowledge and release deliveries.
-// Every message must be acknowledged exactly once.
+// testConcurrent publishes messages from several goroutines. Meanwhile, several members of a group receive the
+// messages, and acknowledge or release them. Every message must be acknowledged exactly once.
 func testConcurrent(t *testing.T, b pubsub.Broker) {
 	const publishers, each, members = 4, 25, 3
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -557,8 +556,8 @@ func testDeduplicate(t *testing.T, b pubsub.Broker) {
 	wantIDs(t, receive(t, subscribe(t, b, "other", "app"), 1), "1")
 }
 
-// testAtomicDeadLetter moves each message to a dead-letter topic with two concurrent calls. Each message must be
-// received exactly once from the original topic, and exactly once from the dead-letter topic.
+// testAtomicDeadLetter calls DeadLetter twice at the same time for each message. Each message must be received exactly
+// once from the original topic, and exactly once from the dead-letter topic.
 func testAtomicDeadLetter(t *testing.T, b pubsub.Broker) {
 	const n = 40
 	s, dead := subscribe(t, b, "orders", "app"), subscribe(t, b, "dead", "app")

@@ -15,7 +15,8 @@ func closedError(op string) error {
 
 func hasPrefix(err error, prefix string) bool { return goredis.HasErrorPrefix(err, prefix) }
 
-// explain returns err with a code, a message and a hint that fit the topic. op is the operation in the error.
+// explain returns err with a code, a message and a hint that are specific to the topic. op is the operation to name in
+// the error.
 func (b *Broker) explain(op, topic string, err error) error {
 	e, ok := fault.As(err)
 	if !ok {
@@ -48,7 +49,8 @@ func (b *Broker) explain(op, topic string, err error) error {
 	return &out
 }
 
-// passes reports whether the cause of an error may go away without a change of the topic or the settings.
+// passes reports whether an error is temporary, which means that a retry may succeed without a change of the topic or
+// the settings.
 func passes(err error) bool {
 	switch fault.CodeOf(err) {
 	case fault.Unavailable, fault.Timeout, fault.Overloaded, fault.Indeterminate, fault.TooLarge, fault.ReadOnly:

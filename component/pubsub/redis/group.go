@@ -71,7 +71,7 @@ func newGroup(b *Broker, key groupKey) *group {
 	return g
 }
 
-// wait waits for the duration d or until the group ends. It reports whether the group still runs.
+// wait waits for the duration d, or until the group ends. It returns false if the group has ended.
 func (g *group) wait(d time.Duration) bool {
 	select {
 	case <-g.run.Done():
@@ -121,11 +121,13 @@ func (g *group) room() int {
 	return max(0, min(g.broker.set.depth-len(g.queue), g.atOnce()))
 }
 
-// atOnce returns how many messages one reply may contain. Redis limits a reply only by the number of messages, but the
-// client refuses a reply with too many bytes. The caller holds g.mu.
+// atOnce returns the number of messages to request in one command. Redis can only limit the number of messages in a
+// reply, but the client refuses replies with too many bytes. So atOnce divides the bytes of a reply by the expected
+// size of a message. The caller holds g.mu.
 func (g *group) atOnce() int { return int(max(readBytes/max(g.largest, pubsub.MessageCost), 1)) }
 
-// saw updates the expected size of messages with the size of a received message. The caller holds g.mu.
+// saw updates the expected message size with the size of a received message. A larger size takes effect at once, and a
+// smaller one gradually. The caller holds g.mu.
 func (g *group) saw(size int64) { g.largest = max(size, g.largest-g.largest/8) }
 
 func (g *group) readOnce(count int) error {
@@ -168,8 +170,8 @@ func (g *group) readOnce(count int) error {
 	return b.explain(op, g.key.topic, err)
 }
 
-// note stores err, the error of a read, which Receive then returns to the members. If err is nil, or if its cause may
-// go away by itself (see passes), note clears the stored error.
+// note records the result of a read. A permanent error is stored, so that Receive returns it to the members. A success
+// or a temporary error (see passes) clears the stored error.
 func (g *group) note(err error) {
 	if err != nil && passes(err) {
 		err = nil
@@ -181,8 +183,9 @@ func (g *group) note(err error) {
 	}
 }
 
-// add queues a message that Redis has delivered at the time start or later. It returns false if the group already has
-// the message, or still has to acknowledge it.
+// add adds a message from Redis to the queue. The lease of the message begins at start, which must not be later than
+// the delivery by Redis. add returns false if the group already has the message, or if the message was acknowledged but
+// Redis may not know this yet.
 func (g *group) add(e *entry, attempt int, start time.Time) bool {
 	if e.notice != "" {
 		g.log.Warn("a message is delivered without its metadata", "id", e.id.String(), "reason", e.notice)
@@ -224,8 +227,8 @@ func (g *group) enqueue(i *item) {
 	g.changed.Fire()
 }
 
-// drop removes an item from the group. Unless its message is acknowledged, the message is delivered again later. The
-// caller holds g.mu.
+// drop removes an item from the group. If the message is not acknowledged, Redis still has it as pending, so it will be
+// delivered again. The caller holds g.mu.
 func (g *group) drop(i *item) {
 	if g.items[i.id] == i {
 		delete(g.items, i.id)
@@ -234,11 +237,11 @@ func (g *group) drop(i *item) {
 	g.changed.Fire()
 }
 
-// expired reports whether the lease of an item has ended. Another process may have claimed the message then.
+// expired reports whether the lease of an item has ended. From then on, another process may claim the message.
 func (i *item) expired(now time.Time) bool { return !i.lease.IsZero() && !now.Before(i.lease) }
 
-// next removes the oldest item from the queue and returns the item, or nil if the queue is empty. It drops expired
-// items. The caller holds g.mu.
+// next removes the oldest item from the queue and returns it. It drops items whose lease has expired. It returns nil if
+// no item is left. The caller holds g.mu.
 func (g *group) next(now time.Time) *item {
 	for len(g.queue) > 0 {
 		i := g.queue[0]
@@ -252,8 +255,8 @@ func (g *group) next(now time.Time) *item {
 	return nil
 }
 
-// dropExpired drops the expired items of the queue. This process must neither renew them nor give them back, because
-// another process may handle these messages. The caller holds g.mu.
+// dropExpired removes the items whose lease has expired from the queue. Another process may have claimed their
+// messages, so this process must not renew or return them. The caller holds g.mu.
 func (g *group) dropExpired(now time.Time) {
 	g.queue = slices.DeleteFunc(g.queue, func(i *item) bool {
 		if i.expired(now) {
@@ -263,7 +266,8 @@ func (g *group) dropExpired(now time.Time) {
 	})
 }
 
-// renew resets the idle time of the messages of this process, three times in each processingTimeout.
+// renew renews the leases of the messages that this process has received, until the group ends. It resets their idle
+// time in Redis three times in each processingTimeout, so that no other process claims them.
 func (g *group) renew() {
 	for g.wait(g.broker.set.processing / 3) {
 		for part := range slices.Chunk(g.owned(time.Now()), portion) {
@@ -274,7 +278,8 @@ func (g *group) renew() {
 	}
 }
 
-// owned returns the ids of the messages that this process has. It first drops expired items of the queue.
+// owned returns the ids of all messages that this process has received and not settled. It first drops items in the
+// queue whose lease has expired.
 func (g *group) owned(now time.Time) []position {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -286,8 +291,8 @@ func (g *group) owned(now time.Time) []position {
 	return ids
 }
 
-// renewSome renews the leases of messages. It drops queued messages that are not pending any more. It returns false if
-// the command failed.
+// renewSome renews the leases of the given messages. If a message in the queue is no longer pending in Redis, renewSome
+// drops it. It returns false if the command failed.
 func (g *group) renewSome(ids []position) bool {
 	start := time.Now()
 	command := redisstate.Command{"xclaim", g.key.topic, g.key.name, g.key.name, 0}
@@ -320,8 +325,8 @@ func (g *group) renewSome(ids []position) bool {
 	return true
 }
 
-// end stops the goroutines of the group. It gives the messages that were not settled back to Redis, so that other
-// processes receive them at once.
+// end ends the group. It returns unsettled messages to Redis, so that other processes can receive them at once. It
+// waits for the goroutines of the group.
 func (g *group) end() {
 	defer g.broker.ending.Done()
 	g.stop()
@@ -373,8 +378,8 @@ func (g *group) join(allowed int) *member {
 	return m
 }
 
-// remove removes a member and puts its deliveries back into the queue. It returns true if m was the last member of the
-// group. It returns false if m was removed earlier.
+// remove removes a member and puts its unsettled deliveries back into the queue. It returns true if the group now has
+// no members. It returns false if other members remain, or if m was removed before.
 func (g *group) remove(m *member) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -18,8 +18,8 @@ type member struct {
 
 var _ pubsub.Subscription = (*member)(nil)
 
-// Receive implements pubsub.Subscription. It returns an error of Redis only if the cause of the error does not go away
-// by itself (see passes).
+// Receive implements pubsub.Subscription. While Redis has a temporary error, Receive keeps waiting (see passes). It
+// returns only permanent errors of Redis.
 func (m *member) Receive(ctx context.Context, limit int) ([]pubsub.Delivery, error) {
 	const op = "redis.Receive"
 	for {
@@ -59,8 +59,8 @@ func (m *member) look(op string, limit int) (out []pubsub.Delivery, err error) {
 	return out, nil
 }
 
-// take removes a delivery from the deliveries that the member holds, so that it is settled only once. It returns
-// fault.NotFound if the delivery was settled already.
+// take removes a delivery from those that the member holds, so that no other call can settle it too. It returns
+// fault.NotFound if the delivery was already settled.
 func (m *member) take(op string, d *pubsub.Delivery) (*item, error) {
 	g := m.group
 	g.mu.Lock()
@@ -101,8 +101,9 @@ func (m *member) Settle(ctx context.Context, d *pubsub.Delivery, o pubsub.Outcom
 	return nil
 }
 
-// acknowledge stores an acknowledgement in Redis. If that fails, the group repeats the acknowledgement until it
-// succeeds or the group ends. The group repeats at most maxUnacked acknowledgements.
+// acknowledge sends an acknowledgement to Redis. If this fails, it returns the error, and the group retries in the
+// background until the acknowledgement succeeds or the group ends. At most maxUnacked acknowledgements wait for a
+// retry; further ones are not retried.
 func (m *member) acknowledge(ctx context.Context, op string, i *item) error {
 	g := m.group
 	err := g.acknowledge(ctx, i.id)
@@ -116,8 +117,8 @@ func (m *member) acknowledge(ctx context.Context, op string, i *item) error {
 }
 
 // DeadLetter implements pubsub.Subscription. It publishes the message to the given topic, and then acknowledges the
-// delivery. If the node ends between these two steps, the message is delivered again, although the given topic has
-// it already.
+// delivery. If the node crashes between these two steps, the message is delivered again and may reach the given topic
+// twice.
 func (m *member) DeadLetter(ctx context.Context, d *pubsub.Delivery, topic string) error {
 	const op = "redis.DeadLetter"
 	i, err := m.take(op, d)

@@ -17,7 +17,8 @@ const (
 	fieldQuorate  = "quorate"
 )
 
-// extra is the content of the field quorate: the parts of a message for which Dapr's layout has no field.
+// extra is the content of the field quorate in a stream entry. It has those parts of a message that have no field in
+// Dapr's layout.
 type extra struct {
 	ID   string `json:"id,omitempty"`
 	Type string `json:"type,omitempty"`
@@ -38,7 +39,7 @@ func fieldsOf(m *pubsub.Message) []any {
 	return out
 }
 
-// position is the id of an entry of a stream: a time in milliseconds and a number. The ids of a stream grow.
+// position is the id of a stream entry: a time in milliseconds and a sequence number. Later entries have greater ids.
 type position struct{ ms, seq uint64 }
 
 func (p position) String() string {
@@ -47,7 +48,7 @@ func (p position) String() string {
 
 func (p position) less(o position) bool { return p.ms < o.ms || p.ms == o.ms && p.seq < o.seq }
 
-// after returns the smallest id that is greater than p. After the greatest id, it returns zero.
+// after returns the next id after p. If p is the greatest possible id, after returns the zero id.
 func (p position) after() position {
 	if p.seq++; p.seq == 0 {
 		p.ms++
@@ -121,8 +122,8 @@ func readOf(v any, topic string, most int) ([]entry, error) {
 	return entriesOf(pair[1], most)
 }
 
-// read reads the fields of a stream entry into e. The list contains the names and values in turn. Unknown fields are
-// ignored.
+// read reads the fields of a stream entry into e. The list fields alternates between names and values. Unknown names
+// are ignored.
 func (e *entry) read(fields []any) error {
 	for i := 0; i < len(fields); i += 2 {
 		name, isName := fields[i].(string)
@@ -150,12 +151,12 @@ func (e *entry) read(fields []any) error {
 	return nil
 }
 
-// maxMetadata is the maximum size in bytes of the JSON text with the metadata of one message. It is larger than the
-// limit of the API, because escapes make the JSON text longer.
+// maxMetadata is the maximum size in bytes of a message's metadata in JSON. It is larger than the API's limit for
+// metadata, because JSON escapes need additional bytes.
 const maxMetadata = 512 << 10
 
-// metadataOf decodes the metadata of a message. If this is not possible, notice says why. The message is then
-// delivered without metadata, as in Dapr.
+// metadataOf decodes the metadata of a message. If they are malformed or too large, notice gives the reason, and the
+// message is delivered without metadata, as in Dapr.
 func metadataOf(text string) (out map[string]string, notice string) {
 	if len(text) > maxMetadata {
 		return nil, fmt.Sprintf("its metadata has %d bytes; the limit is %d", len(text), maxMetadata)
@@ -169,8 +170,8 @@ func metadataOf(text string) (out map[string]string, notice string) {
 	return out, ""
 }
 
-// maxAttempts bounds the number of attempts of a pending message. Every client of Redis can set the number in Redis,
-// even to the largest integer. Adding one attempt would then overflow.
+// maxAttempts bounds the number of attempts that Redis reports for a message. Any client of Redis can set this number
+// to the largest integer. Without the bound, incrementing the number could overflow.
 const maxAttempts = 1 << 30
 
 // idle is a pending message.
@@ -180,7 +181,8 @@ type idle struct {
 	attempts int64
 }
 
-// pendingOf decodes a reply to XPENDING with a range. most is the maximum number of messages.
+// pendingOf decodes the list of pending messages in a reply to XPENDING. It returns an error if there are more than
+// most messages.
 func pendingOf(v any, most int) ([]idle, error) {
 	list, ok := v.([]any)
 	if !ok || len(list) > most {

@@ -40,8 +40,9 @@ func (g *group) reclaim() {
 	}
 }
 
-// look searches the pending messages for idle ones, beginning at the id from. It claims and queues the idle ones. It
-// returns the id at which the next search begins; zero = the oldest message.
+// look searches the pending messages for idle ones, and claims and queues them. The search begins at the message whose
+// id is the parameter from. look returns the id at which the next search begins. The zero id stands for the oldest
+// message.
 func (g *group) look(from position) position {
 	for range maxPages {
 		room := g.room()
@@ -64,7 +65,8 @@ func (g *group) look(from position) position {
 	return from
 }
 
-// pending returns a page of the messages that were delivered and not acknowledged, beginning at the id from.
+// pending returns a page of the pending messages, which were delivered but not acknowledged. The parameter from is the
+// lowest id of the page.
 func (g *group) pending(from position) ([]idle, error) {
 	ctx, cancel := context.WithTimeout(g.run, g.broker.client.Patience())
 	defer cancel()
@@ -76,8 +78,9 @@ func (g *group) pending(from position) ([]idle, error) {
 	return pendingOf(reply.Value, pendingPage)
 }
 
-// claimIdle claims and queues the idle messages of a page while the queue has room. The result next is the id at
-// which the search continues. The result done is true if the search must stop.
+// claimIdle claims and queues the idle messages of a page until the queue is full. The parameter room is the number of
+// messages that the queue can take. claimIdle returns the id at which the search continues. The result done is true if
+// the search must stop for now, because the queue is full or a command failed.
 func (g *group) claimIdle(page []idle, room int) (next position, done bool) {
 	var chosen []idle
 	for n, p := range page {
@@ -137,8 +140,9 @@ func (g *group) claim(list []idle) bool {
 	return true
 }
 
-// fetch reads claimed messages and queues them. Their leases begin at start, a time before the claim. fetch returns
-// false if a command failed.
+// fetch reads the claimed messages in list and queues them. The parameter start is a time before the claim. The leases
+// begin at this time, so they end before another process can claim the messages. fetch returns false if a command
+// failed.
 func (g *group) fetch(list []idle, start time.Time) bool {
 	commands := make([]redisstate.Command, len(list))
 	for n, p := range list {

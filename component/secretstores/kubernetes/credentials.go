@@ -244,8 +244,9 @@ func (s *server) certificates(dir string, c cluster, u user) error {
 	return nil
 }
 
-// material returns the certificate or key in a field of a kubeconfig file. The parameter data is its value as base64,
-// and path is the file that contains it. If both are set, data is used. If neither is set, material returns nil.
+// material returns the certificate or key that a field of a kubeconfig file contains or refers to. If data is not
+// empty, it is the base64 of the result. Otherwise, path is the file to read. If data and path are both empty, material
+// returns nil. The parameter name is the name of the field for error messages.
 func material(dir, name, path, data string) ([]byte, error) {
 	if data != "" {
 		out, err := base64.StdEncoding.DecodeString(data)

@@ -1,9 +1,9 @@
 // Package kubernetes implements the secret store secretstores.kubernetes. It reads the Secret objects of a Kubernetes
 // cluster over the HTTP API.
 //
-// It owns the requests and the choice of credentials: those of the pod, or of a kubeconfig file. It reads a token
-// file again for every request, because tokens of pods are valid for only an hour. Only its connections have
-// goroutines; Close ends them.
+// The package uses the credentials of the pod or of a kubeconfig file. It reads a token file again for every request,
+// because the token of a pod is often valid for only an hour. Only connections have goroutines. Close ends the idle
+// connections.
 package kubernetes
 
 import (
@@ -101,8 +101,8 @@ func (s *Store) Get(ctx context.Context, name string, metadata map[string]string
 // largestPage is the largest number of secrets per request of a bulk read.
 const largestPage = 500
 
-// Bulk implements secretstores.Store. The metadata namespace chooses a namespace. If the answer to a request is too
-// large, Bulk repeats the request for half as many secrets.
+// Bulk implements secretstores.Store. The metadata namespace selects the namespace. Bulk requests the secrets in pages.
+// If a page is too large, Bulk requests a page with half as many secrets.
 func (s *Store) Bulk(ctx context.Context, metadata map[string]string) (map[string]map[string]string, error) {
 	if err := s.gate.Enter(ctx); err != nil {
 		return nil, err
@@ -218,8 +218,8 @@ func about(name string, err error) error {
 	return err
 }
 
-// isName reports whether name is valid as the name of a Kubernetes secret or namespace. Any other string could
-// change the path of the request.
+// isName reports whether name is valid as the name of a Kubernetes secret or namespace. Names must be checked, because
+// an invalid name could change the path of the request to the API server.
 func isName(name string) bool {
 	if name == "" || len(name) > 253 || !alphanumeric(name[0]) || !alphanumeric(name[len(name)-1]) {
 		return false

@@ -11,8 +11,8 @@ import (
 	"github.com/quorate/quorate/internal/rest"
 )
 
-// Fake is an HTTP server on loopback that imitates a real service. A handler from the test implements the protocol.
-// Fake records its requests and can be made to fail.
+// Fake is an HTTPS server on loopback that imitates the service behind a store. A handler of the test implements the
+// protocol of the service. Fake records all requests. Use Trouble to make requests fail.
 type Fake struct {
 	*httptest.Server
 
@@ -39,8 +39,8 @@ func NewFake(t testing.TB, h http.Handler) *Fake {
 	return f
 }
 
-// Trouble sets a function that is called first for every request. If the function returns true, it has answered the
-// request itself. If it returns false, the handler of the service answers. Trouble(nil) removes the function.
+// Trouble sets a function that sees every request first. The function returns true if it has answered the request. If
+// it returns false, the handler that was given to NewFake answers the request. Trouble(nil) removes the function.
 func (f *Fake) Trouble(answer func(http.ResponseWriter, *http.Request) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -66,8 +66,8 @@ func (f *Fake) Pool() *x509.CertPool {
 	return pool
 }
 
-// Answer returns a handler that writes body as a JSON response. It replaces {credentials} in body by the credentials
-// of the request, to imitate a service that quotes them.
+// Answer returns a handler that writes body as a JSON response. It replaces {credentials} in body with the credentials
+// of the request. So a test can imitate a service that quotes credentials in its errors.
 func Answer(status int, body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var quoted []string

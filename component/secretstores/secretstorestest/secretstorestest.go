@@ -1,7 +1,5 @@
-// Package secretstorestest is the conformance suite for secret stores. A store that passes it fulfils the contract
-// of component/secretstores.
-//
-// It owns the tests, not the stores. Its goroutines end with the test that started them.
+// Package secretstorestest is the conformance suite for secret stores. A store that passes it fulfils the contract of
+// component/secretstores. All goroutines of the suite end with the test that started them.
 package secretstorestest
 
 import (
@@ -32,7 +30,7 @@ type Options struct {
 	Twins []string
 }
 
-// Run runs the suite. For each test, it calls open, which returns a store. The suite closes that store.
+// Run runs the suite. For each test, it opens a new store with the function open, and closes this store after the test.
 func Run(t *testing.T, open func(t *testing.T) secretstores.Store, o Options) {
 	t.Helper()
 	if len(o.Secrets) < 2 {
@@ -228,8 +226,8 @@ func (s *suite) unknownMetadata() {
 	}
 }
 
-// features checks that each secret has only one key, the name of the secret, unless the store reports
-// FeatureMultipleKeyValues.
+// features checks the keys of secrets. If the store does not report FeatureMultipleKeyValues, each secret must have
+// exactly one key, and this key must be the name of the secret.
 func (s *suite) features() {
 	f, ok := s.store.(secretstores.Featurer)
 	if ok && slices.Contains(f.Features(), secretstores.FeatureMultipleKeyValues) {

@@ -78,8 +78,8 @@ type troubled struct {
 	store secretstores.Store
 }
 
-// make answers requests for secrets with h: only the first ones, as many as the parameter few says, or all of them if
-// few is 0.
+// make lets the handler h answer the first requests for secrets. The parameter few is the number of these requests. If
+// few is 0, h answers all requests for secrets.
 func (x *troubled) make(h http.HandlerFunc, few int64) {
 	var count atomic.Int64
 	x.Fake.Trouble(func(w http.ResponseWriter, r *http.Request) bool {
@@ -179,8 +179,8 @@ func (x *troubled) away() {
 	}
 }
 
-// somethingElse tests answers of other servers: a web page, an incomplete answer, a redirect and an unexpected
-// status.
+// somethingElse tests that a store rejects answers that cannot come from its service: a web page, an incomplete answer,
+// a redirect and an unexpected status.
 func (x *troubled) somethingElse() {
 	for name, h := range map[string]http.HandlerFunc{
 		"a page": func(w http.ResponseWriter, _ *http.Request) {
@@ -217,9 +217,9 @@ func (x *troubled) endless() {
 	}
 }
 
-// header returns a handler for clients that must limit the headers of responses. It sends several responses with the
-// status 103 and then one with 200. The parameter answers is the number of responses with 103. Each response has as
-// many tiny header fields as the parameter fields says.
+// header returns a handler that sends several responses with status 103 and then one with status 200. It is for testing
+// that a client limits the headers of responses. The parameter answers is the number of responses with status 103. The
+// parameter fields is the number of empty header fields in each response.
 func header(answers, fields int) http.HandlerFunc {
 	var many strings.Builder
 	for n := range fields {

@@ -1,23 +1,22 @@
-// Package feed delivers the changes of a store to many watchers. It owns an in-memory copy of the newest changes of
-// each watched prefix. The store owns the history of changes.
+// Package feed delivers the changes of a store to many watchers.
 //
-// A Hub has one topic for each watched prefix. The topic reads each new change once, from a Source, and keeps the
-// newest changes in memory for all watchers of the prefix. A watcher that needs older changes reads them from the
-// Source itself. There is no queue per watcher, so a slow watcher uses no extra memory and does not delay others.
+// A Hub has one topic for each watched prefix. The topic reads each new change once from a Source, which is the history
+// of the prefix. The topic keeps the newest changes in memory for all watchers of the prefix. A watcher that needs
+// older changes reads them from the Source itself. There is no queue for each watcher, so a slow watcher uses no extra
+// memory and does not delay others.
 //
 // # Invariants
 //
 //   - A watch delivers every matching change after its start exactly once, in the order of revisions, until it ends
 //     with an error. It never skips a change. If the history no longer contains the next change, the watch ends with
 //     state.WatchCompacted.
-//   - Position is set only on the last matching change of a request. So a watch that resumes at a position never
+//   - Change.Position is set only in the last matching change of a request. So a watch that resumes at a position never
 //     starts in the middle of a request.
-//   - Position and Seen are revisions that the source has confirmed. A watch returns them only when it has delivered
-//     every matching change up to that revision.
+//   - Change.Position and WatchPart.Seen are revisions that the source has confirmed. A watch returns them only when it
+//     has delivered every matching change up to that revision.
 //
-// A Hub has two goroutines for each topic, and a third one while it confirms the position of idle watches of the
-// topic. Without watchers it has none. All methods of a Hub are safe for concurrent use. A watch must be used by
-// only one goroutine.
+// Each topic has two goroutines, and temporarily a third one to confirm the position of idle watches. A Hub without
+// watchers has no goroutines. All methods of a Hub are safe for concurrent use. Only one goroutine may use a watch.
 package feed
 
 import (

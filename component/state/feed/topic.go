@@ -43,15 +43,15 @@ type topic struct {
 	refreshing chan struct{}        // closed when the read in progress ends; nil = none
 }
 
-// shape identifies a part that watches can share: the keys that a watch matches, and its position.
+// shape identifies the parts that watches can share. Two watches with the same shape match the same keys and are at the
+// same position, so their next parts are equal.
 type shape struct {
 	match string // see watch.shape
 	pos   uint64
 }
 
-// sharedPart is a part that one watch has delivered, and the position of the watch after that part. Another watch that
-// matches the same keys and is at the same position reuses the part, and so need not select the changes again. Watches
-// of several keys share no parts.
+// sharedPart is a part that one watch has delivered. Other watches of the same shape deliver it too, and need not
+// select the matching changes again. A watch of several keys shares no parts.
 type sharedPart struct {
 	part      state.WatchPart
 	pos, seen uint64 // position of the watch after the part
@@ -60,8 +60,8 @@ type sharedPart struct {
 // maxShared is how many parts a topic keeps for further watches.
 const maxShared = 32
 
-// join returns the topic with the given name and counts one more user of it. If there is no such topic, join starts
-// it. A new topic has the changes after the newest revision of page.
+// join returns the topic with the given name, and increments the number of its users. If the topic does not exist, join
+// starts a new one. A new topic has only changes after page.Revision.
 func (h *Hub) join(name string, source Source, page *Page) (*topic, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -125,8 +125,8 @@ func (t *topic) run(ctx context.Context) {
 	}
 }
 
-// read reads the next changes from the source and adds them to the topic. It ends the topic if the history can no
-// longer be followed.
+// read reads the next changes from the source and adds them to the topic. It ends the topic if the source no longer has
+// these changes, or if a backup was restored.
 func (t *topic) read(ctx context.Context) (Page, error) {
 	after := t.position()
 	page, err := t.source.Read(ctx, after, liveBytes)
@@ -143,8 +143,8 @@ func (t *topic) read(ctx context.Context) (Page, error) {
 	return page, nil
 }
 
-// refresh reads the source once, in a goroutine, so that t.seen becomes current. If refresh has already started a
-// read that is still in progress, it starts no second one. The returned channel is closed when the read has ended. It
+// refresh starts a goroutine that reads the source once, so that t.seen becomes current. If such a read is in progress
+// already, refresh does not start another one. It returns a channel that is closed when the read has ended. The channel
 // is nil if the topic has ended and no read is in progress.
 func (t *topic) refresh() <-chan struct{} {
 	t.mu.Lock()
@@ -168,16 +168,16 @@ func (t *topic) refresh() <-chan struct{} {
 	return done
 }
 
-// refreshed returns how many reads that refresh started have completed, and the error of the latest of them, or nil. It
-// does not count reads that failed with fault.Unavailable, or that ended after the context of the topic.
+// refreshed returns the number of reads that refresh has started and that have completed. It also returns the error of
+// the latest of these reads. Reads that failed with fault.Unavailable, or that were cancelled, do not count.
 func (t *topic) refreshed() (uint64, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.refreshes, t.refreshErr
 }
 
-// listen sets the function f, which is called when there may be something new for w. If f is nil, listen removes the
-// function of w.
+// listen sets the function that the topic calls when the watch w may have something new to read. listen(w, nil) removes
+// the function.
 func (t *topic) listen(w *watch, f func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -198,8 +198,8 @@ func (t *topic) notify() {
 	}
 }
 
-// sharedWith returns the part that another watch with the same shape has received. ok is false if there is no such
-// part, or if the topic has ended.
+// sharedWith returns the part that another watch of the same shape has delivered. The result ok is false if there is no
+// such part, or if the topic has ended.
 func (t *topic) sharedWith(s shape) (p sharedPart, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -220,8 +220,8 @@ func (t *topic) share(s shape, p sharedPart) {
 	}
 }
 
-// extend keeps the history of the source enabled until ctx ends. It has its own goroutine: Source.Extend waits if
-// the group has no leader, and run must not wait.
+// extend keeps the history of the source enabled until ctx ends. It runs in its own goroutine, because Source.Extend
+// may wait for a leader. The goroutine that reads changes must not wait for a leader.
 func (t *topic) extend(ctx context.Context) {
 	for ctx.Err() == nil {
 		round, cancel := context.WithTimeout(ctx, extendTime/10)
@@ -242,9 +242,10 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// endOf decides whether a watch can continue. The parameter reached is the revision up to which the watch has all
-// changes. id and restored are Page.ID and Page.Restored from the start of the watch; an id of 0 is not compared.
-// endOf returns nil, or a *state.WatchEnd with the reason.
+// endOf decides whether a watch can continue with page. It returns nil if the watch can continue, and otherwise a
+// *state.WatchEnd with the reason. The parameter reached is the revision up to which the watch has all changes. id and
+// restored are the values of Page.ID and Page.Restored at the start of the watch. If id is 0, endOf does not compare
+// it.
 func endOf(page *Page, reached, id, restored uint64) error {
 	end := &state.WatchEnd{Reason: state.WatchCompacted, Oldest: page.Floor, Current: page.Revision}
 	switch {
@@ -289,9 +290,8 @@ func (t *topic) finish(err error) {
 	}
 }
 
-// add appends the changes of a page and wakes the watchers. If the changes in memory exceed liveBytes, it drops the
-// oldest ones. The parameter start is the revision after which the page begins. add does nothing if another read
-// has added changes after this revision.
+// add appends the changes of a page that begins after the revision start, and wakes the watchers. It does nothing if
+// another read has already added these changes. If the changes in memory exceed liveBytes, add drops the oldest ones.
 func (t *topic) add(start uint64, page *Page) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -320,9 +320,9 @@ func (t *topic) add(start uint64, page *Page) {
 	t.notify()
 }
 
-// take returns the changes in memory after a revision, up to about maxBytes bytes. The result seen is the revision up
-// to which the caller then has all changes. The result known is false if the topic has ended, or no longer has the
-// changes in memory. The channel wake is closed when there may be more changes.
+// take returns up to about maxBytes bytes of the changes in memory, beginning after the given revision. Together with
+// these changes, the caller has all changes up to the revision seen. The result known is false if the topic has ended
+// or no longer has the changes in memory. The channel wake is closed when there may be more changes.
 func (t *topic) take(revision uint64, maxBytes int) (part []state.Change, seen uint64, known bool, wake <-chan struct{},
 	err error) {
 	t.mu.Lock()

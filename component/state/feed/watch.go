@@ -30,8 +30,8 @@ type watch struct {
 	askedAt uint64
 }
 
-// Watch starts a watch of the changes that source provides. name identifies source within the hub: watches with the
-// same name share one topic.
+// Watch starts a watch of the changes that source provides. All watches with the same name share one topic, so the name
+// must identify the source.
 func (h *Hub) Watch(ctx context.Context, name string, source Source, r state.WatchRequest) (state.Watch, error) {
 	if c := source.Cluster(); r.Resume && r.From.Cluster != "" && r.From.Cluster != c {
 		return nil, state.ErrForeignPosition(r.From, c)
@@ -85,10 +85,10 @@ func matcher(r *state.WatchRequest) func(key string) bool {
 	return func(key string) bool { return keys[key] }
 }
 
-// ready enables the history of the source and waits until the history exists. If resume is true, the watch continues
-// after the revision start. Then ready also waits until the source has reached this revision, and returns a
-// *state.WatchEnd if the changes after it are no longer kept. After aheadTime, ready stops waiting and returns
-// fault.Unavailable.
+// ready enables the history of the source and waits until the history exists. Set resume if the watch continues after
+// the revision start. In this case, ready also waits until the source has reached this revision. It returns a
+// *state.WatchEnd if the changes after start are no longer kept. If start is 0, the watch continues with the oldest
+// change that is kept. ready waits at most aheadTime, and then returns fault.Unavailable.
 func (w *watch) ready(ctx context.Context, start uint64, resume bool) (Page, error) {
 	first := true
 	ctx, cancel := context.WithTimeout(ctx, aheadTime)
@@ -284,11 +284,11 @@ func (w *watch) read(ctx context.Context) (changes []state.Change, pos uint64, e
 	}
 }
 
-// deliver converts changes from the source to the next WatchPart. pos is the position after these changes. If deliver
-// returns false, it has nothing to return yet.
+// deliver converts changes from the source to the next WatchPart. pos is the position after these changes. The result
+// ok is false if there is nothing to deliver yet.
 //
-// Only the last matching change of a write request carries a position. So deliver holds each matching change back
-// until it reads the next matching change or the end of the request.
+// Only the last matching change of a write request carries a position. Therefore deliver holds back each matching
+// change until it reads the next matching change or the end of the request.
 func (w *watch) deliver(changes []state.Change, pos uint64) (part state.WatchPart, ok bool) {
 	for i := range changes {
 		c := &changes[i]

@@ -29,8 +29,8 @@ func (c *clock) millis() int64 {
 	}
 }
 
-// expiry returns the expiry time for a TTL in Unix milliseconds, or 0 if the key never expires. now is the current
-// time in Unix milliseconds. The result is rounded up, so that no key expires early.
+// expiry returns the time at which a value with the given TTL expires, in Unix milliseconds. It rounds up, so that no
+// key expires early. It returns 0 if the value never expires. now is the current time in Unix milliseconds.
 func expiry(ttl state.TTL, now int64) int64 {
 	switch {
 	case !ttl.Set:

@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// replyLife and maxReplies limit the stored results of requests with an id. replyLife is their lifetime in
-// milliseconds, and maxReplies is their maximum number.
+// replyLife and maxReplies limit the stored results. replyLife is the time in milliseconds for which a result is
+// stored. maxReplies is the maximum number of stored results.
 const (
 	replyLife  = int64(10 * time.Minute / time.Millisecond)
 	maxReplies = 100_000
@@ -36,8 +36,8 @@ type replyID struct {
 	at     int64
 }
 
-// identify returns the key under which the result of a request is stored. The key contains the prefix of the stored
-// keys, because two applications may use the same request ids.
+// identify returns the id under which the result of a request is stored. The id contains the prefix of the stored keys,
+// because two applications may use the same request id.
 func identify(requestID string, ops []state.Operation) replyID {
 	if requestID == "" {
 		return replyID{}
@@ -49,9 +49,9 @@ func identify(requestID string, ops []state.Operation) replyID {
 	return replyID{name: scope + state.Separator + requestID, digest: digest(ops)}
 }
 
-// recall returns the stored result of a request, or nil if there is none. A stored result is never nil. If the id was
-// used for other operations, recall returns fault.Invalid and not the stored result. Otherwise the client would
-// believe that its new operations were executed.
+// recall returns the stored result of a request, or nil if there is none. If the client has used the request id before
+// for other operations, recall returns fault.Invalid. It does not return the result of those operations, because the
+// client would believe that the new ones were executed.
 func (r *replies) recall(id replyID, now int64) ([]string, error) {
 	known, ok := r.byID[id.name]
 	switch {
@@ -96,8 +96,8 @@ func (r *replies) drop() {
 	}
 }
 
-// digest returns a hash of the operations of a request. Each part is preceded by its length, so different requests
-// never have the same hash input.
+// digest returns a hash of the operations of a request. It hashes the length of each field before the field itself.
+// Therefore different requests never have the same hash input.
 func digest(ops []state.Operation) [sha256.Size]byte {
 	h := sha256.New()
 	part := func(b []byte) {

@@ -1,8 +1,7 @@
 // Package inmemory implements the component type state.in-memory: a state store in the memory of the process.
 //
-// It is the reference implementation of the state contract, so it is simple. It owns its keys and their expiry. It
-// uses neither the disk nor the network. One goroutine removes expired keys, and the feed of watches has its own
-// goroutines; Close waits for all of them.
+// It is the reference implementation of state.Store, and therefore simple. It uses neither the disk nor the network.
+// One goroutine removes expired keys, and watches use the goroutines of a feed.Hub. Close waits for all of them.
 package inmemory
 
 import (

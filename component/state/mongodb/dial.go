@@ -26,7 +26,8 @@ type dialer struct {
 	revocation *ocsp.VerifyOptions
 }
 
-// check makes every client with the options o connect through a dialer. It moves the TLS settings from o to the dialer.
+// check changes the client options o so that all connections are made by a dialer, which checks the messages of
+// servers. It moves the TLS settings from o to the dialer.
 func check(o *options.ClientOptions) {
 	d := &dialer{plain: net.Dialer{KeepAlive: 5 * time.Minute}, tls: o.TLSConfig}
 	o.TLSConfig = nil

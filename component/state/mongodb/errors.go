@@ -141,7 +141,8 @@ func mayHaveRun(err error) bool {
 	return true
 }
 
-// unanswered fills e for a command without an answer that was certainly not executed, or that only reads.
+// unanswered sets code, message and hint of e for a command that got no answer. The command must be a read, or a write
+// that was certainly not executed.
 func (s *Store) unanswered(e *fault.Error, err error) {
 	var selection topology.ServerSelectionError
 	var authority x509.UnknownAuthorityError

@@ -1,11 +1,10 @@
-// Package mongodb implements the component type state.mongodb: a state store in a collection of MongoDB.
+// Package mongodb implements the component type state.mongodb: a state store in a collection of MongoDB. Only the
+// client library starts goroutines. Close ends them.
 //
-// It owns the documents, which have the format of Dapr's component, and the conversion of MongoDB's errors to fault
-// codes. Only the client library starts goroutines; Close ends them.
-//
-// The fields of a document are _id (the stored key), value (a string), _etag (a random UUID) and _ttl (the expiry
-// time, or null). The UUID has version 8 for a value that is not JSON. Dapr always writes version 4. Over HTTP, Dapr
-// stores JSON as an embedded document, which this package can also read.
+// The documents have the format of Dapr's component. The fields are _id (the stored key), value (a string), _etag (a
+// random UUID) and _ttl (the expiry time, or null). For a value that is not JSON, this package writes a UUID of version
+// 8. Dapr always writes version 4. If a client of Dapr saves JSON over HTTP, Dapr stores the value as an embedded
+// document. This package can read such documents.
 package mongodb
 
 import (
@@ -113,8 +112,9 @@ func (s *Store) probe(ctx context.Context) error {
 // greet checks that MongoDB answers and accepts writes.
 func (s *Store) greet(ctx context.Context) (greeting, error) { return s.repeated(ctx, s.hello) }
 
-// repeated calls hello up to three times while the driver cancels the call. If the handshake of one connection fails,
-// the driver closes all connections and cancels the calls on them. Only a later call returns the cause.
+// repeated calls hello, and calls it again if the driver has cancelled the call. It makes at most three calls. The
+// driver cancels all calls when the handshake of one connection fails, and their errors do not contain the cause. A
+// later call returns the cause.
 func (s *Store) repeated(ctx context.Context, hello func(context.Context) (greeting, error)) (greeting, error) {
 	const attempts = 3
 	for attempt := 1; ; attempt++ {
@@ -147,8 +147,8 @@ func (s *Store) hello(ctx context.Context) (hello greeting, err error) {
 	return hello, nil
 }
 
-// prepare opens the collection and creates the index of expiry times, as Dapr does. actors is true if the store has
-// the state of actors. Such a store needs transactions, so prepare then returns an error for a standalone server.
+// prepare opens the collection and creates the index of expiry times, as Dapr does. If actors is true, the store will
+// contain the state of actors and needs transactions. In this case, prepare returns an error for a standalone server.
 func (s *Store) prepare(ctx context.Context, actors bool) error {
 	const op = "mongodb.Open"
 	if s.standalone && actors {
@@ -170,8 +170,9 @@ func (s *Store) prepare(ctx context.Context, actors bool) error {
 	return nil
 }
 
-// collections sets the read and write concerns for strong and eventual consistency. A standalone server does not
-// support linearizable reads, so strong reads there are local reads. These are always up to date.
+// collections opens the collection with the read and write concerns for strong consistency, and with those for eventual
+// consistency. A standalone server does not support linearizable reads. There, strong reads have the read concern
+// "local", which is always up to date on a standalone server.
 func (s *Store) collections() {
 	journal := true
 	strongRead := readconcern.Linearizable()
@@ -215,7 +216,7 @@ func (s *Store) at(level state.Consistency) *mongo.Collection {
 	return s.eventual
 }
 
-// proof returns the proof for a read of one document, or for a write, at a consistency level.
+// proof returns the Proof for an operation on one document at the given consistency level.
 func (s *Store) proof(level state.Consistency) state.Proof {
 	if level == state.Strong || s.standalone {
 		return state.Proof{Level: state.Linearizable}

@@ -160,8 +160,8 @@ func (s *Store) find(ctx context.Context, op, key string, level state.Consistenc
 	return nil
 }
 
-// described returns the item in a document without its value. If the ETag or the expiry cannot be decoded, Item.Err is
-// set.
+// described returns the item in a document, but without the value. If the ETag or the expiry time cannot be decoded,
+// Item.Err is set.
 func (d *document) described() state.Item {
 	out := state.Item{Key: d.Key, Proof: many()}
 	var expires *time.Time

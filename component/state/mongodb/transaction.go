@@ -67,8 +67,8 @@ func (c *change) carryOut(ctx context.Context) error {
 	return err
 }
 
-// current returns the ETags of the keys that exist. If no operation has a condition, nothing needs them, and current
-// returns nil.
+// current returns the ETags of the keys that exist. It returns nil if no operation has a condition, because then the
+// ETags are not needed.
 func (c *change) current(ctx context.Context) (map[string]string, error) {
 	conditional := func(o state.Operation) bool { return outside.Conditional(&o) }
 	if !slices.ContainsFunc(c.ops, conditional) {
@@ -98,9 +98,9 @@ func (c *change) current(ctx context.Context) (map[string]string, error) {
 	return out, cursor.Err()
 }
 
-// commit commits the transaction. It repeats the commit while the outcome is unknown. This is safe, because MongoDB
-// executes a commit only once. A transient error means that nothing was written. After any other error the outcome is
-// indeterminate, because an earlier attempt of this function or of the driver may have succeeded.
+// commit commits the transaction. It repeats the commit while the outcome is unknown, which is safe because MongoDB
+// executes a commit only once. If commit returns a transient error, nothing was written. If it returns any other error,
+// the outcome is indeterminate, because an earlier attempt of commit or of the driver may have succeeded.
 func (c *change) commit(ctx context.Context, session *mongo.Session) error {
 	for {
 		err := session.CommitTransaction(ctx)

@@ -20,8 +20,8 @@ import (
 // MiB.
 const maxValue = 16<<20 - 32<<10
 
-// Set implements state.Store. It writes several items in one transaction. With a standalone server it writes them
-// one by one, and after an error the items written so far remain.
+// Set implements state.Store. It writes several items in one transaction. A standalone server has no transactions, so
+// Set writes the items one by one. If one of them fails, the items before it stay written.
 func (s *Store) Set(ctx context.Context, r state.SetRequest) (state.Written, error) {
 	const op = "mongodb.Set"
 	if !s.standalone {
@@ -172,8 +172,8 @@ func (c *change) write(ctx context.Context, coll *mongo.Collection, o *state.Ope
 	return err
 }
 
-// replacement returns the new document for an operation. The TTL of the operation must not be relative. replacement
-// also stores the new ETag in c.etag.
+// replacement returns the new document for an upsert, and stores its new ETag in c.etag. The caller must use update
+// instead if the TTL is relative.
 func (c *change) replacement(o *state.Operation) bson.D {
 	c.etag[o.Key] = outside.NewETag(o.ContentType != "")
 	return bson.D{{Key: fieldKey, Value: o.Key}, {Key: fieldValue, Value: string(o.Value)},
@@ -191,8 +191,8 @@ func (c *change) update(o *state.Operation) mongo.Pipeline {
 	}}}}
 }
 
-// unlessAlive returns a pipeline that applies update only if the document is missing or has expired. Otherwise the
-// document stays unchanged, and MongoDB reports it as not modified.
+// unlessAlive returns a pipeline that applies update only if the document does not exist or has expired. Otherwise, the
+// pipeline leaves the document unchanged, and MongoDB does not count it as modified.
 func unlessAlive(update mongo.Pipeline) mongo.Pipeline {
 	etag, ttl := "$"+fieldETag, "$"+fieldTTL
 	exists := bson.D{{Key: "$gt", Value: bson.A{etag, nil}}}
@@ -207,12 +207,12 @@ func unlessAlive(update mongo.Pipeline) mongo.Pipeline {
 // literal protects a value from being read as an expression.
 func literal(v any) bson.D { return bson.D{{Key: "$literal", Value: v}} }
 
-// relative reports whether a TTL is a number of seconds from the current time of MongoDB's clock. Such a TTL must be
-// written as an expression.
+// relative reports whether a TTL is a number of seconds from now. MongoDB must calculate the expiry time for such a
+// TTL, because "now" is the time of MongoDB's clock.
 func relative(ttl state.TTL) bool { return ttl.Set && ttl.At == nil && ttl.Seconds > 0 }
 
-// expiry returns the expiry time of a value: a time, an expression for MongoDB, or nil for a value that never expires.
-// A TTL in seconds becomes an expression, because it starts at the current time of MongoDB's clock.
+// expiry returns the value of the field _ttl for a TTL. It is nil if the value never expires. For a relative TTL, it is
+// an expression that MongoDB evaluates. Otherwise, it is a time.
 func expiry(ttl state.TTL) any {
 	switch {
 	case relative(ttl):
@@ -223,9 +223,8 @@ func expiry(ttl state.TTL) any {
 	return nil
 }
 
-// models returns one write for each key, with the effect of the last operation on that key. The writes are sorted by
-// key. So two concurrent transactions conflict at the first key that they share, before they write other shared
-// keys.
+// models returns one write for each key: the last operation on that key. The writes are sorted by key. Therefore two
+// concurrent transactions conflict at the first key that they share, before they write the other shared keys.
 func (c *change) models() []mongo.WriteModel {
 	var out []mongo.WriteModel
 	for _, key := range slices.Sorted(maps.Keys(c.last)) {

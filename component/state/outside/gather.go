@@ -18,10 +18,13 @@ type Reader interface {
 	ReadMany(ctx context.Context, keys []string) ([]state.Item, error)
 }
 
-// Gatherer combines concurrent reads of single keys, so that several keys share one request. While maxReads reads are
-// in progress, further keys wait and are then read together. A read never waits only to collect more keys. After a
-// failed read of several keys, each of them is read by itself at once. maxReads does not count these repeated reads, so
-// they never delay other keys. A Gatherer is safe for concurrent use. Its goroutines end when no key is waiting.
+// Gatherer combines concurrent reads of single keys, so that one request reads several keys. At most maxReads requests
+// are in progress at a time. Further keys wait until one of these requests ends, and are then read together. A key
+// never waits if fewer than maxReads requests are in progress.
+//
+// If a request for several keys fails, each of these keys is read again by itself. These reads do not count towards
+// maxReads, so they do not delay other keys. A Gatherer is safe for concurrent use. Its goroutines end when no key is
+// waiting.
 type Gatherer struct {
 	reader Reader
 
@@ -57,9 +60,9 @@ func NewGatherer(r Reader) *Gatherer {
 	return g
 }
 
-// Get reads a key. If maxReads reads are in progress, the key waits, and is then read together with other waiting
-// keys. If that read fails, Get reads its key again, alone, because another key may have caused the error. If ctx
-// ends before the read of several keys has ended, Get returns the error of ctx.
+// Get reads a key. While maxReads reads are in progress, the key waits, and is then read together with other waiting
+// keys. If such a shared read fails, Get reads its key again by itself, because another key may have caused the error.
+// If ctx ends while Get waits for a shared read, Get returns the error of ctx.
 func (g *Gatherer) Get(ctx context.Context, key string) (state.Item, error) {
 	g.mu.Lock()
 	if g.running < maxReads {
@@ -107,8 +110,8 @@ func (g *Gatherer) endRepeatLocked() {
 	g.signalLocked()
 }
 
-// next is called when Get has read a single key. If other keys are waiting, next starts run, which reads them.
-// Otherwise it records that the read has ended.
+// next is called after Get has read a single key itself. If other keys are waiting, next starts run, which reads them.
+// Otherwise, it counts the read as ended.
 func (g *Gatherer) next() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -173,8 +176,8 @@ func (g *Gatherer) run() {
 	}
 }
 
-// repeat counts the reads that the callers in some will repeat after a failed read. It must be called before these
-// callers continue. Otherwise Wait could return before they begin.
+// repeat is called after a shared read has failed. It counts the callers in some that will now read their keys again.
+// It must be called before these callers continue, because otherwise Wait could return before their reads begin.
 func (g *Gatherer) repeat(some []*wanted) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

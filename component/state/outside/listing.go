@@ -29,8 +29,9 @@ type Unordered interface {
 	Describe(ctx context.Context, keys []string, metadata map[string]string) ([]state.Item, error)
 }
 
-// Listing lists the keys of a database in order, page by page. A scan for one page takes as long as a scan for many
-// pages, so Listing keeps the additional keys of a scan for the following pages. A Listing is safe for concurrent use.
+// Listing lists the keys of a database page by page, in order. The database cannot sort its keys, so Listing must scan
+// all keys even for one page. Therefore Listing keeps keys of a scan in memory for the following pages. A Listing is
+// safe for concurrent use.
 type Listing struct {
 	db Unordered
 
@@ -45,9 +46,9 @@ type Listing struct {
 // NewListing returns a listing of a database.
 func NewListing(db Unordered) *Listing { return &Listing{db: db} }
 
-// Page returns a page of keys. The first page comes from a new scan. A later page may come from a scan that is up to a
-// minute old. Such a page omits keys that were deleted since the scan, and may miss keys that were created since then.
-// scope is the part of the metadata that determines which items are listed.
+// Page returns a page of keys. The first page of a listing always comes from a new scan. A later page may come from a
+// scan that is up to a minute old. Keys that were deleted since this scan are omitted. Keys that were created since
+// then may be missing. The parameter scope is the part of the metadata that determines which items are listed.
 func (l *Listing) Page(ctx context.Context, r state.ListRequest, scope string) (state.Page, error) {
 	limit := r.Limit
 	if limit <= 0 || limit > maxPage {
@@ -91,8 +92,8 @@ func (l *Listing) forget() {
 	l.keys = nil
 }
 
-// following returns the next keys after r.After in order, at most limit of them. The keys come from an earlier scan if
-// it has them, and otherwise from a new one. following also reports whether there are more keys.
+// following returns up to limit keys after r.After, in order. It takes them from memory if an earlier scan has found
+// them. Otherwise it makes a new scan. The second result is true if more keys follow.
 func (l *Listing) following(ctx context.Context, r state.ListRequest, scope string, limit int) ([]string, bool, error) {
 	scope = r.Prefix + "\x00" + scope
 	if keys, more, ok := l.kept(scope, r.After, limit); ok {
@@ -110,8 +111,8 @@ func (l *Listing) following(ctx context.Context, r state.ListRequest, scope stri
 	return slices.Clone(keys[:limit]), true, nil
 }
 
-// kept returns the keys after lastKey that an earlier scan has found, in order and at most limit of them. hasMore is
-// true if more keys follow. ok is false if no such keys are in memory.
+// kept returns up to limit keys after lastKey that an earlier scan has kept in memory, in order. hasMore is true if
+// more keys follow. ok is false if memory does not contain the keys after lastKey.
 func (l *Listing) kept(scope, lastKey string, limit int) (keys []string, hasMore, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -129,8 +130,8 @@ func (l *Listing) kept(scope, lastKey string, limit int) (keys []string, hasMore
 	return slices.Clone(rest[:limit]), true, true
 }
 
-// scan scans the database and returns the first keys after r.After, in order. If there are more keys than it may keep
-// (see maxAhead), it drops the greatest ones and returns true.
+// scan scans the database and returns the first keys after r.After, in order. If there are more keys than Listing may
+// keep in memory (see maxAhead), scan omits the greatest keys. The second result is then true.
 func (l *Listing) scan(ctx context.Context, r state.ListRequest) ([]string, bool, error) {
 	var s smallest
 	err := l.db.Scan(ctx, r.Prefix, r.Metadata, func(found []string) {

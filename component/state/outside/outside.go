@@ -20,8 +20,8 @@ import (
 	"github.com/quorate/quorate/internal/frames"
 )
 
-// NewETag returns a random UUID as an ETag. The UUID has version 8 if bytes is true, and otherwise version 4. Version
-// 8 marks a value that is not JSON. Dapr always writes version 4.
+// NewETag returns a random UUID as an ETag. For a value that is not JSON, bytes must be true; the UUID then has version
+// 8. Otherwise it has version 4, as all UUIDs of Dapr.
 func NewETag(bytes bool) string {
 	id := uuid.New()
 	if bytes {
@@ -30,9 +30,8 @@ func NewETag(bytes bool) string {
 	return id.String()
 }
 
-// ContentType returns the content type of a value with the given ETag, which is a UUID from NewETag or from Dapr. It
-// returns OctetStream for a UUID of version 8, and for every value that is not valid JSON. Dapr does not write version
-// 8.
+// ContentType returns the content type of a value: OctetStream for bytes, or "" for JSON. The parameter etag is a UUID
+// from NewETag or from Dapr. A value counts as bytes if its ETag has version 8, or if it is not valid JSON.
 func ContentType(etag string, value []byte) string {
 	const version = 14 // position of the version in the text
 	if len(etag) > version && etag[version] == '8' || !json.Valid(value) {
@@ -71,9 +70,9 @@ func Permit(op string, ops []state.Operation, current map[string]string) error {
 	return nil
 }
 
-// Partial returns the error of a request that failed with err and may have been written in part. msg describes the
-// part. If the code of err means that nothing was done, Partial replaces it with fault.Indeterminate. With the code of
-// err, callers would repeat the request.
+// Partial returns the error of a request of which a part may have been executed before it failed with err. msg
+// describes this part. If the code of err means that nothing was executed, such as fault.Unavailable, Partial replaces
+// the code with fault.Indeterminate. Otherwise callers would believe that they can safely repeat the request.
 func Partial(op string, err error, msg, hint string) error {
 	code := fault.CodeOf(err)
 	switch code {
@@ -83,8 +82,9 @@ func Partial(op string, err error, msg, hint string) error {
 	return &fault.Error{Code: code, Op: op, Key: fault.KeyOf(err), Msg: msg, Hint: hint, Err: err}
 }
 
-// Check returns fault.Invalid if an operation has no key or an unknown kind. It also rejects a request id, because
-// these stores do not detect repeated requests. product is the name of the database in the error.
+// Check returns fault.Invalid if an operation has no key or an unknown kind. It also returns fault.Invalid if the
+// request has a request id, because these stores do not detect repeated requests. product is the name of the database
+// in the error.
 func Check(op, product, requestID string, ops []state.Operation) error {
 	if requestID != "" {
 		return &fault.Error{Code: fault.Invalid, Op: op,
@@ -115,8 +115,8 @@ func Removal(r state.DeleteRequest) state.Operation {
 		Metadata: r.Metadata}}
 }
 
-// Last returns the index of the last operation on each key. This operation determines whether the key exists
-// afterwards, and its value.
+// Last returns the index of the last operation on each key. After the request, the existence and the value of a key
+// depend only on this operation.
 func Last(ops []state.Operation) map[string]int {
 	last := make(map[string]int, len(ops))
 	for i := range ops {
@@ -125,9 +125,9 @@ func Last(ops []state.Operation) map[string]int {
 	return last
 }
 
-// ETags returns the new ETag of each operation, and "" for a removal. The map last has the index of the last operation
-// on each key, and the map written has the new ETag of each written key. If a later operation of the request overwrites
-// an upsert, the upsert gets a random ETag that no stored value has.
+// ETags returns the new ETag of each operation, and "" for a removal. The map last is the result of Last. The map
+// written has the new ETag of each written key. If a later operation of the same request overwrites an upsert, the
+// upsert gets a random ETag that no stored value has.
 func ETags(ops []state.Operation, last map[string]int, written map[string]string) []string {
 	out := make([]string, len(ops))
 	for i, o := range ops {
@@ -160,9 +160,9 @@ func Successor(prefix string) string {
 	return ""
 }
 
-// Bounds returns the bounds of the keys in a listing with r. These keys are at least from, greater than after, and
-// less than end. If end is empty, there is no upper bound. from and after are UTF-8 even if r.After is not, because
-// some databases refuse other bytes.
+// Bounds returns the bounds of the keys that a listing with r may return. Such a key is >= from, > after and < end. If
+// end is empty, there is no upper bound. from and after are valid UTF-8 even if r.After is not, because some databases
+// refuse other bytes.
 func Bounds(r state.ListRequest) (from, after, end string) {
 	from, after = r.Prefix, r.After
 	for !utf8.ValidString(after) {
@@ -174,10 +174,10 @@ func Bounds(r state.ListRequest) (from, after, end string) {
 	return from, after, Successor(r.Prefix)
 }
 
-// Wait calls probe until it returns nil or an error other than fault.Unavailable, and returns the last result. It
-// pauses 200 ms between the calls, and stops about 400 ms before the deadline of ctx. Without a deadline it calls
-// probe only once. The last call may fail only because too little time is left. If this call returns fault.Timeout,
-// or fault.Unavailable after ctx has ended, Wait returns the error of the call before, which has more information.
+// Wait calls probe until the result is nil or an error other than fault.Unavailable, and returns this result. It pauses
+// 200 ms between the calls. About 400 ms before the deadline of ctx, it gives up and returns the last error. Without a
+// deadline, it calls probe only once. If the last call ran out of time, Wait returns the error of the call before it,
+// which has more information.
 func Wait(ctx context.Context, probe func(context.Context) error) error {
 	const pause = 200 * time.Millisecond
 	var last error
@@ -236,8 +236,8 @@ func ErrClosed(op string) error {
 	return &fault.Error{Code: fault.Unavailable, Op: op, Msg: "the store is closed"}
 }
 
-// Unreadable returns the error for a read whose response failed a check of the connection. cause is the result of the
-// check, and server names the server.
+// Unreadable returns the error of a read after package frames has rejected the response. cause is the error of frames,
+// and server is the name of the server for the message.
 func Unreadable(op, key, server string, cause *frames.Error) *fault.Error {
 	e := &fault.Error{Code: fault.Unavailable, Op: op, Key: key, Hint: "check the address of the server",
 		Msg: "the answer of " + server + " cannot be read: " + cause.Error()}
@@ -247,8 +247,8 @@ func Unreadable(op, key, server string, cause *frames.Error) *fault.Error {
 	return e
 }
 
-// Expiry returns the time micros microseconds after now, but at most the last time at which a value can expire. micros
-// is not a time.Duration, which is too short for an expiry in the year 9999.
+// Expiry returns the time that is micros microseconds after now, but at most LastExpiry. micros is an int64, because a
+// time.Duration is too short for an expiry in the year 9999.
 func Expiry(now time.Time, micros int64) time.Time {
 	from := now.UnixMicro()
 	return time.UnixMicro(from + min(micros, state.LastExpiry*1e6-from)).UTC()

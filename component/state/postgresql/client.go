@@ -16,8 +16,8 @@ import (
 // listenPing is the time without a notification after which Listen checks the connection.
 const listenPing = 10 * time.Second
 
-// largestNotification is the maximum size in bytes of a row on a connection for notifications. PostgreSQL limits a
-// notification to 8000 bytes.
+// largestNotification is the maximum size in bytes of a value on a connection that receives notifications. A
+// notification needs less, because PostgreSQL limits it to 8000 bytes.
 const largestNotification = 64 << 10
 
 // Client sends statements to PostgreSQL on behalf of components of other building blocks. It has the same connection
@@ -68,9 +68,8 @@ func (c *Client) Read(ctx context.Context, op string, row func(pgx.CollectableRo
 	return nil
 }
 
-// Listen receives the notifications of a channel on its own connection. It calls the function ready when the
-// subscription is active. It calls the function message with the payload of each notification. It returns when ctx
-// ends or the connection is lost.
+// Listen opens a connection and receives the notifications of a channel. It calls ready when the subscription is
+// active, and message with the payload of each notification. It returns when ctx ends or the connection is lost.
 func (c *Client) Listen(ctx context.Context, channel string, ready func(), message func(payload string)) error {
 	const op = "postgresql.Listen"
 	if err := c.store.gate.Enter(ctx, op); err != nil {

@@ -67,7 +67,8 @@ func answers() map[string]fault.Error {
 	}
 }
 
-// again reports whether a transaction was rolled back because of another transaction, so that it can be repeated.
+// again reports whether a transaction was rolled back because of another transaction. Such a transaction can be
+// repeated.
 func again(err error) bool {
 	var answer *pgconn.PgError
 	return errors.As(err, &answer) && (answer.Code == serializationFailure || answer.Code == deadlockDetected)
@@ -107,9 +108,8 @@ func (s *Store) failed(op, key string, err error, doing kind) error {
 }
 
 // answered sets code, message and hint of e according to an error response of PostgreSQL. It returns false if a write
-// may have been executed: a server that shuts down may commit a write and still return an error. A proxy may do so too
-// if it loses the server. connecting is true if the error occurred while the connection was opened. In this case, no
-// write was sent.
+// may have been executed in spite of the error. For example, a server that shuts down may commit a write and still
+// return an error. connecting is true if the error occurred while the connection was opened, so that no write was sent.
 func (s *Store) answered(e *fault.Error, answer *pgconn.PgError, doing kind, connecting bool) bool {
 	all := answers()
 	known, ok := all[answer.Code]
@@ -130,8 +130,9 @@ func (s *Store) answered(e *fault.Error, answer *pgconn.PgError, doing kind, con
 	return true
 }
 
-// unknownOutcome reports whether a write with an error code may have been executed. Proxies such as PgBouncer answer
-// with connection errors if they lose the server. Proxies also use 58000 (system error) and 40003 (completion unknown).
+// unknownOutcome reports whether a write that failed with the given error code may have been executed. class is the
+// first two characters of the code. A proxy such as PgBouncer returns a connection error, 58000 (system error) or 40003
+// (completion unknown) if it loses its connection to PostgreSQL.
 func unknownOutcome(code, class string) bool {
 	return class == "57" || class == "08" || code == "58000" || code == "40003"
 }

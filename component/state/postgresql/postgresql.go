@@ -1,13 +1,11 @@
 // Package postgresql implements the component type state.postgresql, versions v1 and v2: a state store in a table of
-// PostgreSQL.
+// PostgreSQL. One goroutine removes expired rows. The connection pool and an outside.Gatherer have goroutines too.
+// Close ends all of them.
 //
-// It owns the tables, which have the layout of Dapr's components of the same versions, and the conversion of
-// PostgreSQL's errors to fault codes. One goroutine removes expired rows. The connection pool and an outside.Gatherer
-// have goroutines too. Close ends all of them.
-//
-// In v2, a row has the value as bytes and a random UUID as its ETag. The UUID that this package writes has version 8
-// if the value is not JSON, and otherwise version 4. Dapr always writes version 4. In v1, a row has the value as
-// jsonb, which PostgreSQL normalises, and the ETag is the number of the transaction that wrote the row.
+// The tables have the layout of Dapr's components of the same versions. In v2, the value of a row is stored as bytes,
+// and the ETag is a random UUID. If the value is not JSON, this package writes a UUID of version 8. All other UUIDs
+// have version 4. In v1, the value is stored as jsonb, which PostgreSQL normalises. The ETag is the number of the
+// transaction that wrote the row.
 package postgresql
 
 import (

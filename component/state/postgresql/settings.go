@@ -116,16 +116,18 @@ func readConnection(m component.Values) (settings, error) {
 	return s, nil
 }
 
-// bound makes connections check the messages of the server before the client library reads them, because the library
-// allocates memory for every length that a server announces. maxValue is the maximum size of a value in bytes; in v1, a
-// stored value may have twice this size. listens is true for a connection that subscribes to notifications.
+// bound makes connections check the messages of the server before the client library reads them. Without this check,
+// the library would allocate memory for every length that the server announces. maxValue is the maximum size of a value
+// in bytes. The check allows twice this size, because v1 may store a value in twice its size. listens is true for a
+// connection that receives notifications.
 func bound(c *pgx.ConnConfig, maxValue int64, listens bool) {
 	c.AfterNetConnect = func(_ context.Context, _ *pgconn.Config, conn net.Conn) (net.Conn, error) {
 		return frames.Wrap(conn, frames.NewPostgreSQL(2*maxValue, listens)), nil
 	}
 }
 
-// connection returns the connection string. It appends the values of other fields, such as host and user.
+// connection returns the connection string for PostgreSQL. It consists of the field connectionString and the values of
+// other fields, such as host and user.
 func connection(m component.Values) (string, error) {
 	text := m.Text("connectionString")
 	var parts []string

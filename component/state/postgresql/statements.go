@@ -2,8 +2,8 @@ package postgresql
 
 import "strings"
 
-// statements are the SQL statements for one table. They treat an expired row as absent, even if it was not removed
-// yet.
+// statements are the SQL statements for one table. An expired row may still be in the table, but the statements treat
+// it as absent.
 type statements struct {
 	get, bulk, list string // columns: key, value, whether it is bytes, ETag, seconds left or NULL; no value in list
 	lock            string // columns: key, ETag, whether the row has expired

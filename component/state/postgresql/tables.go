@@ -21,9 +21,9 @@ func (s *Store) migrationKey() string {
 	return "migrations"
 }
 
-// cleanupKey returns the key of the metadata row that contains the time of the last removal of expired rows. Each
-// table has its own row. Otherwise stores with one metadata table could keep each other from removing rows. Dapr
-// uses the same row, except for v1 tables with another name than the default: there it has one row for all tables.
+// cleanupKey returns the key of the metadata row that contains the time at which expired rows were last removed. Each
+// table has its own row, because several stores can share one metadata table. Dapr uses the same rows, with one
+// exception: in v1, it has only the row "last-cleanup" for all tables.
 func (s *Store) cleanupKey() string {
 	switch {
 	case s.version == V2:
@@ -114,8 +114,8 @@ type rower interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// complete reports whether the table exists with all columns. It returns false for a v1 table from before the second
-// migration step, which lacks the column expiredate.
+// complete reports whether the table exists with all columns. A v1 table without the column expiredate is not complete.
+// The second migration step adds this column.
 func (s *Store) complete(ctx context.Context, from rower) (yes bool, err error) {
 	const has = `EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass($1) AND attname = `
 	err = from.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL AND
@@ -123,8 +123,8 @@ func (s *Store) complete(ctx context.Context, from rower) (yes bool, err error) 
 	return yes, err
 }
 
-// stepsDone returns how many migration steps were executed, according to the metadata table. All v1 tables with one
-// metadata table have one number, so the steps of this table may be missing.
+// stepsDone returns the number of executed migration steps that the metadata table contains. In v1, all tables with the
+// same metadata table share one number. So the steps may have been executed for another table, and not for this one.
 func (s *Store) stepsDone(ctx context.Context, from rower) (int, error) {
 	var text string
 	err := from.QueryRow(ctx, `SELECT value FROM `+s.settings.metadata+` WHERE key = $1`, s.migrationKey()).Scan(&text)

@@ -163,7 +163,8 @@ func (c *change) exec(ctx context.Context, conn querier, sql string, args ...any
 	return rows.CommandTag().RowsAffected(), rows.Err()
 }
 
-// write writes the values of keys with the statement sql. It stores the new ETags in c.etag.
+// write writes the values of keys and stores their new ETags in c.etag. The parameter sql is the statement upsert,
+// create or update. The parameter more has further arguments of this statement.
 func (c *change) write(ctx context.Context, conn querier, sql string, keys []string, more ...any) error {
 	if len(keys) == 0 {
 		return nil
@@ -269,9 +270,9 @@ func (c *change) lock(ctx context.Context, tx pgx.Tx) (map[string]string, error)
 	return out, rows.Err()
 }
 
-// carryOut writes and deletes rows. It first creates the rows that must not exist yet. It returns fault.Conflict if
-// one of them exists: a missing row cannot be locked, so another transaction may have created the row after the
-// check.
+// carryOut writes and deletes rows. It first creates the rows that must not exist yet, and returns fault.Conflict if
+// one of them exists. The earlier check is not sufficient for these rows: a missing row cannot be locked, so another
+// transaction may have created the row since the check.
 func (c *change) carryOut(ctx context.Context, tx pgx.Tx) error {
 	var created, written, removed []string
 	for _, key := range slices.Sorted(maps.Keys(c.last)) {
@@ -302,7 +303,8 @@ func (c *change) carryOut(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// etags returns the ETag of each operation. In v1, all rows that a transaction writes have the same ETag.
+// etags returns the ETag of each operation. In v1, the ETag is the number of the transaction. So all upserts of a
+// transaction have the same ETag.
 func (c *change) etags() []string {
 	out := outside.ETags(c.ops, c.last, c.etag)
 	for i, o := range c.ops {

@@ -130,9 +130,9 @@ func (c *Client) Notify(ctx context.Context) error {
 	return failed
 }
 
-// Listen subscribes to the channels that match a pattern. It calls the function ready when the server has confirmed
-// the subscription. It calls the function message with the channel name of each message. It returns when ctx ends or
-// the connection is lost.
+// Listen subscribes to the channels that match a pattern. It calls ready when the server has confirmed the
+// subscription, and message with the name of the channel for each message. It returns when ctx ends or the connection
+// is lost.
 func (c *Client) Listen(ctx context.Context, pattern string, ready func(), message func(channel string)) error {
 	const op = "redis.Listen"
 	// The client does not reconnect within Receive, so a lost connection is not hidden.

@@ -24,9 +24,9 @@ func given(ctx context.Context, op string) error {
 	return nil
 }
 
-// execute sends the commands of a pipeline and sets the error of each command. If no command was sent, for example
-// because Redis refused the password, the library may set no error. execute then sets the error of the pipeline in all
-// commands.
+// execute sends the commands of a pipeline and sets the error of each command that failed. The library sets no errors
+// if it sends no command, for example because Redis refused the password. In this case, execute sets the error of the
+// pipeline in all commands.
 func execute(ctx context.Context, pipe goredis.Pipeliner) {
 	commands, err := pipe.Exec(ctx)
 	if err == nil || slices.ContainsFunc(commands, func(c goredis.Cmder) bool { return c.Err() != nil }) {

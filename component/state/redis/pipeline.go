@@ -8,7 +8,8 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// Command has the name and the arguments of a command. One of the arguments is the key that the command is about.
+// Command is a Redis command: its name, followed by its arguments. One of the arguments is the key that the command
+// reads or writes.
 type Command []any
 
 // Reply is the response to a command, or its error. Value is nil if Redis had nothing to return.
@@ -44,8 +45,8 @@ func (c *Client) ReadAll(ctx context.Context, op, key string, commands ...Comman
 	return out
 }
 
-// sendAll sends commands in one round trip. repeatable is true if Redis executed none of them, and may execute them
-// when they are sent again. write is true if the commands change data; the library then never repeats them.
+// sendAll sends commands in one round trip. Set write if the commands change data. The library then never repeats them.
+// The result repeatable is true if Redis executed none of the commands, and may execute them when they are sent again.
 func (c *Client) sendAll(ctx context.Context, op, key string, commands []Command, write bool) (out []Reply,
 	repeatable bool,
 ) {
@@ -76,8 +77,8 @@ func (c *Client) sendAll(ctx context.Context, op, key string, commands []Command
 	return out, repeatable
 }
 
-// Wait sends a blocking command once, and waits for the reply at most until the deadline of ctx. A blocking command
-// keeps its connection busy, so use Wait with a client that Waiting has returned.
+// Wait sends a blocking command once and returns the reply. It waits at most until the deadline of ctx. A blocking
+// command keeps its connection busy, so call Wait only on a client that the method Waiting has returned.
 func (c *Client) Wait(ctx context.Context, op, key string, args Command) (any, error) {
 	if err := given(ctx, op); err != nil {
 		return nil, err
@@ -87,8 +88,8 @@ func (c *Client) Wait(ctx context.Context, op, key string, args Command) (any, e
 	return c.result(op, key, cmd, false)
 }
 
-// command returns args as a command of the library. In a Redis Cluster, the library sends the command to the server
-// that has the key.
+// command converts args to a command of the client library. It marks key as the key of the command. A client of a Redis
+// Cluster needs this mark to select the server.
 func command(ctx context.Context, key string, args Command) *goredis.Cmd {
 	cmd := goredis.NewCmd(ctx, args...)
 	cmd.SetFirstKeyPos(int8(max(slices.Index(args, any(key)), 0)))
@@ -106,16 +107,17 @@ func (c *Client) result(op, key string, cmd *goredis.Cmd, write bool) (any, erro
 	return nil, c.store.failed(op, key, err, write)
 }
 
-// Waiting returns a client for the same servers that has its own connections. The parameter connections is their
-// maximum number. The client connects at its first command. The caller must close it.
+// Waiting returns a client for blocking commands (see Wait). It uses the same servers as c, but has its own
+// connections. The parameter connections is their maximum number. The client connects at its first command. The caller
+// must close it.
 func (c *Client) Waiting(connections int) *Client {
 	set := c.store.settings
 	set.poolSize, set.minIdle = connections, 0
 	return &Client{newStore(set, nil)}
 }
 
-// Patience returns how long the client waits for an answer of Redis. This is the setting readTimeout, or 3 s if the
-// setting is off.
+// Patience returns how long the client waits for an answer of Redis. This is the setting readTimeout, or 3 s if
+// readTimeout is disabled.
 func (c *Client) Patience() time.Duration {
 	if t := c.store.settings.read; t > 0 {
 		return t

@@ -131,8 +131,9 @@ func (s *Store) items(ctx context.Context, op string, keys []string, values bool
 		Msg: "the key changes too often to be read"}
 }
 
-// item returns the item that the commands for one key have read. fieldCount is the number of fields that were
-// requested. unchanged is false if the version of the item changed between these commands.
+// item returns the item of a key from the replies to the commands in r. unchanged is false if a concurrent write
+// changed the item's version between two of these commands. The caller must then read the key again. fieldCount is the
+// number of hash fields that the caller has requested.
 func (s *Store) item(key string, r reading, fieldCount int) (item state.Item, unchanged bool, err error) {
 	fields, err := r.fields.Slice()
 	if err != nil {
@@ -165,13 +166,13 @@ func (s *Store) item(key string, r reading, fieldCount int) (item state.Item, un
 	return item, version == again, nil
 }
 
-// others reads the keys that are not Redis hashes. The slice indexes has the positions of these keys in keys. others
-// puts their items into out, at the same positions. The result depends on the Redis type of the key:
+// others reads the keys whose values are not Redis hashes. The slice indexes contains the positions of these keys in
+// keys. others stores each item in out, at the position of its key. The result depends on the Redis type of the value:
 //
-//   - A RedisJSON document is read. Dapr writes it for a value with the content type application/json.
-//   - A string is read as in Dapr if values is true. Otherwise Err of the item is set, because a listing must not
-//     contain strings that other programs keep in the same database.
-//   - For any other type, Err of the item is set.
+//   - A RedisJSON document is read. Dapr writes such a document for a value with the content type application/json.
+//   - A string is read as in Dapr if values is true. If values is false, the call is for a listing, and Item.Err is
+//     set: other programs may keep strings in the same database, and a listing must not contain them.
+//   - For any other type, Item.Err is set.
 func (s *Store) others(ctx context.Context, op string, keys []string, indexes []int, values bool,
 	out []state.Item) error {
 	if len(indexes) == 0 {
@@ -225,7 +226,8 @@ func refused(err error) bool {
 	return errors.As(err, &answer) && !errors.Is(err, goredis.Nil)
 }
 
-// stringETag returns an ETag for a Redis string, which has no version. A write with this ETag always fails.
+// stringETag returns an ETag for a Redis string. The ETag depends only on the text, because a Redis string has no
+// version. A write with this ETag always fails.
 func stringETag(text []byte) string {
 	sum := sha256.Sum256(text)
 	return "string-" + hex.EncodeToString(sum[:8])

@@ -1,9 +1,9 @@
-// Package redis implements the component type state.redis: a state store in Redis. Redis can be a single server,
-// servers that Redis Sentinel manages, or a Redis Cluster.
+// Package redis implements the component type state.redis: a state store in Redis. Redis can be a single server, a
+// group of servers that Redis Sentinel manages, or a Redis Cluster.
 //
-// It owns the layout of the data in Redis, which is the layout of Dapr's component. It also owns the conversion of
-// Redis errors to fault codes. The client library, an outside.Gatherer and the listing of a Redis Cluster start
-// goroutines. Close ends them.
+// The data in Redis have the same layout as in Dapr's component. The package also converts errors of Redis to fault
+// codes. The client library, the type outside.Gatherer and the listing of a Redis Cluster start goroutines. Close ends
+// them.
 //
 // The value of a key in Redis is a hash with these fields:
 //
@@ -12,9 +12,11 @@
 //	first-write  exists if the key was created with first-write concurrency
 //	quorate      only if the value is not JSON: the version of the value, then its content type
 //
-// Dapr increments the version with each write. This package writes a random version. So an ETag is never used twice,
-// even if the key is deleted in between. When Dapr overwrites a value, it does not change the field quorate. The
-// version in that field then no longer matches, and the content type is ignored.
+// Dapr increments the version with each write. This package writes a random version instead, so an ETag is not used
+// twice even if the key is deleted and created again.
+//
+// When Dapr overwrites a value, it does not change the field quorate. The version in this field then differs from the
+// field version. In this case, the package ignores the stored content type.
 package redis
 
 import (
@@ -201,8 +203,9 @@ const (
 	fieldTag        = "quorate"
 )
 
-// name returns the Redis key for a stored key. If hash tags are enabled, the application's part of the stored key is
-// the hash tag. Then all keys of an application are in one slot of a Redis Cluster.
+// name returns the Redis key for a key of the state store. If hash tags are enabled, the Redis key has the
+// application's prefix as its hash tag. For example, the key "app||a" becomes "{app}||a". All keys of an application
+// are then in the same slot of a Redis Cluster.
 func (s *Store) name(stored string) string {
 	if !s.settings.hashTags {
 		return stored
@@ -214,7 +217,8 @@ func (s *Store) name(stored string) string {
 	return "{" + owner + "}" + state.Separator + own
 }
 
-// stored is the inverse of name. If hash tags are enabled, it returns false for a key that was written without them.
+// stored returns the key of the state store for a Redis key. It is the inverse of name. If hash tags are enabled, it
+// returns false for a key that was written without them.
 func (s *Store) stored(name string) (string, bool) {
 	if !s.settings.hashTags {
 		return name, true
@@ -249,7 +253,8 @@ func contentType(version, tag string) string {
 
 func (s *Store) proof() state.Proof { return state.Proof{Level: s.level.Load().(state.Level)} }
 
-// where returns the addresses of the servers, and the database unless it is number 0, for messages.
+// where returns the addresses of the servers, for messages. If the database is not number 0, the result also contains
+// its number.
 func (s settings) where() string {
 	where := strings.Join(s.addresses, ", ")
 	if s.db != 0 {

@@ -21,8 +21,8 @@ import (
 	"github.com/quorate/quorate/internal/rest"
 )
 
-// Fields returns the metadata fields of the component type. Names and defaults are the same as in Dapr. Some fields
-// do not exist in Dapr.
+// Fields returns the metadata fields of the component type. A field that also exists in Dapr has the same name and
+// default as in Dapr.
 func Fields() []component.Field {
 	return []component.Field{
 		{Name: "redisHost", Required: true},
@@ -151,7 +151,8 @@ func (s settings) contradiction(m component.Values) error {
 	return nil
 }
 
-// addresses splits redisHost at commas. To an address without a port, it adds port, or 6379 if port is 0.
+// addresses splits redisHost at commas. If an address has no port, addresses adds the given port, or 6379 if port is 0.
+// It returns fault.Invalid if an address is empty, or if port is not 0 and an address has a different port.
 func addresses(hosts string, port int) ([]string, error) {
 	var out []string
 	for host := range strings.SplitSeq(hosts, ",") {
@@ -225,8 +226,9 @@ func local(addresses []string) bool {
 	return true
 }
 
-// dialer returns a function that connects to a server. The connection checks replies before the library sees them,
-// because the library allocates memory for every length that a server announces.
+// dialer returns a function that connects to a server. The connection checks the size of each reply before the library
+// reads it. Without this check, a hostile server could exhaust the memory, because the library allocates as much memory
+// as a reply announces.
 func (s settings) dialer() func(ctx context.Context, network, address string) (net.Conn, error) {
 	plain := &net.Dialer{Timeout: max(s.dial, 0), KeepAliveConfig: net.KeepAliveConfig{Enable: true,
 		Idle: 30 * time.Second, Interval: 5 * time.Second, Count: 3}}
@@ -243,8 +245,8 @@ func (s settings) dialer() func(ctx context.Context, network, address string) (n
 	}
 }
 
-// client creates a client of the Redis library. The client connects at its first command. The library retries reads,
-// and commands that it could not send. It never retries a command of the type once.
+// client creates a client of the Redis library. The client connects at its first command. The library may retry a
+// failed command, unless the command has the type "once".
 func (s settings) client() goredis.UniversalClient {
 	const oneTry = 1 // attempts to connect; a retry of a command connects again
 	o := goredis.Options{
@@ -282,8 +284,8 @@ func (s settings) client() goredis.UniversalClient {
 	return goredis.NewClient(&o)
 }
 
-// disabled returns the option of the client for n retries. The option for no retries is -1, because 0 means the
-// default of the client.
+// disabled converts a number of retries to the client's option MaxRetries. If n is 0 or less, the option is -1, which
+// disables retries. With an option of 0, the client would use its default.
 func disabled(n int) int {
 	if n <= 0 {
 		return -1
@@ -297,8 +299,8 @@ type silent struct{}
 // Printf drops the message.
 func (silent) Printf(context.Context, string, ...any) {}
 
-// ParseInterval parses a duration as Dapr does. A whole number means milliseconds. A negative whole number means
-// off, and the result is -1.
+// ParseInterval parses a duration as Dapr does. A whole number is in milliseconds. A negative whole number disables the
+// timeout or interval, and the result is then -1.
 func ParseInterval(text string) (time.Duration, error) {
 	if n, err := strconv.ParseInt(text, 10, 32); err == nil {
 		if n < 0 {
@@ -318,7 +320,7 @@ func checkInterval(text string) error {
 	return err
 }
 
-// interval returns the duration in the field with the given name, which checkInterval has accepted.
+// interval returns the duration in the metadata field with the given name. The field must have passed checkInterval.
 func interval(m component.Values, name string) time.Duration {
 	d, _ := ParseInterval(m.Text(name))
 	return d

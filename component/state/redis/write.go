@@ -14,10 +14,14 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// source is the Lua script that executes operations atomically. It reads every key before it writes the first one, so
-// it changes nothing if a condition is not met or a key has another Redis type. Redis does not undo the commands of a
-// script. If a command fails after another one has written, for example because the ACL user may not execute it, the
-// script therefore replies with the error partly. Each operation has six arguments:
+// source is a Lua script that executes operations atomically. The script checks all conditions before the first write.
+// If a condition is not met or a key has the wrong Redis type, the script therefore changes nothing.
+//
+// A command of the script can fail after another command has written, for example because the ACL user may not execute
+// it. Redis does not undo the first write. The script then returns an error that contains the word in the constant
+// partly.
+//
+// Each operation has six arguments:
 //
 //	the number of its key
 //	"", no condition; "n", the key must not exist; or "e" and the ETag that it must have
@@ -26,8 +30,8 @@ import (
 //	the field quorate; empty = none
 //	milliseconds until it expires; 0 = never, negative = at once
 //
-// It returns 0, or the number of the operation whose condition was not met. The number is negative if the key of that
-// operation does not exist.
+// The script returns 0 if all conditions are met. Otherwise it returns the number of the operation whose condition is
+// not met. This number is negative if the key of the operation does not exist.
 const source = `
 local written = false
 local function write(...)
@@ -67,11 +71,11 @@ end
 return 0
 `
 
-// partly is a word in the error replies of the script. It means that Redis has executed a part of the writes.
+// partly is a word in an error reply of the script. It means that Redis has executed only some of the writes.
 const partly = "PARTLY-WRITTEN"
 
-// Set implements state.Store. It writes all items atomically, with one exception: in a Redis Cluster, unconditional
-// items in several slots are written slot by slot. Slots written before an error stay written.
+// Set implements state.Store. It writes all items atomically, except in a Redis Cluster. There, it writes unconditional
+// items in several slots slot by slot. If the write of a slot fails, the slots before it stay written.
 func (s *Store) Set(ctx context.Context, r state.SetRequest) (state.Written, error) {
 	const op = "redis.Set"
 	ops := make([]state.Operation, len(r.Items))
@@ -113,7 +117,8 @@ func refuse(op, requestID string) error {
 		Hint: "omit Quorate-Request-Id, and use ETags to retry safely"}
 }
 
-// apply carries out operations. If split is true, it may write the slots of a Redis Cluster one after another.
+// apply executes operations. If split is true and the keys are in several slots of a Redis Cluster, apply executes the
+// operations slot by slot. If split is false, all operations are atomic.
 func (s *Store) apply(ctx context.Context, op string, ops []state.Operation, level state.Consistency,
 	split bool,
 ) (state.Written, error) {
@@ -146,9 +151,11 @@ func (s *Store) apply(ctx context.Context, op string, ops []state.Operation, lev
 	return state.Written{ETags: etags, Proof: s.proof()}, nil
 }
 
-// groups divides the operations into those that can be applied together: in a Redis Cluster, the operations on keys of
-// one slot. A group has the indexes of its operations. groups returns fault.Invalid if there are several groups, and
-// split is false or an operation has a condition.
+// groups divides the operations into groups that can be applied atomically. In a Redis Cluster, a group contains the
+// operations on the keys of one slot. Otherwise there is only one group. A group is a list of indexes of ops.
+//
+// If several groups are needed, split must be true and no operation may have a condition. Otherwise groups returns
+// fault.Invalid.
 func (s *Store) groups(op string, ops []state.Operation, split bool) ([][]int, error) {
 	bySlot := map[int]int{} // index of the group of each slot
 	var groups [][]int
@@ -175,8 +182,8 @@ func (s *Store) groups(op string, ops []state.Operation, split bool) ([][]int, e
 	return groups, nil
 }
 
-// newVersion returns a random version of 53 bits. Dapr reads a version as a number and adds one. With 53 bits this is
-// exact, even if the number is a floating-point number.
+// newVersion returns a random version of 53 bits. Dapr increments a version as a number, which may be a floating-point
+// number. A float64 represents all integers of 53 bits exactly.
 func newVersion() string {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // rand.Read never fails
@@ -252,8 +259,8 @@ type once struct{ *goredis.Cmd }
 // NoRetry implements goredis.Cmder.
 func (once) NoRetry() bool { return true }
 
-// run runs the script. It repeats an attempt only if Redis certainly did not execute the script. If strong is true,
-// run then waits until the configured number of Redis replicas has acknowledged the write.
+// run executes the script. It retries an attempt only if Redis certainly did not execute the script. If strong is true,
+// each attempt also waits until the configured number of Redis replicas has acknowledged the write.
 func (s *Store) run(ctx context.Context, op string, names []string, args []any, strong bool) (int, error) {
 	replicas := 0
 	if strong {

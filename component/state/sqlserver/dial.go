@@ -36,19 +36,21 @@ const (
 	encryptStrict = 4 // TLS begins before the prelogin
 )
 
-// dialer connects to SQL Server. It checks the messages of the server before the client library reads them, because
-// the library allocates memory for every length that a message announces. It can check only decrypted messages. SQL
-// Server negotiates TLS inside the first messages of the protocol. So the dialer's connection negotiates TLS
-// itself, and the library treats it as a connection without TLS.
+// dialer connects to SQL Server. Its connections check the messages of the server before the client library reads them.
+// Without this check, a hostile server could exhaust the memory, because the library allocates as much memory as a
+// message announces.
+//
+// Only decrypted messages can be checked. Therefore a connection of the dialer negotiates TLS itself, and the library
+// uses it as a connection without TLS.
 type dialer struct {
 	client  msdsn.Config
 	longest int64 // largest value, in bytes
 	sspi    bool  // the sign-in uses NTLM
 }
 
-// check returns a dialer that negotiates TLS as config requests, and a configuration for the library without TLS.
-// If unchecked(config) is true, check keeps the TLS settings of config and returns no dialer. longest is the
-// maximum size of a value in bytes.
+// check returns a dialer, and the configuration that the library must use with this dialer. The dialer negotiates TLS
+// as config requests, so TLS is disabled in the returned configuration. If unchecked(config) is true, the dialer is
+// nil, and the library negotiates TLS. longest is the maximum size of a value in bytes.
 func check(config msdsn.Config, longest int64) (msdsn.Config, mssql.Dialer) {
 	config.ColumnEncryption = false // the store has no encrypted columns
 	if unchecked(config) {
@@ -59,8 +61,9 @@ func check(config msdsn.Config, longest int64) (msdsn.Config, mssql.Dialer) {
 	return config, d
 }
 
-// unchecked reports whether the library must negotiate TLS itself, because the sign-in depends on the certificate. The
-// messages of the server are then not checked.
+// unchecked reports whether the client library must negotiate TLS. This is the case if the sign-in uses NTLM with
+// Extended Protection (EPA), because this sign-in depends on the certificate. The messages of the server are then not
+// checked.
 func unchecked(config msdsn.Config) bool { return config.EpaEnabled && ntlm(config) }
 
 // ntlm reports whether the sign-in uses NTLM.
@@ -114,8 +117,8 @@ func (d *dialer) DialContext(ctx context.Context, network, address string) (net.
 	return c, nil
 }
 
-// conn is a connection to SQL Server. The first call of Read negotiates the encryption. From then on, one goroutine
-// may read while another one writes, as with any net.Conn.
+// conn is a connection to SQL Server. The first call of Read negotiates the encryption, so Write must not be called at
+// the same time. After this call, one goroutine may read while another one writes.
 type conn struct {
 	net.Conn // TCP, or TLS if TLS comes before the prelogin
 	dialer   *dialer
@@ -151,8 +154,8 @@ func (c *conn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// prelogin returns the first packet p of the client library, changed so that it requests the encryption in the
-// settings.
+// prelogin returns a copy of p, the first packet of the client library. The copy requests the encryption that the
+// settings require.
 func (c *conn) prelogin(p []byte) []byte {
 	p = bytes.Clone(p)
 	if at, size := option(p[min(headerSize, len(p)):], optionEncryption); size == 1 {
@@ -161,8 +164,8 @@ func (c *conn) prelogin(p []byte) []byte {
 	return p
 }
 
-// option returns the position and the size of an option in a prelogin. The size is 0 if the prelogin does not have the
-// option.
+// option returns the position and the size of the value of an option in a prelogin message. The size is 0 if the
+// message does not have the option.
 func option(p []byte, kind byte) (position, size int) {
 	for i := 0; i+5 <= len(p) && p[i] != optionEnd; i += 5 {
 		if p[i] != kind {
@@ -236,8 +239,9 @@ func preloginAnswer(in io.Reader) ([]byte, error) {
 	return p, err
 }
 
-// encryptsNothing returns an answer to the prelogin for the client library. It says that nothing is encrypted. The
-// only information that it takes from the server's answer p is whether a token is required.
+// encryptsNothing returns the answer to the prelogin that the client library gets instead of the server's answer p.
+// According to this answer, the connection is not encrypted, so the library does not negotiate TLS. The answer contains
+// only one option of p: whether SQL Server requires a token.
 func encryptsNothing(p []byte) []byte {
 	options, values := []byte{optionEncryption, 0, 0, 0, 1}, []byte{encryptNone}
 	if at, size := option(p, optionToken); size == 1 {
@@ -295,8 +299,8 @@ type handshake struct {
 	ended bool
 }
 
-// Write implements net.Conn. It collects the bytes until the next read or the end of the handshake, because SQL Server
-// requires each flight of the handshake in one message.
+// Write implements net.Conn. During the handshake, it only buffers the bytes. They are sent at the next call of Read or
+// end, because SQL Server requires each flight of the handshake in one message.
 func (h *handshake) Write(p []byte) (int, error) {
 	if h.ended {
 		return h.Conn.Write(p)

@@ -26,14 +26,14 @@ const (
 	unsent       // a write that was certainly not executed
 )
 
-// SQL Server's error numbers for conflicts between transactions, after which a call is repeated.
+// The error numbers of SQL Server for a conflict between transactions. After such an error, the call is repeated.
 const (
 	deadlockVictim   = 1205
 	snapshotConflict = 3960
 )
 
-// answers returns the errors for SQL Server's error numbers. A batch that fails with one of these errors was rolled
-// back.
+// answers returns a map from error numbers of SQL Server to faults. If a batch fails with one of these errors, SQL
+// Server has rolled it back.
 func answers() map[int32]fault.Error {
 	out := map[int32]fault.Error{
 		40615: {Code: fault.Denied, Msg: "the firewall of Azure SQL refuses the address of this node",
@@ -90,16 +90,15 @@ func answers() map[int32]fault.Error {
 	return out
 }
 
-// again reports whether a failed call may be repeated. It returns true after a conflict with another transaction, and
-// if the connection was broken before anything was sent. In these cases the call has changed nothing, and a repetition
-// can succeed.
+// again reports whether a failed call can be repeated because it has certainly changed nothing. This is the case after
+// a conflict with another transaction, or if the connection was broken before anything was sent.
 func again(err error) bool {
 	var answer mssql.Error
 	return errors.Is(err, driver.ErrBadConn) ||
 		errors.As(err, &answer) && (answer.Number == deadlockVictim || answer.Number == snapshotConflict)
 }
 
-// exists reports whether err means that an object could not be created because it exists already.
+// exists reports whether err means that an object could not be created because it already exists.
 func exists(err error) bool {
 	var answer mssql.Error
 	return errors.As(err, &answer) && slices.Contains([]int32{1801, 1913, 2714, 2759, 15233}, answer.Number)
@@ -139,8 +138,9 @@ func severed(err error) bool {
 		slices.Contains([]int32{596, 6005, 40197, 40143, 40166, 40540}, answer.Number))
 }
 
-// answered sets code, message and hint of e according to an error that SQL Server returned. If that error ended the
-// connection during a write, the write may have been committed. answered then returns false and does not change e.
+// answered sets the code, message and hint of e from an error that SQL Server has returned. It returns false and does
+// not change e if a write may have been committed although it failed. This is possible if the error ended the
+// connection.
 func (s *Store) answered(e *fault.Error, answer mssql.Error, err error, doing kind) bool {
 	all := answers()
 	known, ok := all[answer.Number]
@@ -165,7 +165,8 @@ func (s *Store) answered(e *fault.Error, answer mssql.Error, err error, doing ki
 	return true
 }
 
-// unanswered fills e for a call without an answer that was certainly not executed, or that only reads.
+// unanswered sets the code, message and hint of e for a call that SQL Server did not answer. It must not be used for a
+// write that may have been executed.
 func (s *Store) unanswered(e *fault.Error, err error) {
 	var dial *net.OpError
 	var authority x509.UnknownAuthorityError

@@ -47,7 +47,8 @@ func stranger(op, key string) error {
 		Msg: "SQL Server answered with a row that was not requested", Hint: "check the address of the server"}
 }
 
-// BulkGet implements state.BulkGetter. It reads all keys in one statement, or in chunks if bulkGetChunkSize is set.
+// BulkGet implements state.BulkGetter. It reads all keys in one statement. If bulkGetChunkSize is set, it uses one
+// statement for each chunk of this size.
 func (s *Store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.Item, error) {
 	const op = "sqlserver.BulkGet"
 	if err := s.gate.Enter(ctx, op); err != nil {
@@ -148,9 +149,9 @@ func (s *Store) unknown(key string) bool {
 	return !utf8.ValidString(key) || len(utf16.Encode([]rune(key))) > s.settings.length
 }
 
-// query executes a query and returns the items in its rows. values says whether the rows have values. It returns
-// fault.Corrupt for more than limit rows, and fault.TooLarge if all values together have more than maxBytes bytes.
-// A maxBytes of 0 means no limit.
+// query executes a query and returns the items in its rows. If values is false, the rows have no values. query returns
+// fault.Corrupt if there are more than limit rows. It returns fault.TooLarge if all values together have more than
+// maxBytes bytes. A maxBytes of 0 means no limit.
 func (s *Store) query(ctx context.Context, op, key string, limit int, values bool, maxBytes int64, statement string,
 	args ...any,
 ) ([]state.Item, error) {
@@ -187,8 +188,8 @@ func (s *Store) query(ctx context.Context, op, key string, limit int, values boo
 	return out, nil
 }
 
-// item returns the item in a row. values says whether the row has a value. If the value cannot be decoded, Item.Err
-// is set.
+// item returns the item in the current row. If values is false, the row has no value. If the value cannot be decoded,
+// item sets Item.Err and returns no error.
 func (s *Store) item(rows *sql.Rows, values bool) (state.Item, error) {
 	out := state.Item{Proof: s.bulkProof()}
 	var v value
@@ -217,7 +218,7 @@ func (s *Store) item(rows *sql.Rows, values bool) (state.Item, error) {
 	return out, nil
 }
 
-// etag returns the rowversion in an ETag. It returns nil if text is not a rowversion in hexadecimal.
+// etag converts an ETag to a rowversion. It returns nil if text is not 8 bytes in hexadecimal.
 func etag(text string) []byte {
 	out, err := hex.DecodeString(strings.ToLower(text))
 	if err != nil || len(out) != 8 {

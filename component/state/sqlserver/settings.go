@@ -166,8 +166,8 @@ func (s settings) where() string {
 // full returns the name of a table for SQL statements, with the schema.
 func (s settings) full(table string) string { return "[" + s.schema + "].[" + table + "]" }
 
-// checkName returns an error unless text has 1 to 100 bytes and only letters, digits and _, as in Dapr. Statements
-// contain the name.
+// checkName returns an error unless text has 1 to 100 bytes and only letters, digits and underscores, as in Dapr. The
+// check prevents SQL injection, because statements contain the name.
 func checkName(text string) error {
 	for _, c := range text {
 		if !unicode.IsLetter(c) && !unicode.IsNumber(c) && c != '_' {
@@ -193,8 +193,8 @@ func checkIndexed(text string) error {
 	return err
 }
 
-// indexed parses the setting indexedProperties. Only certain characters are allowed, because names and types become
-// parts of SQL statements.
+// indexed parses the setting indexedProperties. It accepts only certain characters, to prevent SQL injection:
+// statements contain the names and types of the properties.
 func indexed(text string) ([]property, error) {
 	if text == "" {
 		return nil, nil

@@ -1,11 +1,12 @@
 // Package sqlserver implements the component type state.sqlserver, versions v1 and v2: a state store in a table of SQL
 // Server or Azure SQL.
 //
-// It owns the tables, which have the layout of Dapr's components of the same versions, and the conversion of SQL
-// Server's errors to fault codes. The connections of the dialer in dial.go negotiate TLS in place of the client
-// library, and check what SQL Server sends. One goroutine removes expired rows. Each call to the database runs in
-// its own goroutine, because the client library may return seconds after the context has ended. Close waits for all
-// goroutines.
+// The tables have the same layout as in the same version of Dapr's component. The package also converts the errors of
+// SQL Server to fault codes. Its connections negotiate TLS and check the messages of the server before the client
+// library reads them (see dialer).
+//
+// One goroutine removes expired rows. Each call to the database runs in a goroutine of its own, because the client
+// library may return seconds after the context has ended. Close waits for all these goroutines.
 //
 // The ETag of a row is its rowversion in hexadecimal. In v1, every value is in a text column. In v2, a value that is
 // not JSON is in a column of bytes. The file value.go describes both formats.
@@ -82,10 +83,13 @@ type Store struct {
 	done  sync.WaitGroup
 }
 
-// Open connects to SQL Server and creates the tables if they do not exist. If the connection string names no
-// database, Open also creates the database. It retries until ctx ends if SQL Server cannot be reached. It returns
-// fault.Invalid for wrong settings, fault.Denied for refused credentials or missing permissions, and
-// fault.Unavailable if SQL Server does not answer.
+// Open connects to SQL Server and creates the tables if they do not exist. If the connection string names no database,
+// Open also creates the database. While SQL Server cannot be reached, Open retries until ctx ends. It returns these
+// errors:
+//
+//   - fault.Invalid for wrong settings
+//   - fault.Denied for refused credentials or missing permissions
+//   - fault.Unavailable if SQL Server does not answer
 func Open(ctx context.Context, o Options) (*Store, error) {
 	set, err := read(o.Metadata, o.Version)
 	if err != nil {
@@ -142,7 +146,7 @@ func (s *Store) Ping(ctx context.Context) error {
 // PingInterval implements state.Pinger.
 func (s *Store) PingInterval() time.Duration { return outside.PingInterval }
 
-// find checks that SQL Server answers and accepts writes. It returns the properties of the database.
+// find checks that SQL Server answers, accepts writes and supports JSON. It returns the properties of the database.
 func (s *Store) find(ctx context.Context) (*database, error) {
 	const op = "sqlserver.Open"
 	found := &database{}
@@ -165,7 +169,8 @@ func (s *Store) find(ctx context.Context) (*database, error) {
 	return found, nil
 }
 
-// probe calls find, and sets the consistency levels of answers from the properties of the database.
+// probe calls find and sets the consistency levels that the store reports in its answers. They depend on the properties
+// of the database.
 func (s *Store) probe(ctx context.Context) error {
 	found, err := s.find(ctx)
 	if err != nil {
@@ -225,12 +230,13 @@ func (s *Store) Features() []state.Feature {
 func (s *Store) proof() state.Proof     { return state.Proof{Level: s.one} }
 func (s *Store) bulkProof() state.Proof { return state.Proof{Level: s.many} }
 
-// call runs f with a connection. It repeats f if the connection was broken before anything was sent, or if SQL
-// Server rolled back the changes because of a conflict with another transaction. f must set its parameter sent to
-// true before it sends a statement that may change data permanently. If sent is still false, an error of call means
-// that nothing was changed.
+// call runs f with a connection. It runs f again after an error if the failed attempt has certainly changed nothing and
+// another attempt may succeed. This is the case, for example, after a conflict with another transaction.
 //
-// call returns at most 200 ms after ctx ends. f may then still run for seconds, because the client library waits for
+// f must set its parameter sent to true before it sends a statement that may change data permanently. If f has not set
+// sent, an error of call means that nothing was changed.
+//
+// call returns at most 200 ms after ctx ends. f may run for some seconds longer, because the client library waits for
 // SQL Server. So f must not change anything that the caller reads after an error.
 func (s *Store) call(ctx context.Context, op, key string, doing kind,
 	f func(ctx context.Context, conn *sql.Conn, sent *atomic.Bool) error,
@@ -262,8 +268,8 @@ func (s *Store) call(ctx context.Context, op, key string, doing kind,
 	}
 }
 
-// outcome returns the kind of a call for the conversion of its error. This is unsent for a write that has sent no
-// statement, and otherwise doing, the kind that the caller requested.
+// outcome returns the kind of a call that has failed. The kind is needed to convert the call's error to a fault. A
+// write that has sent no statement has the kind unsent. Any other call has the kind in the parameter doing.
 func outcome(doing kind, sent *atomic.Bool) kind {
 	if doing == writing && !sent.Load() {
 		return unsent

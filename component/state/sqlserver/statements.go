@@ -16,8 +16,8 @@ const databaseQuery = `SELECT CONVERT(nvarchar(20), DATABASEPROPERTYEX(DB_NAME()
 	`CONVERT(bit, CASE WHEN d.delayed_durability = 2 THEN 1 ELSE 0 END) ` +
 	`FROM sys.databases AS d WHERE d.name = DB_NAME()`
 
-// statements are the SQL statements for one table. They treat an expired row as absent, even if it was not removed
-// yet. As in Dapr, times come from SQL Server's clock, in the time zone of the server.
+// statements are the SQL statements for one table. They treat an expired row as absent, even if the row is still in the
+// table. As in Dapr, times come from SQL Server's clock and are in the time zone of the server.
 //
 // In a statement that writes, # is a placeholder for the number of an item. An item has these parameters:
 //
@@ -95,8 +95,8 @@ func newStatements(s settings, version Version, collation string) statements {
 	}
 }
 
-// page returns the statement that lists keys in order, beginning at @From. If exclusive is true, the list does not
-// contain @From itself. If end is not empty, the list has only keys below @End.
+// page returns the statement that lists keys in ascending order. The list begins at @From. If exclusive is true, it
+// does not contain @From itself. If end is not empty, the list has only keys below @End.
 func (s statements) page(exclusive bool, end string) string {
 	text := s.list + " AND " + s.order + " >= @From"
 	if exclusive {

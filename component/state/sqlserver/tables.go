@@ -38,8 +38,8 @@ type column struct {
 	collation string
 }
 
-// prepare creates the tables, columns and indexes that do not exist, and checks that the table has the layout of this
-// version. It also makes the SQL statements.
+// prepare creates the tables, columns and indexes that do not exist. It checks that the table has the layout of
+// s.version. It also sets s.sql, the SQL statements for the table.
 func (s *Store) prepare(ctx context.Context) error {
 	columns, err := s.columns(ctx)
 	if err != nil {
@@ -69,8 +69,9 @@ func (s *Store) prepare(ctx context.Context) error {
 	return s.index(ctx)
 }
 
-// metadataColumn is an additional key in the map that the method columns returns. It is present if the metadata table
-// exists, and has the length of the keys of that table. No real column can have this name.
+// metadataColumn is a special key in the map that the method columns returns. The map has this key if the metadata
+// table exists. The length of its entry is the maximum length of a key in the metadata table. No real column can have
+// this name.
 const metadataColumn = "\x00metadata"
 
 // maxColumns is the largest number of columns that SQL Server allows in a table.
@@ -227,8 +228,9 @@ func (s *Store) index(ctx context.Context) error {
 	return nil
 }
 
-// claim is the statement with which a node claims the removal of expired rows. It writes the current time to the row
-// @row. It returns one row if the claim succeeds, and no row if another node has made the claim within the interval.
+// claim is the statement with which a node claims the next removal of expired rows. If no other node has made this
+// claim within the interval, claim writes the current time to the row @row and returns one row. Otherwise it returns no
+// row.
 const claim = batch + begin + `UPDATE m SET [Value] = CONVERT(nvarchar(max), GETDATE(), 21) OUTPUT 1 ` +
 	`FROM @metadata AS m WITH (UPDLOCK, SERIALIZABLE) WHERE m.[Key] = N'@row' AND ` +
 	`DATEDIFF_BIG(MILLISECOND, TRY_CONVERT(datetime2, m.[Value], 121), GETDATE()) >= @Interval; ` +
@@ -236,8 +238,9 @@ const claim = batch + begin + `UPDATE m SET [Value] = CONVERT(nvarchar(max), GET
 	`WHERE m.[Key] = N'@row') INSERT INTO @metadata ([Key], [Value]) OUTPUT 1 ` +
 	`VALUES (N'@row', CONVERT(nvarchar(max), GETDATE(), 21));` + commit
 
-// cleanupKey returns the key of the metadata row for claim. Each table has its own row. Otherwise stores with one
-// metadata table could keep each other from removing rows. Dapr uses the row of the default table for all tables.
+// cleanupKey returns the key of the row that claim writes in the metadata table. The key differs for each state table,
+// because stores with different state tables may share one metadata table. Otherwise one store's claim would prevent
+// another store from removing its rows. Dapr uses the same key for all tables.
 func (s settings) cleanupKey() string {
 	if s.table == defaultTable {
 		return "last-cleanup"
@@ -245,9 +248,9 @@ func (s settings) cleanupKey() string {
 	return "last-cleanup-" + s.table
 }
 
-// removeExpired removes expired rows, unless another node has done so within the interval. If the key type is not
-// text, or the keys of the metadata table are too short, that table cannot contain the row of the claim. Then every
-// node removes expired rows.
+// removeExpired removes expired rows, unless another node has done so within the interval. For this purpose, nodes
+// share a row of the metadata table (see claim). If the key type is not text, or the metadata table does not accept the
+// key of this row because of its length, every node removes expired rows.
 func (s *Store) removeExpired(ctx context.Context) error {
 	const op = "sqlserver.RemoveExpired"
 	if row := s.settings.cleanupKey(); s.settings.keyType == keyText && len(row) <= s.settings.rowName {

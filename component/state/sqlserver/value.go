@@ -14,17 +14,17 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
-// Prefixes of strings that contain a base64-encoded value, in v1. Unicode reserves these two characters for internal
-// use. A string value that begins with one of them is also stored base64-encoded.
+// In v1, a string with one of these prefixes contains a base64-encoded value. Unicode reserves these two characters for
+// internal use, so an ordinary string does not begin with them. A string value that nevertheless begins with one of
+// them is also stored base64-encoded.
 const (
 	markBytes = "\uFDD0" // the value is bytes
 	markJSON  = "\uFDD1" // the value is JSON that is not UTF-8
 )
 
-// besideBytes is the content of the text column in some v2 rows. Such a row contains a value that was saved as bytes
-// but is also valid JSON. If a row has both bytes and this text, decode returns the content type OctetStream. The text
-// is an empty JSON object, so computed columns find no property in it. Dapr does not read the text column of such a
-// row.
+// besideBytes is the content of the text column in a v2 row whose value was saved as bytes but is also valid JSON. If
+// decode finds this text in addition to the bytes, it returns the content type OctetStream. The text is an empty JSON
+// object, so that computed columns find no property in it. Dapr ignores the text column of such a row.
 const besideBytes = "{}"
 
 // value has the columns of a row that contain its value.

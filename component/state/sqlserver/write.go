@@ -78,9 +78,10 @@ func (c *change) check(ctx context.Context, requestID string) error {
 	return outside.Check(c.op, "SQL Server", requestID, c.ops)
 }
 
-// storable returns an error if the table cannot store the key. A key must match the key type and the key length. It
-// must not end with spaces, because SQL Server ignores trailing spaces in comparisons. It must not contain control
-// characters: SQL Server pads keys with spaces for comparisons, and a control character sorts before a space.
+// storable returns an error if the table cannot store the key of o. The key must match the configured key type and key
+// length. It must not end with a space, because SQL Server ignores trailing spaces in comparisons. It must not contain
+// control characters, because SQL Server would return such keys in the wrong order: it pads keys with spaces for
+// comparisons, and a control character sorts before a space.
 func (c *change) storable(o *state.Operation) error {
 	refuse := func(code fault.Code, msg, hint string) error {
 		return &fault.Error{Code: code, Op: c.op, Key: o.Key, Msg: msg, Hint: hint}
@@ -154,7 +155,8 @@ func (c *change) single(ctx context.Context, conn *sql.Conn, sent *atomic.Bool) 
 	return written, err
 }
 
-// args returns the parameters of operation o as item number i, without the parameter for its ETag.
+// args returns the SQL parameters of operation o, which is the item with the number i. The result does not include the
+// parameter for the ETag.
 func (c *change) args(o *state.Operation, i int) []any {
 	n := strconv.Itoa(i)
 	args := []any{sql.Named("K"+n, o.Key)}
@@ -209,9 +211,9 @@ type querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// outputs executes a batch and collects the output rows of all its statements. Each row has the number of an item and
-// a rowversion. outputs returns a map from these numbers to the rowversions, which may be nil. It ignores rows whose
-// number is not below limit.
+// outputs executes a batch and collects the output rows of all its statements. A row contains the number of an item
+// and, for some statements, a rowversion. outputs returns a map from item numbers to rowversions. A rowversion is nil
+// if its row has none. outputs ignores rows whose number is not below limit.
 func outputs(ctx context.Context, on querier, limit int, text string, args ...any) (map[int][]byte, error) {
 	rows, err := on.QueryContext(ctx, text, args...)
 	if err != nil {

@@ -50,10 +50,12 @@ func WantFault(t testing.TB, err error, code fault.Code, parts ...string) {
 	}
 }
 
-// WantOpenFault checks that open returns an error with the given code and parts (see WantFault), and returns the error.
-// A store that does not reach its server retries until its context ends. So the context of open ends after one second.
-// If the context ends before the expected error, as on a busy machine, WantOpenFault calls open again with four times
-// the last duration.
+// WantOpenFault calls open and checks that it fails with the given code, and that the text of the error contains all
+// parts. It returns this error.
+//
+// A store that cannot reach its server retries until its context ends, so the context of the first call ends after one
+// second. On a busy machine, this may be too short for the expected error. WantOpenFault then calls open again, each
+// time with a timeout four times as long.
 func WantOpenFault(t testing.TB, open func(context.Context) error, code fault.Code, parts ...string) error {
 	t.Helper()
 	for patience := time.Second; ; patience *= 4 {

@@ -86,8 +86,8 @@ func (c keyCall) etag() string {
 	return ""
 }
 
-// linearizable runs concurrent clients on a few keys and records their calls. The test fails unless the calls are
-// linearizable: some sequential order of them explains all answers.
+// linearizable runs concurrent clients on a few keys and records their calls. It fails the test unless the history is
+// linearizable, that is, unless some sequential order of the calls explains all answers.
 func linearizable(s *suite) {
 	const clients, calls, keys = 6, 40, 3
 	for round := range s.options.Rounds {

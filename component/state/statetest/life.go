@@ -19,8 +19,8 @@ func lifeCases() []testCase {
 	}
 }
 
-// call is a call of one method of a store, for tests that call every method. If the store does not implement a method,
-// its tests omit the call.
+// call is a call of one method of a store. Tests use a list of calls to try every method. The list omits methods that
+// the store does not implement.
 type call struct {
 	name string
 	do   func(context.Context) error

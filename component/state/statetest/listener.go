@@ -55,7 +55,8 @@ func (l *Listener) Address() string {
 	return l.address
 }
 
-// Close closes the listener and its connections. Wait waits until they are no longer served.
+// Close closes the listener and its connections. It does not wait for the goroutines that serve the connections. Use
+// Wait for that.
 func (l *Listener) Close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

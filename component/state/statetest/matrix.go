@@ -48,8 +48,8 @@ func transactOne(kind state.OpKind) attempt {
 }
 
 // matrix tests every combination of three inputs: whether the key exists, which ETag is sent, and the concurrency mode.
-// For each combination it calls the function perform. This function deletes the key if isDelete is true, and sets the
-// key otherwise. It must succeed exactly under these conditions:
+// For each combination it calls perform, which deletes the key if isDelete is true, and otherwise sets the key. The
+// call must succeed exactly under these conditions:
 //
 //	an ETag         the key exists and has this ETag, in every mode
 //	no ETag, first  a set: the key does not exist; a delete: always
@@ -84,8 +84,9 @@ func matrix(s *suite, isDelete bool, perform attempt) {
 	}
 }
 
-// prepare brings a key into the state existing: "absent", "deleted" or "present". It returns the current ETag, or "" if
-// the key does not exist, and an ETag that the key had before.
+// prepare makes a key absent, deleted or present. The parameter existing is one of these three words. current is the
+// ETag of the key, or "" if the key does not exist. stale is an ETag that the key had before, or "" if the key never
+// existed.
 func (s *suite) prepare(key, existing string) (current, stale string) {
 	s.Helper()
 	if existing == "absent" {

@@ -16,9 +16,9 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// Recording records the calls of concurrent clients of a store while the server of the store fails and returns.
-// Unlike the suite, it accepts errors. After fault.Indeterminate a call may have been executed. After any other
-// error it must not have been executed.
+// Recording records the calls of concurrent clients of a store while the store's server fails and recovers. A call may
+// fail, for example with fault.Unavailable. If it fails with fault.Indeterminate, the store may have executed it. If it
+// fails with any other code, the store must not have executed it.
 type Recording struct {
 	t     *testing.T
 	store state.Store
@@ -82,8 +82,8 @@ func (r *Recording) wait(left func() (int, string)) {
 	})
 }
 
-// Check stops the clients and reads all keys. It fails the test unless the recorded calls are linearizable: some
-// sequential order of them explains all answers.
+// Check stops the clients and reads all keys. It fails the test unless the recorded history is linearizable, that is,
+// unless some sequential order of the calls explains all answers.
 func (r *Recording) Check() {
 	r.t.Helper()
 	r.stop()
@@ -154,8 +154,9 @@ func (r *Recording) call(id int, in keyCall, seen map[string]seenValue) error {
 	return err
 }
 
-// CheckOutage stops the only server of a store with the function stop, and starts it again with the function restart.
-// It checks that errors during the outage have the right code, and that the error text of a read contains message.
+// CheckOutage tests the errors of a store during an outage. It stops the store's only server with the function stop,
+// and starts it again with the function restart. In between, calls must fail with the right codes, and the error text
+// of a read must contain message.
 func CheckOutage(t *testing.T, store state.Store, stop, restart func(), message string) {
 	t.Helper()
 	ctx := t.Context()

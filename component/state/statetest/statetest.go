@@ -1,8 +1,8 @@
 // Package statetest is the conformance suite for state stores. A store that passes it fulfils the contract of
 // component/state.
 //
-// It owns the tests, not the stores. It uses keys that no other run uses, so it can run against a shared store. Its
-// goroutines end with the test that started them.
+// Each run uses new keys, so the suite can run against a shared store. Its goroutines end with the test that started
+// them.
 package statetest
 
 import (
@@ -58,8 +58,7 @@ type Options struct {
 	ListLevel state.Level
 }
 
-// Run runs the suite. It calls open for each test, and closes the returned store. The store must not contain keys
-// that the suite uses.
+// Run runs the suite. For each test, it calls open, runs the test with the returned store, and then closes the store.
 func Run(t *testing.T, open func(t *testing.T) state.Store, o Options) {
 	t.Helper()
 	if o.LargeValue == 0 {
@@ -148,8 +147,8 @@ func operations(items []state.Write) []state.Operation {
 	return ops
 }
 
-// etags returns the ETags of a write. If the store does not return ETags, etags reads them. An upsert that a later
-// operation overwrites then gets an ETag that no item has.
+// etags returns the ETags of a write. If the writes of the store return no ETags, etags reads the items to get them. In
+// this case, an upsert that a later operation of the same write overwrites gets an invented ETag, which no item has.
 func (s *suite) etags(w state.Written, ops []state.Operation) []string {
 	s.Helper()
 	if !s.options.UnknownETags {
@@ -230,7 +229,7 @@ func (s *suite) wantConflict(err error, key string) {
 	}
 }
 
-// can returns the optional interface A of the store. If the store does not implement A, the test is skipped.
+// can returns the store as the optional interface A. If the store does not implement A, can skips the test.
 func can[A any](s *suite) A {
 	s.Helper()
 	ability, ok := s.store.(A)

@@ -34,8 +34,11 @@ func (a *applier) act(action *protos.WorkflowAction) error {
 	return invalid(a.ID, "action %d has no type that is known", action.GetId())
 }
 
-// claim marks the id of an action as used. It returns an error if the id is negative, if the id was used before in this
-// generation, or if the ids that the history of this generation uses have more than MaxGaps gaps.
+// claim marks the id of an action as used. It returns an error in these cases:
+//
+//   - The id is negative.
+//   - The id was already used in this generation.
+//   - The used ids in the history of this generation have more than MaxGaps gaps.
 func (a *applier) claim(action *protos.WorkflowAction) error {
 	id := action.GetId()
 	if id < 0 {
@@ -54,8 +57,8 @@ func (a *applier) claim(action *protos.WorkflowAction) error {
 	return nil
 }
 
-// bounded returns an error if a text has more than limit bytes or has a zero byte, or if it is required and empty.
-// what names the text in the error.
+// bounded checks the length of a text. It returns an error if the text has more than limit bytes, contains a zero byte,
+// or is empty although required is true. The parameter what describes the text in the error.
 func (a *applier) bounded(what, value string, limit int, required bool) error {
 	switch {
 	case required && value == "":
@@ -69,7 +72,7 @@ func (a *applier) bounded(what, value string, limit int, required bool) error {
 }
 
 // target returns the application that an action addresses, and the router for the events of this action. It returns an
-// error for an invalid application id, and for a namespace other than the one of the instance.
+// error if the application id is invalid or the namespace is not that of the instance.
 func (a *applier) target(action *protos.WorkflowAction) (app string, r *protos.TaskRouter, err error) {
 	r = &protos.TaskRouter{SourceAppID: a.App}
 	app = a.App
@@ -90,8 +93,9 @@ func (a *applier) target(action *protos.WorkflowAction) (app string, r *protos.T
 	return app, r, nil
 }
 
-// home returns the router for an action that changes another instance. It returns an error unless this action
-// addresses the application of the workflow itself. The parameter what names the action in the error text.
+// home returns the router for an action that affects another instance, for example by sending it an event. Such an
+// action must address the workflow's own application. If it addresses another one, home returns an error. what
+// describes the action in the error text.
 func (a *applier) home(action *protos.WorkflowAction, what string) (*protos.TaskRouter, error) {
 	app, router, err := a.target(action)
 	if err == nil && app != a.App {
@@ -101,8 +105,8 @@ func (a *applier) home(action *protos.WorkflowAction, what string) (*protos.Task
 	return router, err
 }
 
-// namespace returns the namespace of the instance: State.Namespace if it is set, and otherwise the namespace in the
-// name of the owner (see beside).
+// namespace returns the namespace of the instance. This is State.Namespace if it is set. Otherwise it is the namespace
+// in State.App, or "default".
 func (a *applier) namespace() string {
 	namespace, _, ok := strings.Cut(a.App, "/")
 	if !ok {
@@ -111,9 +115,9 @@ func (a *applier) namespace() string {
 	return cmp.Or(a.Namespace, namespace)
 }
 
-// beside returns the name of the owner of app's instances. app is an application in the same namespace as owner. In the
-// default namespace, the name is the application id. In any other namespace, it is the namespace, a slash and the
-// application id.
+// beside returns the full name of the application app, which is in the same namespace as owner. In the default
+// namespace, the full name is the application id, such as "bank". In another namespace, it begins with the namespace,
+// as in "prod/bank".
 func beside(owner, app string) string {
 	if namespace, _, ok := strings.Cut(owner, "/"); ok && !strings.Contains(app, "/") {
 		return namespace + "/" + app
@@ -212,8 +216,8 @@ func fires(id int32, created *protos.TimerCreatedEvent) (t Timer, ok bool) {
 		EventType: &protos.HistoryEvent_TimerFired{TimerFired: fired}}}, at.Before(never())
 }
 
-// Derive returns a UUID that depends only on parent and purpose. It is used, for example, as the execution id of a
-// child. So a turn that is computed twice has the same outcome.
+// Derive returns a UUID that depends only on parent and purpose, for example as the execution id of a child. Because
+// the UUID is not random, a turn has the same outcome if it is computed again.
 func Derive(parent, purpose string) string {
 	return uuid.NewSHA1(uuid.NameSpaceURL, []byte("quorate:workflow:"+parent+"/"+purpose)).String()
 }
@@ -222,8 +226,8 @@ func (a *applier) execution() string {
 	return a.start.GetWorkflowInstance().GetExecutionId().GetValue()
 }
 
-// key returns the key of a message. id is the id of the action. App and ID contain no NUL byte, so keys of different
-// instances always differ.
+// key returns the key of a message that this execution of the instance sends. purpose and id distinguish the messages
+// of one execution. The keys of different instances always differ, because App and ID contain no NUL byte.
 func (a *applier) key(purpose string, id int32) string {
 	return a.App + "\x00" + a.ID + "\x00" + a.execution() + "\x00" + purpose + strconv.Itoa(int(id))
 }
@@ -279,8 +283,8 @@ func (a *applier) begin(id int32, app string, router *protos.TaskRouter,
 		Router: router, EventType: &protos.HistoryEvent_ExecutionStarted{ExecutionStarted: a.inherit(start)}})}
 }
 
-// newborn returns the key of the message with which the action id starts a child, and the execution id with which this
-// child begins.
+// newborn returns the key of the message that starts a child, and the execution id of the new child. The parameter id
+// is the id of the action that starts the child.
 func (a *applier) newborn(id int32) (key, execution string) {
 	key = a.key("child", id)
 	return key, Derive(key, "execution")

@@ -45,10 +45,10 @@ type applier struct {
 	pause     *protos.HistoryEvent           // the newest ExecutionSuspended, while suspended
 }
 
-// Apply returns what the answer of a worker changes. A nil answer is allowed for a turn with ExecutionTerminated, and
-// ends the instance without a worker. Apply returns fault.Invalid for an answer that breaks the rules, and
-// fault.Internal for a turn that a correct engine never makes. After an error, the caller must apply no part of the
-// answer.
+// Apply returns the changes that result from a worker's answer. answer may be nil only if the new events contain
+// ExecutionTerminated. The instance then ends without a worker. Apply returns fault.Invalid for an answer that breaks
+// the rules, and fault.Internal for a turn that a correct engine never makes. After an error, the caller must not apply
+// any part of the answer.
 func Apply(s *State, answer *protos.WorkflowResponse, now time.Time) (*Outcome, error) {
 	a := &applier{State: s, now: now}
 	if err := a.read(answer); err != nil {
@@ -71,8 +71,8 @@ func Apply(s *State, answer *protos.WorkflowResponse, now time.Time) (*Outcome, 
 	return a.finish(), nil
 }
 
-// read reads the new events of the turn. It then checks the turn, the number of actions, and the other parts of the
-// answer. It does not check the single actions.
+// read reads the new events of the turn. It then checks the turn and the answer, except for the individual actions of
+// the answer.
 func (a *applier) read(answer *protos.WorkflowResponse) error {
 	a.start = a.History.Started()
 	a.suspended = a.History.suspended
@@ -129,8 +129,9 @@ func (a *applier) read(answer *protos.WorkflowResponse) error {
 	return nil
 }
 
-// guard returns the oldest timer that waits for an external event with this name, unless the new events have resolved
-// it. A resolved timer stays resolved, so the next call for the same name continues where this call has ended.
+// guard returns the id of the oldest open timer that is the timeout of a wait for this external event. ok is false if
+// there is none. A timer that the new events have resolved is not open any more. It stays resolved, so the next call
+// for the same event does not look at it again.
 func (a *applier) guard(event string) (id int32, ok bool) {
 	name := strings.ToUpper(event)
 	list := a.History.guards[name]
@@ -189,7 +190,7 @@ func list(names []string) string {
 	return string(b)
 }
 
-// Stall returns the outcome to use instead of a turn that the engine cannot store. The instance stalls with the given
+// Stall returns the outcome to use if the engine cannot store the outcome of a turn. The instance stalls with the given
 // reason, and the turn changes nothing else.
 func Stall(s *State, reason protos.StalledReason, description string, now time.Time) *Outcome {
 	a := &applier{State: s, now: now}
@@ -223,7 +224,7 @@ func (a *applier) note(v *protos.WorkflowVersion) {
 }
 
 // complete handles an action that completes the workflow or continues it as new. Only the first such action of an
-// answer counts. A terminated instance does not continue.
+// answer counts. If the turn terminates the instance, complete ignores a continue-as-new.
 func (a *applier) complete(id int32, c *protos.CompleteWorkflowAction) error {
 	switch {
 	case a.out.Completed != nil:
@@ -327,8 +328,9 @@ func (a *applier) finish() *Outcome {
 	return &a.out
 }
 
-// cascade terminates the children that have no result. Each message names the execution that the parent has started. So
-// the message does not terminate another instance that already had the id when the child was to be created.
+// cascade terminates the children that have no result. Each message names the execution id that the child got from its
+// parent. This matters if the child could not be started because another instance already had its id. The other
+// instance has another execution id, so it ignores the message.
 func (a *applier) cascade() {
 	children := map[int32]pending{}
 	for id, p := range a.History.open {
@@ -354,8 +356,9 @@ func (a *applier) cascade() {
 	}
 }
 
-// replace begins the next generation of the instance. It keeps the activities, children and events from actions that
-// precede the continue-as-new in the answer. It drops the timers, because the next generation does not wait for them.
+// replace begins the next generation of the instance. Activities, children and events stay in the outcome if their
+// actions precede the continue-as-new in the answer. Timers are dropped, because the next generation does not wait for
+// them.
 func (a *applier) replace() {
 	execution := Derive(a.execution(), "next")
 	start := &protos.ExecutionStartedEvent{Name: a.start.GetName(), Version: a.start.GetVersion(),
@@ -383,9 +386,10 @@ func (a *applier) replace() {
 	a.carry(a.next.GetCarryoverEvents())
 }
 
-// carry adds to the inbox the events that a continue-as-new carries over. Workers carry over external events only, so
-// carry ignores other events. A name and a time identify an event, but the Python worker gives all carried events the
-// time 0. So carry gives events with the same name ascending times.
+// carry puts the events into the inbox that a continue-as-new carries over. It ignores all events except external
+// events, because workers carry over no others. The name and the timestamp identify an event, but the Python worker
+// sets the timestamp of all carried events to 0. Therefore carry gives ascending timestamps to events with the same
+// name.
 func (a *applier) carry(list []*protos.HistoryEvent) {
 	last := map[string]time.Time{}
 	for _, e := range list {

@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/component/workflow"
 )
 
-// Start returns the event ExecutionStarted of a request. The parameter execution is a new UUID, which is used if the
-// request has no execution id.
+// Start returns the event ExecutionStarted for a request to start an instance. If the request has no execution id,
+// Start uses the parameter execution, which is a new UUID.
 func Start(r *protos.CreateInstanceRequest, execution string, now time.Time) *protos.HistoryEvent {
 	if id := r.GetExecutionId().GetValue(); id != "" {
 		execution = id
@@ -23,14 +23,14 @@ func Start(r *protos.CreateInstanceRequest, execution string, now time.Time) *pr
 				ExecutionId: wrapperspb.String(execution)}}}})
 }
 
-// Reuse decides what happens to an existing instance when another start has the same id. status is the status of
-// the instance, and existing is its event ExecutionStarted. wanted is the event of the new start. If unique is
-// true, only a child of the same parent may replace the instance. These are the possible results:
+// Reuse decides what happens if an instance is started and its id is already in use. status is the status of the
+// existing instance, and existing is its event ExecutionStarted. wanted is the event ExecutionStarted of the new start.
+// If unique is true, only a child of the same parent may replace the existing instance. These are the possible results:
 //
-//   - same is true: the same call has created the instance. The caller changes nothing.
-//   - same is false and err is nil: the caller removes the instance and creates a new one. Before that, the caller
-//     must check that all descendants of the instance are terminal (see workflow.ChildRuns).
-//   - err is not nil: the instance must not be replaced.
+//   - same is true: wanted repeats the start that created the existing instance. The caller changes nothing.
+//   - same is false and err is nil: the caller removes the existing instance and creates a new one. Before that, the
+//     caller must check that all descendants of the existing instance are terminal (see workflow.ChildRuns).
+//   - err is not nil: the existing instance must not be replaced.
 func Reuse(id string, status protos.OrchestrationStatus, existing, wanted *protos.ExecutionStartedEvent,
 	unique bool) (same bool, err error) {
 	switch {
@@ -53,16 +53,17 @@ func Foreign(app string, start *protos.HistoryEvent) bool {
 	return start.GetRouter().GetTargetAppID() != ""
 }
 
-// siblings reports whether two instances are children of the same instance. Different executions of that instance may
-// have started them.
+// siblings reports whether two instances are children of the same parent instance. They are siblings even if different
+// executions of the parent have started them.
 func siblings(a, b *protos.ExecutionStartedEvent) bool {
 	pa, pb := a.GetParentInstance(), b.GetParentInstance()
 	return pa != nil && pb != nil && pa.GetAppID() == pb.GetAppID() &&
 		pa.GetWorkflowInstance().GetInstanceId() == pb.GetWorkflowInstance().GetInstanceId()
 }
 
-// sameCreation reports whether two events ExecutionStarted are for the same creation of an instance. A client that
-// repeats a call sends the same execution id. A parent starts only one child per task.
+// sameCreation reports whether two events ExecutionStarted are from the same start of an instance. A client that
+// repeats a start sends the same execution id. Two starts by a parent are the same if they have the same execution and
+// task id of the parent, because a parent starts only one child per task.
 func sameCreation(a, b *protos.ExecutionStartedEvent) bool {
 	pa, pb := a.GetParentInstance(), b.GetParentInstance()
 	if pa != nil && pb != nil {
@@ -99,8 +100,8 @@ func Request(id, execution string, scheduled *protos.HistoryEvent) *protos.Activ
 		TaskExecutionId: t.GetTaskExecutionId()}
 }
 
-// Result returns the event for an activity's answer. The parameter taskExecution is the execution id of the scheduled
-// task.
+// Result returns the event for the answer of an activity. The parameter taskExecution is the execution id in the event
+// TaskScheduled of the activity.
 func Result(r *protos.ActivityResponse, taskExecution string, now time.Time) *protos.HistoryEvent {
 	if d := r.GetFailureDetails(); d != nil {
 		return Failure(r.GetTaskId(), taskExecution, d, now)
@@ -116,8 +117,7 @@ func Failure(id int32, taskExecution string, d *protos.TaskFailureDetails, now t
 		TaskFailed: &protos.TaskFailedEvent{TaskScheduledId: id, FailureDetails: d, TaskExecutionId: taskExecution}}})
 }
 
-// Raised returns the event EventRaised for an external event. The parameter at is its timestamp, which NextRaised has
-// returned.
+// Raised returns the event EventRaised for an external event. Its timestamp at must be a result of NextRaised.
 func Raised(name string, input *wrapperspb.StringValue, at time.Time) *protos.HistoryEvent {
 	return event(-1, at, &protos.HistoryEvent{EventType: &protos.HistoryEvent_EventRaised{
 		EventRaised: &protos.EventRaisedEvent{Name: name, Input: input}}})
@@ -157,9 +157,9 @@ func Pauses(suspended bool, e *protos.HistoryEvent) bool {
 	return (suspended || e.GetExecutionSuspended() != nil) && e.GetExecutionResumed() == nil
 }
 
-// Repeats reports whether the event e would suspend an instance that is suspended, or resume one that is not.
-// suspended is whether the instance is suspended after all events of its inbox. An engine drops such an event, because
-// an SDK would keep a second suspension, and suspend the workflow again after the resumption.
+// Repeats reports whether the event e suspends an instance that is already suspended, or resumes one that is not
+// suspended. The parameter suspended is the state after all events in the inbox. An engine must drop such an event.
+// Otherwise an SDK would remember the second suspension, and suspend the workflow again after it was resumed.
 func Repeats(e *protos.HistoryEvent, suspended bool) bool {
 	return suspended && e.GetExecutionSuspended() != nil || !suspended && e.GetExecutionResumed() != nil
 }

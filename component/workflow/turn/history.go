@@ -35,9 +35,9 @@ type raised struct {
 	at   time.Time
 }
 
-// History contains what the rules need to know about the committed events of one generation of an instance. An engine
-// keeps it in addition to the events, so that no turn has to read the whole history. A History is not safe for
-// concurrent use, but Begin and Apply only read it.
+// History is a summary of the committed events of one generation of an instance. It contains what the rules need to
+// know, so that a turn does not have to read the whole history. A History is not safe for concurrent use, but Begin and
+// Apply only read it.
 type History struct {
 	count     int       // number of events
 	first     time.Time // time of the first event
@@ -159,8 +159,8 @@ func schedules(e *protos.HistoryEvent) (p pending, ok bool) {
 	return pending{}, false
 }
 
-// guarded returns the name of the external event for which a timer is the timeout; "" = none. The timers of older
-// workers have no origin. The name of such a timer is the name of the event.
+// guarded returns the name of the external event whose wait the timer limits. It returns "" for any other timer. A
+// timer of an older worker has no origin. In this case, the name of the timer is the name of the event.
 func guarded(t *protos.TimerCreatedEvent) string {
 	if o := t.GetExternalEvent(); o != nil {
 		return o.GetName()
@@ -256,8 +256,8 @@ func (h *History) State(id string, start *protos.HistoryEvent, custom *wrappersp
 	return s
 }
 
-// ids is a set of event ids. Each element has the first and the last id of a run of consecutive ids. The elements are
-// sorted. Workers use consecutive ids, so even the set of a long history is small.
+// ids is a set of event ids. Consecutive ids are stored as a range, which is the first and the last of these ids. The
+// ranges are sorted. Workers use consecutive ids, so even the set of a long history has few ranges.
 type ids [][2]int32
 
 func (s ids) has(id int32) bool {
@@ -265,7 +265,8 @@ func (s ids) has(id int32) bool {
 	return ok
 }
 
-// find returns the position of the run that has id. If there is none, find returns the position at which to insert id.
+// find returns the position of the range that contains id. If no range contains it, find returns the position at which
+// to insert a new range.
 func (s ids) find(id int32) (at int, ok bool) {
 	return slices.BinarySearchFunc(s, id, func(run [2]int32, id int32) int {
 		switch {

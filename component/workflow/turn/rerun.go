@@ -21,10 +21,10 @@ type Fork struct {
 	Messages []Message
 }
 
-// Rerun returns a new instance that repeats a terminal instance of the application app, beginning with the event that
-// the request names. The new history ends with this event. Activities, timers and children that have no result before
-// this event begin again, and a child gets a new id. The parameters id and execution are the instance id and the
-// execution id of the new instance.
+// Rerun returns a new instance that repeats a terminal instance of the application app from a certain event on. The
+// request names this event, and the history of the new instance ends with it. Activities, timers and children start
+// again if they have no result in this history. Children that start again get new ids. The parameters id and execution
+// are the instance id and the execution id of the new instance.
 func Rerun(app, namespace string, events []*protos.HistoryEvent, r *protos.RerunWorkflowFromEventRequest, id,
 	execution string, now time.Time) (*Fork, error) {
 	source := r.GetSourceInstanceID()
@@ -68,8 +68,8 @@ func cannot(code fault.Code, id, msg string) *fault.Error {
 	return &fault.Error{Code: code, Op: "turn.Rerun", Msg: msg, Key: id}
 }
 
-// retarget returns a copy of e, the event that runs again, with the changes that the request asks for. It returns an
-// error if e cannot run again, or if a change cannot be made to an event of this type.
+// retarget returns a copy of e, the event that runs again. The copy has the changes that are set in the request, such
+// as a new input. retarget returns an error if an event of this type cannot run again or cannot be changed in this way.
 func retarget(source string, e *protos.HistoryEvent, r *protos.RerunWorkflowFromEventRequest, id string,
 	now time.Time) (*protos.HistoryEvent, error) {
 	rerun := &protos.RerunParentInstanceInfo{InstanceID: source}
@@ -112,7 +112,8 @@ func retarget(source string, e *protos.HistoryEvent, r *protos.RerunWorkflowFrom
 	return e, nil
 }
 
-// restart gives the new instance its own ids. It starts the activities, timers and children that have no result again.
+// restart gives the new instance its own ids. It starts those activities, timers and children again that have no result
+// in the history.
 func (f *Fork) restart(app, namespace, execution string, now time.Time) {
 	h, target := Read(f.Events), f.Events[len(f.Events)-1]
 	a := &applier{State: &State{ID: f.ID, App: app, Namespace: namespace}, now: now}
@@ -152,8 +153,8 @@ func (f *Fork) restart(app, namespace, execution string, now time.Time) {
 	}
 }
 
-// Owner returns the application that owns the target of an event with the router r. If r names a target application,
-// Owner returns that application in the namespace of app. Otherwise Owner returns app.
+// Owner returns the application to which an event with the router r is sent. If r names a target application, Owner
+// returns that application in the namespace of app. Otherwise Owner returns app.
 func Owner(app string, r *protos.TaskRouter) string {
 	if to := r.GetTargetAppID(); to != "" {
 		return beside(app, to)

@@ -50,8 +50,8 @@ func Bounded(c *protos.TraceContext) *protos.TraceContext {
 	return c
 }
 
-// inherit returns start, the start event of a new instance. If the instance that creates the new instance has a span,
-// inherit gives the new instance a span, too.
+// inherit gives the new instance in the event start a trace span if the instance that creates it has one. It returns
+// start.
 func (a *applier) inherit(start *protos.ExecutionStartedEvent) *protos.ExecutionStartedEvent {
 	if a.start.GetWorkflowSpanID() != nil {
 		Traced(start)
@@ -59,8 +59,8 @@ func (a *applier) inherit(start *protos.ExecutionStartedEvent) *protos.Execution
 	return start
 }
 
-// rootTrace returns the context of a new trace, which belongs to an execution. The new trace is not sampled if the
-// trace of the previous generation is not sampled.
+// rootTrace returns the context of a new trace for an execution. The new trace is not sampled if the previous
+// generation's trace is not sampled.
 func rootTrace(execution string, previous *protos.TraceContext) *protos.TraceContext {
 	sum := sha256.Sum256([]byte("quorate:trace:" + execution))
 	span, flags := hex.EncodeToString(sum[16:24]), "-01"

@@ -19,13 +19,14 @@ const (
 	// MaxPatches bounds the patches in an answer, and MaxTags the tags of an instance.
 	MaxPatches = 1000
 	MaxTags    = 100
-	// MaxCustom bounds the custom status, in bytes, because every entry of an instance writes the custom status.
+	// MaxCustom bounds the custom status, in bytes. Every log entry that changes an instance also writes its custom
+	// status.
 	MaxCustom = 256 << 10
 	// MaxCarried bounds the events that a continue-as-new carries over.
 	MaxCarried = 50_000
-	// MaxReasons bounds the total size of the messages' reasons, in bytes, when a termination also ends the children
-	// of an instance. Above this bound, the children end without a reason. Otherwise one log entry could not have all
-	// the messages.
+	// MaxReasons bounds the total size of the reasons in the messages that terminate the children of an instance, in
+	// bytes. If the reasons are larger, the children end without a reason. With the reasons, the messages might not fit
+	// into one log entry.
 	MaxReasons = 8 << 20
 	// MaxGaps bounds the number of gaps between the ids of a generation's actions. Workers use consecutive ids.
 	MaxGaps = 50_000

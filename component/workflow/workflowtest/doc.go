@@ -1,6 +1,5 @@
-// Package workflowtest has the suite of tests that every workflow engine passes. It also has a worker that a test
-// drives by hand, and an engine in memory for the tests of the APIs.
+// Package workflowtest has the test suite that every workflow engine must pass. It also has a worker that a test drives
+// by hand, and an in-memory engine for the tests of the APIs.
 //
-// It owns the instances of the engine in memory. The timers of this engine run on goroutines of package time; Close
-// stops them.
+// The timers of the in-memory engine run in goroutines of package time. Memory.Close stops them.
 package workflowtest

@@ -178,8 +178,8 @@ func (m *Memory) running(i *instance) string {
 	return ""
 }
 
-// descendants returns all descendants of an instance, parents before their children. The children of an
-// instance may contain ids of instances with another parent. descendants ignores such instances.
+// descendants returns all descendants of an instance. Parents come before their children. An id in the field children
+// may belong to an instance that has another parent. descendants ignores such an instance.
 func (m *Memory) descendants(i *instance) []*instance {
 	seen := map[*instance]bool{i: true}
 	list := []*instance{i}
@@ -252,8 +252,8 @@ func (m *Memory) put(i *instance, e *protos.HistoryEvent) {
 	m.announce()
 }
 
-// change adds the event that e returns to the inbox of an instance, for a request of a client. The caller does not
-// hold m.mu.
+// change executes a request of a client: it adds the event that e returns to the inbox of an instance. The caller must
+// not hold m.mu.
 func (m *Memory) change(app, id string, e func(i *instance) *protos.HistoryEvent) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -301,7 +301,7 @@ func (m *Memory) Terminate(_ context.Context, app string, r *protos.TerminateReq
 	return nil
 }
 
-// endWithoutWorker ends the instances that are to be terminated and whose application has no worker.
+// endWithoutWorker ends the instances that have a termination in their inbox, but whose application has no worker.
 func (m *Memory) endWithoutWorker() {
 	for again := true; again; {
 		again = false

@@ -174,8 +174,8 @@ func types(events []*protos.HistoryEvent) []string {
 	return out
 }
 
-// got fails the test unless the new events of a turn are WorkflowStarted and then the given events. The parameter past
-// is the required number of past events.
+// got checks the events of a turn. The new events must be WorkflowStarted and then the given events, and past is the
+// required number of past events.
 func (s *suite) got(t *Turn, past int, events ...string) {
 	s.Helper()
 	news := types(t.GetNewEvents())
@@ -373,8 +373,9 @@ func (s *suite) scheduledStart() {
 	}
 }
 
-// inTime calls attempt with the length of a timer that must not fire before attempt cancels it. If a busy machine was
-// too slow for that, attempt returns false. inTime then calls attempt with another application and a longer timer.
+// inTime calls attempt, a test with a timer that must not fire before the test cancels it. limit is the length of this
+// timer. On a busy machine, the test may be too slow, and attempt then returns false. inTime then calls attempt again
+// with another application and a longer timer.
 func (s *suite) inTime(attempt func(s *suite, limit time.Duration) bool) {
 	limit := 300 * time.Millisecond
 	for n := 1; !attempt(s, limit); n++ {
@@ -688,8 +689,9 @@ func (s *suite) purge() {
 	s.await("a", workflow.Completed)
 }
 
-// purgeTrees purges instances whose histories name children that are other instances, or the instance itself. A purge
-// must not remove such instances as children.
+// purgeTrees checks that a purge removes only true children. In the test, the histories of instances name children that
+// could not be started. Their ids belong to other instances, or to the parent itself. The test also purges two
+// instances that are children of each other.
 func (s *suite) purgeTrees() {
 	w := s.connect()
 	finish := func(id string) {
@@ -736,7 +738,7 @@ func (s *suite) purgeTrees() {
 	}
 }
 
-// purgesAndStarts starts and purges an instance with the same id concurrently, and checks that every call returns.
+// purgesAndStarts concurrently starts and purges instances with the same id, and checks that every call returns.
 func (s *suite) purgesAndStarts() {
 	for range 20 {
 		done := make(chan error, 40)
@@ -1159,8 +1161,8 @@ func (s *suite) othersAreNotControlled() {
 	victim.is("v", running)
 }
 
-// othersKeepInstances checks that an application cannot reuse an id to replace an instance of another application,
-// unless that instance is its own child.
+// othersKeepInstances checks that an application cannot reuse the id of another application's instance to replace this
+// instance. There is one exception: a parent may replace its own child.
 func (s *suite) othersKeepInstances() {
 	w := s.connect()
 	victim := &suite{T: s.T, ctx: s.ctx, e: s.e, app: s.app + "bank"}
@@ -1192,8 +1194,9 @@ func (s *suite) othersKeepInstances() {
 	}
 }
 
-// withoutToken completes activities without a completion token, as older workers do. Activities of two applications
-// may then look the same.
+// withoutToken completes activities without a completion token, as older workers do. Such an answer may match two
+// activities, if the instances of two applications have the same id. The engine must refuse an answer that matches
+// both.
 func (s *suite) withoutToken() {
 	w := s.connect()
 	bank := &suite{T: s.T, ctx: s.ctx, e: s.e, app: s.app + "bank"}

@@ -1,10 +1,10 @@
-// Command doccomments draws doc comments at random. People then rate whether each can be understood at the first
-// reading.
+// Command doccomments prints doc comments that it draws at random. People then rate whether each of them can be
+// understood at the first reading.
 //
 //	go run ./internal/archtest/doccomments -seed 7
 //
-// The same seed and the same sources give the same comments. The command draws from the doc comments of packages and
-// of top-level declarations, except those of tests. It owns only this random choice.
+// With the same seed and the same sources, the command draws the same comments. It draws from the doc comments of
+// packages and of top-level declarations, but not from those of tests. It owns this random choice.
 package main
 
 import (

@@ -1,7 +1,7 @@
-// Package tree finds the files of the repository. In a git checkout these are the files that git tracks. So files that
-// a reader made while following the documentation are not checked.
+// Package tree finds the files of the repository for the checks of archtest. In a git checkout, these are the files
+// that git tracks. Other files are left out, for example those that a user creates while following the documentation.
 //
-// It owns the choice of these files for all checks. It has no goroutines.
+// The package owns this choice of files. It has no goroutines.
 package tree
 
 import (
@@ -21,10 +21,12 @@ type File struct {
 	Text []byte
 }
 
-// Names returns the paths of the regular files of the repository, with slashes, in lexical order. The argument is the
-// root of the repository. In a git checkout, Names returns only tracked files, so it omits a new file until git add.
-// Without a checkout that git can read, it returns all files except those in bin and .git. Examples are an unpacked
-// archive, a machine without git, and a checkout of another user.
+// Names returns the paths of the regular files of the repository in lexical order. The parameter root is the root of
+// the repository. The paths are relative to root and have slashes.
+//
+// In a git checkout, Names returns only tracked files, so a new file is missing until git add. If git cannot list the
+// files, Names returns all files except those in directories named bin or .git. For example, an unpacked archive is no
+// checkout, and a machine may have no git.
 func Names(root string) ([]string, error) {
 	if _, err := os.Lstat(filepath.Join(root, ".git")); err == nil {
 		if out, err := tracked(root); err == nil {

@@ -1,8 +1,6 @@
-// Package benchcheck compares ratios of processor times with a baseline in the repository. Benchmarks report these
-// ratios. A ratio is the processor time of the least possible work for a request, divided by the processor time that
-// Quorate uses for the request. A higher ratio is better.
-//
-// The package owns only this comparison and the format of the baseline.
+// Package benchcheck compares the results of benchmarks with a baseline in the repository. Each result is a ratio of
+// two processor times. The numerator is the time of the least possible work for a request. The denominator is the time
+// that Quorate uses for the request. A higher ratio is better.
 package benchcheck
 
 import (
@@ -104,8 +102,8 @@ func vendor(cpuinfo string) (string, error) {
 	return "other", nil
 }
 
-// choose returns the baseline of a vendor. If the vendor has no baseline, choose reports this, and returns the lowest
-// ratio of all vendors for each benchmark.
+// choose returns the baseline of a vendor. If the vendor has no baseline, choose prints a note. It then returns, for
+// each benchmark, the lowest ratio of all vendors.
 func choose(out io.Writer, dir, vendor string) (map[string]float64, error) {
 	own := filepath.Join(dir, vendor+".txt")
 	if _, err := os.Stat(own); err == nil {

@@ -46,8 +46,8 @@ func serve(ctx context.Context, routes func(sidecar, *http.ServeMux)) error {
 // nameVariable is the environment variable with the name of the instance.
 const nameVariable = "DEMO_INSTANCE"
 
-// serveOrders registers the handler of the application orders. For each order, the handler calls the application
-// stock, which carries out the order. It then saves the receipt of stock.
+// serveOrders registers the handler of the application orders. For each order, the handler calls the application stock,
+// which carries out the order and returns a receipt. The handler then saves the receipt.
 func (s sidecar) serveOrders(mux *http.ServeMux) {
 	mux.HandleFunc("POST /order", handle(func(ctx context.Context, o order) (r receipt, err error) {
 		if err := s.Send(ctx, http.MethodPost, "/invoke/"+stock+"/method/take", o, &r); err != nil {
@@ -92,7 +92,8 @@ func (s sidecar) take(ctx context.Context, o order) (r receipt, err error) {
 	}
 }
 
-// handle returns a handler for a function from JSON to JSON. It answers with status 502 if the function fails.
+// handle returns an HTTP handler that calls f. It decodes the argument of f from the JSON body of the request, and
+// encodes the result as JSON. If f fails, the status is 502.
 func handle[In, Out any](f func(context.Context, In) (Out, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var in In

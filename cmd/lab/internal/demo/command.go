@@ -1,16 +1,17 @@
-// Package demo shows a cluster of three nodes in about a minute: state that is written at one node and read at another,
-// calls between two applications, and the kill -9 of the leader together with its application while customers order.
-// At the end it compares the books: no acknowledged order is lost, and none is carried out twice.
+// Package demo shows a cluster of three nodes in about a minute. State is written at one node and read at another, and
+// one application calls another. While customers order, the leader and its application are killed with kill -9. At the
+// end the demo compares the books: no acknowledged order is lost, and none is carried out twice.
 //
 // # Why no order is lost or carried out twice
 //
-// A customer chooses the id of an order, and sends it again with the same id until it is acknowledged. The application
-// orders keeps the order and calls the application stock. Stock lowers the count of the item and notes the id of the
-// order, in one atomic write. The write fails if the count has another ETag than the one that was read, or if the id
-// is already noted. So a repeated order changes nothing, and concurrent orders do not overwrite each other.
+// A customer chooses the id of an order, and sends the order again with the same id until it is acknowledged. The
+// application orders calls the application stock, and then saves the receipt that stock returns. In one atomic write,
+// stock lowers the count of the item and saves the receipt under the id of the order. This write fails if the count has
+// changed since stock read it, or if a receipt with this id exists. So a repeated order changes nothing, and concurrent
+// orders do not overwrite each other.
 //
-// The package owns the directory of the demo and the order of its steps. The applications use only the API of the
-// node beside them. Package launcher owns the processes.
+// The package owns the directory of the demo and decides the sequence of its steps. Each application uses only the API
+// of its own node. Package launcher owns the processes.
 package demo
 
 import (

@@ -47,8 +47,8 @@ func (b *books) second() int {
 	return n
 }
 
-// customer places orders until stop is closed, and completes the last order. It sends each order to its own node. If
-// that node fails, it tries the next node.
+// customer places orders until stop is closed. It waits until each order is acknowledged, including the last one. It
+// sends an order first to the node with the given number. If that node fails, it tries the next node.
 func (d *demo) customer(ctx context.Context, number int, stop <-chan struct{}) error {
 	tick := time.NewTicker(rate)
 	defer tick.Stop()

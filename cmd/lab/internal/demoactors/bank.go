@@ -22,7 +22,8 @@ const (
 	cancelled = "cancelled" // it had not begun when its client gave it up
 )
 
-// registration is the response to GET /dapr/config. Idle transfers are deactivated soon, and accounts stay active.
+// registration is the response to GET /dapr/config. Transfers are deactivated after ten idle seconds, and accounts
+// after an idle hour.
 const registration = `{"entities": ["Account", "Transfer"], "actorIdleTimeout": "1h", ` +
 	`"entitiesConfig": [{"entities": ["Transfer"], "actorIdleTimeout": "10s"}]}`
 
@@ -122,8 +123,8 @@ func (b *bank) balance(ctx context.Context, account string) (int, error) {
 	return balance, err
 }
 
-// book makes a transfer, or continues a transfer that was interrupted. It returns an error if the parameter order is
-// invalid. If the transfer already has a saved order, book uses that one instead of the parameter.
+// book makes a transfer and returns it with its outcome. If the transfer was interrupted earlier, book continues it
+// with the saved order and ignores the parameter order. It returns an error if the parameter order is invalid.
 func (b *bank) book(ctx context.Context, id string, order transfer) (transfer, error) {
 	if order.From == order.To || order.Amount <= 0 {
 		return order, errors.New("a transfer needs two accounts and a positive amount")
@@ -168,8 +169,8 @@ func (b *bank) postAt(ctx context.Context, account string, p posting) (outcome s
 	return outcome, err
 }
 
-// remind handles the reminder of a transfer. It finishes the transfer if the transfer was interrupted. If the
-// transfer has no saved order, it was interrupted before it began, and remind changes nothing.
+// remind handles the reminder of a transfer. If the transfer has a saved order but no outcome, remind finishes it. If
+// there is no saved order, the transfer has not begun, and remind changes nothing.
 func (b *bank) remind(ctx context.Context, id string, _ struct{}) (t transfer, err error) {
 	if err := b.get(ctx, "Transfer", id, "order", &t); err != nil || t.From == "" || t.Outcome != open {
 		return t, err

@@ -1,24 +1,25 @@
 // Package demoactors shows a small bank of actors on a cluster of three nodes, each with an instance of the
-// application. Clients transfer money while pairs of a node and its application are killed with SIGKILL. At the end
-// the demo prints the books, and fails if they do not balance.
+// application. Clients transfer money while pairs of a node and its application are killed with SIGKILL. At the end the
+// demo prints the books, and fails if they do not balance.
 //
 // # Why no money is lost or booked twice
 //
-// An account is an actor, and so is each transfer. The client chooses the id of a transfer, which is also the id of
-// its actor. A transfer is made by a call of its method book, which takes three steps:
+// An account is an actor, and so is each transfer. The client chooses the id of a transfer, which is also the id of the
+// actor. To make the transfer, the client calls the method book of this actor. The method takes three steps:
 //
 //  1. It sets the reminder finish, and then saves the order. From here on the transfer will be finished, even if the
 //     client, the node or the application dies.
 //  2. It posts the withdrawal at one account. If that account has enough money, it then posts the deposit at the
-//     other.
+//     other account.
 //  3. It saves the outcome, removes the reminder and answers.
 //
-// If the process dies in between, or a call fails, the client may repeat the call. The reminder fires in any case.
-// The repeated call and the reminder continue with the saved order, so steps 2 and 3 may happen again. This does no
-// harm, because an account saves the id of a transfer and its new balance in one transaction. If an account already
-// has the id of a transfer, it returns the first outcome. Turns of one account do not overlap, so no other turn can
-// change the balance between the read and the transaction of a turn. If the account has moved to another node
-// meanwhile, the epoch in the transaction is stale, and the store refuses the transaction.
+// If the process dies in between, or if a call fails, the client may repeat the call. The reminder fires in any case.
+// The repeated call and the reminder continue with the saved order, so steps 2 and 3 may happen again.
+//
+// This does no harm, because an account saves its new balance and the id of the transfer in one transaction. If an
+// account already has the id of a transfer, it returns the first outcome. Turns of one account do not overlap, so no
+// other turn can change the balance between the read and the transaction of a turn. If the account has meanwhile moved
+// to another node, the epoch in the transaction is stale, and the store refuses the transaction.
 //
 // A transfer calls accounts, and an account calls no other actor, so no two turns wait for each other.
 //

@@ -152,8 +152,8 @@ func (d *demo) killPairs(ctx context.Context) error {
 	return nil
 }
 
-// killPair kills a node and its application. It measures how long the accounts that they hosted are not served, and
-// starts both again.
+// killPair kills a node and its application, and starts both again. In between, it measures how long the accounts on
+// this node are unavailable.
 func (d *demo) killPair(ctx context.Context, i int) error {
 	n, other := d.cluster.Nodes[i], (i+1)%size
 	leader, err := d.cluster.Leader(ctx, n)
@@ -206,8 +206,9 @@ func (d *demo) killPair(ctx context.Context, i int) error {
 	return nil
 }
 
-// servedAgain repeats a call to each of the accounts in owned until the call succeeds. killed is the time at which
-// their node was killed. servedAgain returns the durations from killed to these successes, in ascending order.
+// servedAgain calls each of the accounts in owned until a call succeeds. The parameter killed is the time at which the
+// node of these accounts was killed. For each account, servedAgain measures the time from killed to the first
+// successful call. It returns these durations in ascending order.
 func (d *demo) servedAgain(ctx context.Context, at int, owned []string, killed time.Time) ([]time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, backTime)
 	defer cancel()
@@ -250,7 +251,7 @@ func (d *demo) list(ctx context.Context, at int) (actors, error) {
 }
 
 // hosted waits until the node with the number host is listed as a host of accounts. It reads the list from another
-// node, whose number is in the parameter at.
+// node, which has the number at.
 func (d *demo) hosted(ctx context.Context, at, host int) error {
 	ctx, cancel := context.WithTimeout(ctx, backTime)
 	defer cancel()

@@ -11,12 +11,12 @@ import (
 // turnsVariable is the environment variable with the directory of the turns.
 const turnsVariable = "DEMO_TURNS"
 
-// turns detects turns of one actor that overlap, also in different processes. Each turn locks a file of its actor and
-// epoch. If the process dies, the kernel unlocks the file. turns is safe for concurrent use.
+// turns detects overlapping turns of one actor, even if they run in different processes. Each turn locks a file of its
+// actor and epoch. If the process dies, the kernel unlocks the file. turns is safe for concurrent use.
 //
-// On a very busy machine, a host may lose its lease while a turn runs in the application. The host cannot stop this
-// turn. But it starts no further turn, and the store refuses the writes of the running turn. So turns with
-// different epochs may overlap. The file besideFile counts these overlaps.
+// Turns with the same epoch must not overlap. Turns with different epochs may overlap on a very busy machine: a host
+// may lose its lease while the application runs a turn. The host cannot stop this turn, but it starts no further turn,
+// and the store refuses the writes of the running turn. The file besideFile counts these overlaps.
 type turns struct{ dir string }
 
 // The names of the files:

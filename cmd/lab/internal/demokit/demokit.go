@@ -1,5 +1,5 @@
-// Package demokit has the code that the demos share. An application of a demo uses it as a client of the node beside
-// it. It also has loops that wait for a condition or for the next second.
+// Package demokit has the code that the demos share: a client of a node for the applications, and loops that wait for a
+// condition or for the next second.
 //
 // It owns no resources, and does not depend on a demo. Serve and Each wait for their goroutines.
 package demokit
@@ -26,7 +26,8 @@ type Sidecar struct {
 	Client *http.Client
 }
 
-// Beside returns a client of the node whose HTTP port is in the environment variable DAPR_HTTP_PORT.
+// Beside returns a client of the node that belongs to this application. The environment variable DAPR_HTTP_PORT has the
+// port of its API.
 func Beside() Sidecar {
 	return Sidecar{Base: "http://127.0.0.1:" + os.Getenv("DAPR_HTTP_PORT") + "/v1.0", Client: &http.Client{
 		Timeout: launcher.AnswerTime, Transport: &http.Transport{MaxIdleConnsPerHost: 64},
@@ -45,8 +46,8 @@ func Serve(ctx context.Context, h http.Handler) error {
 	return nil
 }
 
-// Send sends a request whose body is in as JSON, or empty if in is nil. It decodes the response into out, unless out
-// is nil.
+// Send sends a request and decodes the response into out, unless out is nil. The body of the request is the JSON
+// encoding of the parameter in. If this parameter is nil, the body is empty.
 func (s Sidecar) Send(ctx context.Context, verb, path string, in, out any) error {
 	var body bytes.Buffer
 	if in != nil {
@@ -105,7 +106,8 @@ type Item struct {
 	Options map[string]string `json:"options"`
 }
 
-// Always returns an item without a condition. Its write is acknowledged when the value is on the disks of a majority.
+// Always returns an item that is saved without a condition. The write is acknowledged when the value is on the disks of
+// a majority.
 func Always(key string, value any) Item {
 	return Item{Key: key, Value: value, Options: map[string]string{"consistency": "strong"}}
 }

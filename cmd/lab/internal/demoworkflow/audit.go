@@ -82,7 +82,7 @@ func (d *demo) read(ctx context.Context) (map[string]json.RawMessage, error) {
 // check returns all violations of these rules, joined:
 //
 //   - Each acknowledged order has ended, and was either carried out or undone as a whole.
-//   - Each run that has counted was executed, has counted only once, and is the run in its note.
+//   - Each run in the outcome of an order was executed, is in no other outcome, and equals the note of its step.
 //   - The numbers in the store agree with the orders.
 func check(orders map[string]order, ended map[string]outcome, executed []byte,
 	stored map[string]json.RawMessage) error {
@@ -141,8 +141,9 @@ func check(orders map[string]order, ended map[string]outcome, executed []byte,
 	return errors.Join(bad...)
 }
 
-// booking compares r, the run of a step that has counted, with the note that the step has left in the store. It
-// returns an error if the note is missing, cannot be read, or differs from r. The step ship has no note.
+// booking checks the note that a step has saved in the store. The parameter r is the run of this step in the outcome of
+// the order. booking returns an error if the note is missing, cannot be read, or differs from r. The step ship saves no
+// note.
 func booking(id string, r run, stored map[string]json.RawMessage) error {
 	if r.Step == "ship" {
 		return nil

@@ -4,23 +4,23 @@
 //
 // # Why no order is carried out in part, and no step twice
 //
-// An order is an instance of a workflow. It reserves goods, charges the customer and ships. If a step is refused,
-// the workflow undoes the earlier steps. The history of the instance has each result of an activity, and the nodes
-// replicate the history. So another worker continues where a killed worker has stopped.
+// An order is an instance of a workflow. It reserves goods, charges the customer and ships. If a step is refused, the
+// workflow undoes the earlier steps. The history of the instance has the result of each activity, and the nodes
+// replicate the history. So if a worker is killed, another worker continues where the killed worker stopped.
 //
-// An activity may run twice: its worker may die after the activity has changed something, and before the node has its
-// result. So an activity saves a note with the id of the order and its change in one transaction. If the note exists,
-// the activity changes nothing.
+// An activity may run twice, because its worker may die before the node has the result of the first run. So that the
+// second run changes nothing, an activity saves its change and a note in one transaction. The note has the id of the
+// order. If the note already exists, the activity changes nothing.
 //
 // # What the demo checks
 //
-// Each activity has an id for each of its runs, and returns it. The outcome of an order lists the runs that have
-// counted. Each order has exactly the steps of its outcome, each with one run, and the notes in the store have the
-// same runs. Stock and credit agree with the orders.
+// Each run of an activity has its own id, which the activity returns. The outcome of an order lists the runs whose
+// results the workflow used. The demo checks that each order has exactly the steps of its outcome, and one run for each
+// step. The notes in the store must have the same runs. Stock and credit must agree with the orders.
 //
-// The package owns the processes of the workers and the directory of the demo. It uses only the binary, the HTTP
-// API and Dapr's SDK for workflows. Each process has the goroutines of internal/child. A worker has the goroutines
-// of the SDK.
+// The package owns the processes of the workers and the directory of the demo. It uses only the binary, the HTTP API
+// and Dapr's SDK for workflows. Each process has the goroutines of internal/child. A worker has the goroutines of the
+// SDK.
 package demoworkflow
 
 import (

@@ -51,7 +51,8 @@ func (b *books) end(id string, out outcome, took time.Duration) {
 	}
 }
 
-// second returns how many orders were completed and canceled since the last call, and how many have not ended yet.
+// second returns how many orders were completed since the last call, and how many were canceled. It also returns how
+// many orders have not ended yet.
 func (b *books) second() (completed, canceled, open int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -114,8 +115,7 @@ func (d *demo) order(ctx context.Context, at int, o order) error {
 	return nil
 }
 
-// saysExists reports whether a start failed with err because the instance already exists. After any other refusal,
-// nothing was started.
+// saysExists reports whether err means that an instance was not started because it already exists.
 func saysExists(err error) bool {
 	r, ok := errors.AsType[*launcher.Refused](err)
 	return ok && strings.HasPrefix(r.Message(), "error starting workflow 'order': an active workflow with ID ") &&

@@ -68,7 +68,8 @@ func (a *counterApp) chance(n int) bool {
 	return a.rnd.IntN(n) == 0
 }
 
-// add increments a counter. The body is the id of the call, and the answer is the new number.
+// add handles a call that increments a counter. The request body is the id of the call. The response body is the new
+// value of the counter.
 func (a *counterApp) add(w http.ResponseWriter, r *http.Request) {
 	id, err := io.ReadAll(r.Body)
 	t := a.begin(r, string(id))
@@ -151,8 +152,8 @@ func (a *counterApp) read(ctx context.Context, actor string) (n uint64, err erro
 	return n, err
 }
 
-// remembered returns the number of the turn's counter from memory. kept is false if the number is not in memory. If the
-// node has a new process, remembered first forgets all counters.
+// remembered returns the value that the application has in memory for the counter of turn t. kept is false if there is
+// no such value. After a restart of the node's process, remembered first discards the values of all counters.
 func (a *counterApp) remembered(t *history.Turn) (n uint64, kept bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -164,8 +165,9 @@ func (a *counterApp) remembered(t *history.Turn) (n uint64, kept bool) {
 	return n, kept
 }
 
-// remember keeps the new number of the counter in memory if the turn has certainly written it, and if the counter is
-// one of those that are kept in memory. Otherwise it forgets the counter.
+// remember stores in memory the value that turn t has written to its counter. It does so only if the write was
+// acknowledged, and only for half of the counters. In all other cases, remember removes the counter from memory, so the
+// next turn reads the value from the store.
 func (a *counterApp) remember(t *history.Turn) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -207,7 +209,8 @@ func (a *counterApp) remind(_ http.ResponseWriter, r *http.Request) {
 // job handles a tick of a job.
 func (a *counterApp) job(_ http.ResponseWriter, r *http.Request) { a.tick(r, "Quorate-Job-Tick") }
 
-// tick records a tick of a reminder or job that begins now. header is the request header with the id of the tick.
+// tick records that a tick of a reminder or job has arrived. The parameter header is the name of the request header
+// that contains the id of the tick.
 func (a *counterApp) tick(r *http.Request, header string) {
 	a.load.Due.AddTick(history.Tick{Name: r.PathValue("name"), ID: r.Header.Get(header), Node: a.node.Name,
 		Begin: a.load.Due.Now()})

@@ -18,20 +18,19 @@ import (
 
 const (
 	counters = 6 // that clients increment
-	// actorPace is the pause of a client of counters after each call. It comes in addition to Options.Pace of the
-	// cluster.
+	// actorPace is how long a client waits after each call of a counter, in addition to Options.Pace of the cluster.
 	actorPace = 30 * time.Millisecond
 	// fireTime is how long a client waits for the first tick of a reminder or job. After that, the client continues
 	// without it.
 	fireTime = 3 * time.Second
 )
 
-// ActorLoad has clients that call counters through random nodes. Other clients store reminders and jobs, wait for
-// them and delete them. Counters are actors, and every node hosts some. The methods Check of history.Actors and
-// history.Due describe what is checked.
+// ActorLoad is a workload of actors, reminders and jobs. Some of its clients increment counters through random nodes.
+// Each counter is an actor, and every node hosts some counters. The other clients store reminders and jobs, wait until
+// they fire, and delete them. The methods history.Actors.Check and history.Due.Check describe what is checked.
 //
-// The application of every node runs in this process. So it continues while its node is paused or dead, and all times
-// are from one clock.
+// The applications of all nodes run in this process. Therefore an application continues while its node is paused or
+// dead, and all recorded times come from one clock.
 type ActorLoad struct {
 	History *history.Actors
 	Due     *history.Due
@@ -48,7 +47,7 @@ func NewActors(seed uint64) *ActorLoad {
 	return &ActorLoad{History: history.NewActors(), Due: history.NewDue(), seed: seed}
 }
 
-// Application returns the application that hosts the counters beside a node. It is for the option Application of a
+// Application returns the application of node n, which hosts the counters. It is meant for Options.Application of a
 // cluster.
 func (l *ActorLoad) Application(n *Node) http.Handler {
 	one := &counterApp{load: l, node: n, memory: map[string]uint64{},
@@ -56,8 +55,8 @@ func (l *ActorLoad) Application(n *Node) http.Handler {
 	return one.routes()
 }
 
-// Start starts the given number of clients that call counters, and the same number of clients with reminders and jobs.
-// The cluster must have the option Application.
+// Start starts the given number of clients that call counters, and as many clients that use reminders and jobs. The
+// Options.Application of the cluster must serve l.Application.
 func (l *ActorLoad) Start(c *Cluster, clients int) {
 	ctx, cancel := context.WithCancel(context.Background())
 	l.cluster, l.stop = c, cancel
@@ -69,8 +68,8 @@ func (l *ActorLoad) Start(c *Cluster, clients int) {
 	}
 }
 
-// Slow makes every turn take at least d, so that a fault interrupts many turns. Without Slow, most turns are too short
-// for that.
+// Slow makes every increment of a counter take at least d, so that a fault interrupts many increments. Without Slow,
+// most increments are too short for that.
 func (l *ActorLoad) Slow(d time.Duration) { l.slow.Store(int64(d)) }
 
 // actorClient calls one method after the other, each at a random node.
@@ -88,8 +87,8 @@ func (c *actorClient) run(ctx context.Context, one func(context.Context)) {
 	}
 }
 
-// node returns a random running node, or nil. It rarely returns a paused node, because a paused node answers no
-// client.
+// node returns a random running node. It returns nil if no node is running. It usually also returns nil if the random
+// node is paused, because a paused node does not respond.
 func (c *actorClient) node() *Node {
 	nodes := c.load.cluster.Running()
 	if len(nodes) == 0 {
@@ -136,8 +135,8 @@ func (c *actorClient) increment(ctx context.Context) {
 	}
 }
 
-// undelivered reports from the body of an error response why the application has not received the call. It returns the
-// reason code in the body, such as "no_host". It returns "" if the application may have received the call.
+// undelivered returns the reason code in the body of an error response, such as "no_host", if this code proves that the
+// application has not received the call. It returns "" if the application may have received the call.
 func undelivered(body []byte) string {
 	var e struct {
 		Message string
@@ -154,8 +153,11 @@ func undelivered(body []byte) string {
 	return ""
 }
 
-// await stores a reminder or a job and waits for it. At random, the reminder or job has only one tick, is deleted
-// before it is due, or is deleted after a tick.
+// await stores a reminder or a job under a new name. It chooses one of three cases at random:
+//
+//   - The reminder or job fires once, and await waits for that.
+//   - It fires repeatedly, and await deletes it after the first tick.
+//   - await deletes it before the first tick.
 func (c *actorClient) await(ctx context.Context) {
 	kind := c.rnd.IntN(3)
 	due := time.Duration(c.rnd.IntN(800)) * time.Millisecond
@@ -205,7 +207,8 @@ func (c *actorClient) await(ctx context.Context) {
 	}
 }
 
-// insist repeats a request at random nodes until it succeeds. It returns false if ctx ends first.
+// insist sends a request to one random node after another until a node responds with status 204. It calls attempt
+// before each request. It returns false if ctx ends first.
 func (c *actorClient) insist(ctx context.Context, method, path, body string, attempt func()) bool {
 	for ctx.Err() == nil {
 		if n := c.node(); n != nil {
@@ -222,9 +225,9 @@ func (c *actorClient) insist(ctx context.Context, method, path, body string, att
 	return false
 }
 
-// Stop stops the clients and returns the violations: those of actors, and those of reminders and jobs. Before that, it
-// waits until every stored reminder and job has fired, and reads all counters. If whole is false, because the cluster
-// does not serve, Stop only checks the histories.
+// Stop stops the clients, and returns the violations of actors and those of reminders and jobs. If whole is true, Stop
+// waits until every stored reminder and job has fired, and reads all counters. The parameter whole must be false if the
+// cluster does not serve requests. Then Stop checks only what is already in the histories.
 func (l *ActorLoad) Stop(ctx context.Context, whole bool) (actors, due []string) {
 	l.stop()
 	l.wg.Wait()

@@ -27,13 +27,13 @@ type Digest struct {
 	Hash    string // over every key, ETag and value
 }
 
-// stillTime is how long Digest waits for applied indexes that do not change. In a cluster older than ten minutes they
-// change all the time, because the nodes write log entries that delete expired request ids.
+// stillTime is how long Digest waits until the applied indexes stop changing. In a cluster older than ten minutes they
+// never stop, because the nodes constantly write log entries that delete expired request ids.
 const stillTime = 15 * time.Second
 
-// Digest waits until all running nodes have the same content, and returns a digest of the content. For the first 15
-// seconds, it also requires that all servers have the same applied index in every group. While Digest waits, no client
-// may write.
+// Digest waits until all running nodes have the same content, and returns a digest of it. During the first 15 seconds,
+// all servers must also have the same applied index in every group. After that, Digest ignores the applied indexes, and
+// the field Applied of the result is nil. While Digest waits, no client may write.
 func (c *Cluster) Digest(ctx context.Context) (Digest, error) {
 	still, cancel := context.WithTimeout(ctx, stillTime)
 	defer cancel()
@@ -45,8 +45,8 @@ func (c *Cluster) Digest(ctx context.Context) (Digest, error) {
 	return d, err
 }
 
-// digest waits until all running nodes have the same contents, and returns a digest of them. If steady is true, it
-// also waits until all servers have the same applied indexes, which do not change while the contents are read.
+// digest waits until all running nodes have the same contents, and returns a digest of them. If steady is true, all
+// servers must also have the same applied indexes, and the indexes must not change while digest reads the contents.
 func (c *Cluster) digest(ctx context.Context, steady bool) (d Digest, err error) {
 	err = Until(ctx, func() error {
 		var first map[string]Item
@@ -74,8 +74,8 @@ func (c *Cluster) digest(ctx context.Context, steady bool) (d Digest, err error)
 	return d, err
 }
 
-// moment returns the contents of the node's replicas, and the applied index of each group. If steady is true, it
-// returns an error if an applied index has changed while it read the contents.
+// moment reads the contents of the node, and the applied index of each of its groups. If steady is true, an applied
+// index that changes during the read is an error.
 func (n *Node) moment(ctx context.Context, steady bool) (map[string]Item, []uint64, error) {
 	before, err := n.applied(ctx)
 	if err != nil {
@@ -122,8 +122,9 @@ func same(a, b map[string]Item) error {
 	return nil
 }
 
-// contents returns the contents of the node's own replica for all applications. A key of the map consists of the
-// number of the application and the key. Long values are replaced with their SHA-256 sum.
+// contents reads the data of all applications from the node with eventual consistency. A server answers such reads from
+// its own replica. A key of the map is the number of the application, a slash, and the key of the item. Values longer
+// than 32 bytes are replaced with their SHA-256 sums.
 func (n *Node) contents(ctx context.Context) (map[string]Item, error) {
 	all := map[string]Item{}
 	for app := range len(n.cluster.options.Apps) + 1 {

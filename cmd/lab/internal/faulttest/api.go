@@ -88,7 +88,8 @@ func (r Request) strong() bool {
 	return !strings.Contains(r.Path, "consistency=eventual") && !strings.Contains(r.Body, `"consistency":"eventual"`)
 }
 
-// Expiring returns a request that saves one key with strong consistency, and with a TTL in seconds.
+// Expiring returns a request that saves one key with strong consistency. The key expires after the given number of
+// seconds.
 func Expiring(key, value string, seconds int) Request {
 	item := Write{Key: key, Value: value}.item()
 	item["metadata"] = map[string]string{"ttlInSeconds": strconv.Itoa(seconds)}

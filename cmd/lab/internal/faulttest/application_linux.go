@@ -34,8 +34,8 @@ func (ns *namespace) listen(address string) (net.Listener, error) {
 	return r.l, r.err
 }
 
-// serveApplication serves the node's application in this process. So the application continues while the node is
-// paused or dead.
+// serveApplication serves h as the application of the node, inside the network of the node. The HTTP server runs in
+// this process, so the application continues while the node is paused or dead.
 func (n *Node) serveApplication(h http.Handler) error {
 	l, err := n.ns.listen(fmt.Sprintf("127.0.0.1:%d", appPort))
 	if err != nil {

@@ -66,8 +66,9 @@ func (n *Node) Invoke(ctx context.Context, app, method string) (string, error) {
 	return string(body), err
 }
 
-// lost returns the Answer for a request that failed with err and got no response. Its outcome is Refused if the
-// request was certainly not applied: it only reads, or the connection was refused. Otherwise the outcome is Unknown.
+// lost returns the Answer for a request that got no complete response because of err. Its outcome is Refused if the
+// request cannot have changed anything, because it was a read or because the connection was refused. Otherwise the
+// outcome is Unknown.
 func lost(r Request, err error) Answer {
 	a := Answer{Outcome: Unknown, Text: err.Error()}
 	if r.reads || errors.Is(err, syscall.ECONNREFUSED) {

@@ -60,8 +60,8 @@ type Cluster struct {
 	made  int     // guarded by mu: number of nodes ever made
 }
 
-// Supported returns nil if this machine can run clusters. Otherwise its error names what is missing. If disks is
-// true, the nodes need their own disks.
+// Supported returns nil if this machine can run clusters. Otherwise its error names what is missing. If disks is true,
+// Supported also checks that each node can have its own disk.
 func Supported(disks bool) error {
 	if err := networkSupported(); err != nil || !disks {
 		return err
@@ -72,9 +72,9 @@ func Supported(disks bool) error {
 // NewCluster returns a cluster without nodes.
 func NewCluster(o Options) *Cluster { return &Cluster{Net: newNetwork(), options: o} }
 
-// Add adds a server without starting it. If expect is 0, the server will join the existing nodes. Otherwise it will
-// form a new cluster together with the other servers that have the same value of expect. flags are used in addition to
-// the flags of the cluster.
+// Add adds a server without starting it. If expect is 0, the server will join the existing nodes. Otherwise expect is
+// the number of servers that form a new cluster together, and this server is one of them. The server gets flags in
+// addition to Options.Flags.
 func (c *Cluster) Add(expect int, flags ...string) (*Node, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -93,8 +93,8 @@ func (c *Cluster) Add(expect int, flags ...string) (*Node, error) {
 // AddSidecar adds a sidecar, which is a node that holds no data. It does not start the sidecar.
 func (c *Cluster) AddSidecar() (*Node, error) { return c.Add(0, sidecarFlags...) }
 
-// Shadow adds a node that has the node id of another node, without starting it. It simulates a misconfigured machine,
-// so the new node has its own network and directory. Workloads send no requests to it.
+// Shadow adds a node that has the same node id as an existing node, but its own network and data directory. This
+// simulates a misconfigured machine. Shadow does not start the new node, and workloads send no requests to it.
 func (c *Cluster) Shadow(of *Node) (*Node, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -105,8 +105,8 @@ func (c *Cluster) Shadow(of *Node) (*Node, error) {
 	return n, err
 }
 
-// Retire ends the process of a node that is no longer a member of the cluster. Faults and workloads do not use the
-// node again.
+// Retire kills the process of a node that is no longer a member of the cluster, and deletes the disk of the node.
+// Faults and workloads do not use the node again.
 func (c *Cluster) Retire(n *Node) error {
 	c.mu.Lock()
 	c.nodes = slices.DeleteFunc(slices.Clone(c.nodes), func(o *Node) bool { return o == n })
@@ -117,7 +117,8 @@ func (c *Cluster) Retire(n *Node) error {
 	return n.end()
 }
 
-// maxNodes is the number of addresses for nodes, and thus the maximum number of nodes that a cluster may ever have.
+// maxNodes is the maximum number of nodes that a cluster can have over time, including retired nodes. Each node gets
+// its own address, and addresses are not reused.
 const maxNodes = 250
 
 // makeLocked makes a node with its own network. If name is empty, the node gets a new name. The caller holds mu.
@@ -160,7 +161,8 @@ func (c *Cluster) makeLocked(name string, flags []string) (*Node, error) {
 	return n, nil
 }
 
-// Form adds and starts servers, which form the cluster together. It waits until all of them are voters and serve.
+// Form adds and starts the given number of servers, which form a new cluster. It waits until all of them serve requests
+// and are voters.
 func (c *Cluster) Form(ctx context.Context, servers int) error {
 	var seeds []string
 	for range servers {
@@ -182,7 +184,7 @@ func (c *Cluster) Form(ctx context.Context, servers int) error {
 	return c.Voters(ctx, servers)
 }
 
-// Nodes returns all nodes that were added, running or not, except retired nodes and the nodes that Shadow has added.
+// Nodes returns all nodes that were added, running or not. It omits retired nodes and nodes that Shadow has added.
 func (c *Cluster) Nodes() []*Node {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -207,8 +209,8 @@ func (c *Cluster) Quiet(f func() error) error {
 	return f()
 }
 
-// pass calls request, which sends the next request of a workload's client, and then waits for Options.Pace. While Quiet
-// runs, pass waits before it calls request.
+// pass calls the function request, in which a client of a workload sends its next request. Then pass waits for
+// Options.Pace. While Quiet is running, pass waits before it calls request.
 func (c *Cluster) pass(ctx context.Context, request func()) {
 	c.gate.RLock()
 	request()
@@ -226,8 +228,8 @@ func (c *Cluster) watched(r *Request, begin time.Time, a Answer) {
 	}
 }
 
-// Until calls check repeatedly until check returns nil. If ctx ends first, Until returns the last error of check
-// before that.
+// Until calls check repeatedly until check returns nil. If ctx ends first, Until returns an error that wraps the last
+// error that check returned before the end of ctx.
 func Until(ctx context.Context, check func() error) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -270,8 +272,8 @@ func (n *Node) serves(ctx context.Context) error {
 	return a.Err()
 }
 
-// Healthy returns nil if the start of the node is complete. It requests GET /v1.0/healthz, which reports success from
-// the end of the start until the process ends.
+// Healthy returns nil if the node reports success for GET /v1.0/healthz. A node does so from the moment when its start
+// is complete until its process ends.
 func (n *Node) Healthy(ctx context.Context) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+apiAddress+"/v1.0/healthz", nil)
 	if err != nil {
@@ -288,8 +290,8 @@ func (n *Node) Healthy(ctx context.Context) error {
 	return nil
 }
 
-// Leader waits until a running server leads the group and serves writes, and returns this server. The parameter group
-// is the index of the group.
+// Leader waits until a running server leads the given group and serves writes, and returns this server. The parameter
+// group is the index of the group.
 func (c *Cluster) Leader(ctx context.Context, group int) (*Node, error) {
 	var leader *Node
 	err := Until(ctx, func() error {
@@ -313,7 +315,8 @@ func (c *Cluster) Leader(ctx context.Context, group int) (*Node, error) {
 	return leader, err
 }
 
-// Followers returns the running servers except the leader of a group. The parameter group is the index of the group.
+// Followers returns the running servers except the leader of the given group. It waits until the group has a leader.
+// The parameter group is the index of the group.
 func (c *Cluster) Followers(ctx context.Context, group int) ([]*Node, error) {
 	leader, err := c.Leader(ctx, group)
 	return slices.DeleteFunc(c.Servers(), func(n *Node) bool { return n == leader }), err
@@ -336,7 +339,8 @@ func (c *Cluster) Voters(ctx context.Context, want int) error {
 	})
 }
 
-// voters returns the voters of a group according to its leader. known is false if the group does not exist.
+// voters returns the names of the voters of a group, as the leader of the group reports them. known is false if the
+// group does not exist.
 func (c *Cluster) voters(ctx context.Context, group int) (have []string, known bool, err error) {
 	for _, n := range c.Servers() {
 		s, err := n.Status(ctx)
@@ -359,7 +363,7 @@ func (c *Cluster) voters(ctx context.Context, group int) (have []string, known b
 	return nil, true, fmt.Errorf("no leader of group %d answers", group)
 }
 
-// Cut cuts the link between two nodes in both directions. Heal of the network removes the cut.
+// Cut cuts the link between two nodes in both directions. The method Heal of c.Net restores the link.
 func (c *Cluster) Cut(a, b *Node) {
 	c.Net.Set(a.Addr, b.Addr, Link{Cut: true})
 	c.Net.Set(b.Addr, a.Addr, Link{Cut: true})

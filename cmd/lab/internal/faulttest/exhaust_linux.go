@@ -33,8 +33,8 @@ func (d *Disk) Fill() (free func() error, err error) {
 	return func() error { return os.Remove(f.Name()) }, nil
 }
 
-// Full returns a fault that fills the disk of one node. The node is the leader if leader is true, and a random
-// follower otherwise. When the fault ends, there is room again, and the process is restarted if it has exited.
+// Full returns a fault that fills the disk of one node. The node is the leader if leader is true, and a random follower
+// otherwise. When the fault ends, the disk has free space again. The process is then restarted if it has exited.
 func Full(leader bool) Fault {
 	return onOne("full disk", leader, func(n *Node) (func(context.Context) error, error) {
 		free, err := n.Disk.Fill()
@@ -46,8 +46,9 @@ func Full(leader bool) Fault {
 }
 
 // Fails returns a fault that makes every write to the disk of one node fail. The node is the leader if leader is true,
-// and a random follower otherwise. The process must exit during the fault, or within 90 seconds after that. It is then
-// started again with a working disk. If it does not exit, the end of the fault returns a Broken error.
+// and a random follower otherwise. The process must exit during the fault, or within 90 seconds after the end of the
+// fault. The node is then started again with a working disk. If the process does not exit in time, the end of the fault
+// returns a Broken error.
 func Fails(leader bool) Fault {
 	return onOne("failing disk", leader, func(n *Node) (func(context.Context) error, error) {
 		return func(ctx context.Context) error {
@@ -63,9 +64,9 @@ func Fails(leader bool) Fault {
 	})
 }
 
-// Hung returns a fault that makes the disk of the leader hang. The leader must stop answering during the fault, or
-// within 90 seconds after that. If it does not, the end of the fault returns a Broken error. At the end, the disk is
-// resumed, and the process is restarted if it has exited.
+// Hung returns a fault that makes the disk of the leader hang. The leader must stop responding during the fault, or
+// within 90 seconds after the end of the fault. Otherwise the end of the fault returns a Broken error. In both cases
+// the disk then works again. If the leader has exited, it is restarted.
 func Hung() Fault {
 	return onOne("disk hung permanently", true, func(n *Node) (func(context.Context) error, error) {
 		return func(ctx context.Context) error {
@@ -105,8 +106,8 @@ func SlowAll(stall time.Duration) Fault {
 		})
 }
 
-// limit limits a resource of the process to most. The function lift restores the old limit, and starts the process
-// again if it has ended.
+// limit sets the process's limit for one resource to most. The parameter resource is one of the RLIMIT constants. The
+// function lift restores the old limit, and starts the process again if it has ended.
 func (n *Node) limit(resource int, most uint64) (lift func() error, err error) {
 	n.Mark(fmt.Sprintf("resource %d limited to %d", resource, most))
 	pid := n.Pid()
@@ -193,8 +194,8 @@ func OneProcessor(leader bool) Fault {
 	})
 }
 
-// Backup returns a fault that does no harm. At its end, a random server saves a backup while the workloads run, and the
-// backup file is verified.
+// Backup returns a fault that does not disturb the cluster. When the fault ends, a random server saves a backup while
+// the workloads run, and the backup file is verified.
 func Backup() Fault {
 	return fault("backup under load", func(_ context.Context, c *Cluster,
 		rnd *rand.Rand) (func(context.Context) error, error) {

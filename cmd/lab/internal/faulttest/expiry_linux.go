@@ -120,7 +120,8 @@ func (e *Expiries) Bad() []string {
 	return e.bad
 }
 
-// Kept returns the number of keys that a client has read until they expired, on time or late.
+// Kept returns the number of keys that did not expire too early. It counts only keys that a client has read until they
+// expired.
 func (e *Expiries) Kept() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()

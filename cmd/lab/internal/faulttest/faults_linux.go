@@ -28,8 +28,8 @@ func leaderAndOne(ctx context.Context, c *Cluster, rnd *rand.Rand) (leader, othe
 	return leader, rest[rnd.IntN(len(rest))], rest, nil
 }
 
-// onOne returns a fault of one node: the leader if leads is true, and otherwise a random follower. f begins the fault
-// on this node and returns the function that ends it.
+// onOne returns a fault that affects one node. If leads is true, the node is the leader of group 0, and otherwise a
+// random follower. The function f injects the fault into the node, and returns the function that ends the fault.
 func onOne(name string, leads bool, f func(n *Node) (func(context.Context) error, error)) Fault {
 	who := " of a follower"
 	if leads {
@@ -95,8 +95,8 @@ func Pause(leader bool) Fault {
 	})
 }
 
-// wire returns a network fault. f cuts or delays the links when the fault begins. When the fault ends, all links work
-// again.
+// wire returns a network fault with the given name. The function f injects the fault: it cuts or delays links. When the
+// fault ends, all links work normally again.
 func wire(name string, f func(c *Cluster, leader, other *Node, rest []*Node)) Fault {
 	return Fault{Name: name, Inflict: func(ctx context.Context, c *Cluster,
 		rnd *rand.Rand) (func(context.Context) error, error) {
@@ -257,8 +257,8 @@ func (n *Node) PowerOn(context.Context) error {
 	return n.Start()
 }
 
-// Revive starts the process again if it has ended, or if it ends within 500 ms. A process that hangs on its disk may
-// exit as soon as the disk recovers.
+// Revive waits up to 500 ms for the process to end, and starts it again if it has ended. The wait is needed because a
+// process that hangs on its disk may exit only when the disk works again.
 func (n *Node) Revive() error {
 	select {
 	case <-n.Ended():

@@ -61,9 +61,10 @@ func Heavy() Fault {
 		})
 }
 
-// Hot returns a fault in which many clients increment one key through all nodes. Each write requires that the key
-// still has the ETag that the client has read. When the fault ends, the value must be at least the number of
-// acknowledged increments, and at most the number of attempted increments.
+// Hot returns a fault in which many clients increment one key through all nodes. Each write has the condition that the
+// key still has the ETag that the client has read. The value in the end must be at least the number of acknowledged
+// increments. It may be higher by at most the number of increments with an unknown outcome. Otherwise the end of the
+// fault returns a Broken error.
 func Hot() Fault {
 	return fault("one hot key", func(ctx context.Context, c *Cluster, rnd *rand.Rand) (func(context.Context) error,
 		error) {

@@ -11,9 +11,9 @@ import (
 // attemptTime is the timeout of one attempt. After it, a client tries another node.
 const attemptTime = time.Second
 
-// Ledger runs clients that write each key once, and records which writes were acknowledged. A client tries random
-// running nodes until the write succeeds or its deadline has passed. All attempts of a strong write have the same
-// request id.
+// Ledger runs clients that write each key once, and records which writes were acknowledged. A client sends each write
+// to one random running node after another until the write succeeds or its deadline has passed. All attempts of a
+// strong write have the same request id.
 type Ledger struct {
 	cluster  *Cluster
 	level    Level

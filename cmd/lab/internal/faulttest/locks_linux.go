@@ -20,10 +20,14 @@ const (
 	locksInUse = 2
 )
 
-// LockLoad has clients that acquire, renew, release and read locks through all running nodes. They also write keys
-// with the fencing tokens of their locks. Sometimes a client stops using a lock, which then expires. The history is
-// checked for these guarantees: a lock never has two owners and never expires early, its tokens increase, and no write
-// with an older token succeeds.
+// LockLoad has clients that acquire, renew, release and read locks through all running nodes. The clients also write
+// keys with the fencing tokens of their locks. Sometimes a client stops using its lock, so the lock expires. The
+// history is checked for these guarantees:
+//
+//   - A lock never has two owners.
+//   - A lock never expires early.
+//   - The tokens of a lock increase.
+//   - A write succeeds only with the current token of a lock that is held.
 type LockLoad struct {
 	History *history.Locks
 

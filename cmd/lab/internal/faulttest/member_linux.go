@@ -57,8 +57,9 @@ func (c *Cluster) newServer(ctx context.Context) (*Node, error) {
 	return n, c.Ready(ctx)
 }
 
-// expel asks another server to remove victim from the cluster permanently. It returns a Broken error if victim does
-// not stop answering reads within patience. When victim has stopped, expel ends its process.
+// expel removes the server victim from the cluster permanently, and then ends the process of victim. Another server
+// handles the removal. If victim still answers reads 90 seconds after the start of expel (the constant patience), expel
+// returns a Broken error.
 func (c *Cluster) expel(ctx context.Context, victim *Node) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -86,9 +87,8 @@ func (c *Cluster) expel(ctx context.Context, victim *Node) error {
 	return nil
 }
 
-// renewJoins sets the addresses that nodes use to join at their next start. It sets them to the addresses of the
-// current servers, as an operator does after replacing servers. Otherwise a node might know only the addresses of
-// removed servers.
+// renewJoins gives every node the addresses of the current servers, to which the node connects at its next start. An
+// operator does the same after replacing servers. Otherwise a node might know only the addresses of removed servers.
 func (c *Cluster) renewJoins() {
 	for _, n := range c.Nodes() {
 		n.joinAll()
@@ -124,8 +124,8 @@ func Exchange(leader bool) Fault {
 		})
 }
 
-// Leave returns a fault that adds a server, and then makes the leader leave the cluster permanently. The fault has no
-// further effect when it ends.
+// Leave returns a fault that adds a server, and then makes the leader leave the cluster permanently. Nothing changes
+// when the fault ends.
 func Leave() Fault {
 	return fault("the leader leaves permanently",
 		func(ctx context.Context, c *Cluster, _ *rand.Rand) (func(context.Context) error, error) {
@@ -248,10 +248,10 @@ func Storm() Fault {
 		})
 }
 
-// away waits until a stopped or disconnected server can only catch up from a snapshot. The parameter last is the last
-// log index of this server. The server needs a snapshot as soon as the snapshot index of the leader is above
-// last+trailing. If that takes longer than 20 s, away logs that there were too few writes, and returns nil. It
-// returns an error if ctx ends.
+// away waits until a stopped or disconnected server has missed so many writes that it can catch up only from a
+// snapshot. This is so when the snapshot index of the leader is above last+trailing. The parameter last is the last log
+// index of the server. If there are too few writes for that within 20 s, away logs this and returns nil. It returns an
+// error only if ctx ends.
 func (c *Cluster) away(ctx context.Context, server *Node, last uint64) error {
 	limit, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -278,8 +278,8 @@ func (c *Cluster) away(ctx context.Context, server *Node, last uint64) error {
 	return ctx.Err()
 }
 
-// trailing is the number of log entries that a node keeps before its last snapshot. The clusters that run these
-// faults use this setting.
+// trailing is the number of log entries that a node keeps although its last snapshot includes them. The clusters in
+// which these faults run are configured with this number.
 const trailing = 100
 
 func (n *Node) lastIndex(ctx context.Context) (uint64, error) {
@@ -290,11 +290,11 @@ func (n *Node) lastIndex(ctx context.Context) (uint64, error) {
 	return s.Groups[0].LastLogIndex, nil
 }
 
-// Install returns a fault that kills a follower. The end of the fault has three steps:
+// Install returns a fault that kills a follower. When the fault ends, these steps follow:
 //
-//  1. wait until the follower can only catch up from a snapshot
-//  2. start the follower, sometimes over a slowed network
-//  3. after a random time, perhaps while the snapshot is installed, kill the follower and start it again
+//  1. The fault waits until the follower can catch up only from a snapshot.
+//  2. The follower is started, sometimes over a slowed network.
+//  3. After a random time, the follower is killed and started again. At that time it may be installing the snapshot.
 func Install() Fault {
 	return fault("a snapshot is installed, broken off, installed again",
 		func(ctx context.Context, c *Cluster, rnd *rand.Rand) (func(context.Context) error, error) {
@@ -332,9 +332,9 @@ func Install() Fault {
 		})
 }
 
-// Contradict returns a fault that isolates the leader. When the fault ends, it waits until the isolated node can only
-// catch up from a snapshot, and heals the network. Until it steps down, the isolated leader may append log entries,
-// which are never committed. The snapshot contradicts these entries.
+// Contradict returns a fault that isolates the leader. Until the isolated leader steps down, it may append log entries
+// that are never committed. The end of the fault waits until the isolated node can catch up only from a snapshot, and
+// then heals the network. The node must then discard its uncommitted entries, because the snapshot contradicts them.
 func Contradict() Fault {
 	return fault("leader cut off, with a tail that contradicts a snapshot",
 		func(ctx context.Context, c *Cluster, rnd *rand.Rand) (func(context.Context) error, error) {

@@ -263,7 +263,8 @@ func (n *Node) ask(ctx context.Context, path string, into any) error {
 	return json.NewDecoder(resp.Body).Decode(into)
 }
 
-// Metric returns the sum of the values of all metrics of the node whose name and labels begin with prefix.
+// Metric returns the sum of the values of all metrics of the node that begin with prefix. The prefix is compared with
+// the name and the labels, as in `requests_total{status="200"`.
 func (n *Node) Metric(ctx context.Context, prefix string) (float64, error) {
 	text, err := n.Metrics(ctx)
 	return text.Sum(prefix), err

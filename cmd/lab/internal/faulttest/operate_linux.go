@@ -15,7 +15,8 @@ import (
 	"github.com/quorate/quorate/api/admin/schema"
 )
 
-// Broken is the error of a fault that finds a violated guarantee itself, without a workload.
+// Broken is the error that a fault returns if the fault itself finds a violated guarantee. Violations that a workload
+// finds are not Broken errors.
 type Broken struct {
 	Promise string // the violated guarantee, in a few words
 	Text    string // what was observed
@@ -31,10 +32,10 @@ func (c *Cluster) tell(format string, args ...any) {
 	}
 }
 
-// Settled waits until every group is complete. A group is complete if it has a leader and the number of voters in the
-// parameter voters, and if each voter meets these conditions:
+// Settled waits until every group is complete. A complete group has a leader and exactly the number of voters in the
+// parameter voters. Each voter must meet these conditions:
 //
-//   - The voter runs.
+//   - Its process is running.
 //   - It has the server id that its group knows.
 //   - It is at most 2000 log entries behind the leader.
 func (c *Cluster) Settled(ctx context.Context, voters int) error {
@@ -67,9 +68,8 @@ func (c *Cluster) Settled(ctx context.Context, voters int) error {
 	})
 }
 
-// whole returns an error unless a group is complete. g is the status that the leader of the group reports, and voters
-// is how many voters the group must have. Each voter must have a server id in lives, and be at most 2000 log entries
-// behind.
+// whole returns an error unless the group is complete, as defined by Settled. g is the status of the group that its
+// leader reports. The keys of lives are the server ids of all running servers. voters is the required number of voters.
 func whole(g *schema.GroupStatus, lives map[string]bool, voters int) error {
 	const near = 2000 // log entries
 	have := 0
@@ -149,9 +149,8 @@ func (c *Cluster) Acquainted(ctx context.Context) error {
 	})
 }
 
-// Catalogued waits until every running node lists an instance of the application on each running node, and no other
-// instances of it. An instance of an earlier process of a node counts as another instance. Every running node must
-// serve the application.
+// Catalogued waits until every running node lists exactly the running instances of the application. There must be one
+// instance on each running node. A node must not list an instance that belonged to an earlier process of a node.
 func (c *Cluster) Catalogued(ctx context.Context, app string) error {
 	return Until(ctx, func() error {
 		nodes := c.Running()

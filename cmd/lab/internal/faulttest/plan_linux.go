@@ -11,22 +11,24 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// The values of planStep.Via. They say how the last step but one of a plan begins, if it does not begin at once.
+// Values of planStep.Via. A plan may have such a value in its second-to-last step. The value determines how this step
+// starts. A step without a value starts as soon as the results that it needs are available.
 const (
 	viaTimer = "timer" // half a second after the steps before
 	viaEvent = "event" // after an external event
 	viaChild = "child" // by a child workflow
 )
 
-// plan is the input of a workflow: the activities that it executes. Its output is the list of their results.
+// plan is the input of a workflow. It lists the activities that the workflow executes. The output of the workflow is
+// the list of their results.
 type plan struct {
 	Instance string     `json:"instance"`
 	Steps    []planStep `json:"steps"`
 	Results  []string   `json:"results,omitempty"` // the input of the first step, in a child workflow
 }
 
-// planStep is one activity of a plan. Its input has the results of the steps in After, which are indexes of earlier
-// steps.
+// planStep is one activity of a plan. It starts when the steps in After have results, and gets these results as its
+// input. After contains the indexes of earlier steps.
 type planStep struct {
 	Name  string `json:"name"`
 	After []int  `json:"after,omitempty"`
@@ -65,8 +67,9 @@ func randomPlan(rnd *rand.Rand, id string) (kind string, p plan) {
 	return kind, p
 }
 
-// planTurn is the code of all workflows. It returns the actions of a turn with the given history. For step i, the
-// action of the activity or child workflow has the id 2i, and the action of the timer has the id 2i+1.
+// planTurn executes one turn of a workflow. All workflows use this function. It returns the actions that follow from
+// the history in events. For step i, the action of the activity or child workflow has the id 2i, and the action of the
+// timer has the id 2i+1.
 func planTurn(events []*protos.HistoryEvent) (actions []*protos.WorkflowAction) {
 	var p plan
 	results, begun, fired, raised := map[int32]string{}, map[int32]bool{}, map[int32]bool{}, false
@@ -134,8 +137,8 @@ func planTurn(events []*protos.HistoryEvent) (actions []*protos.WorkflowAction) 
 	return actions
 }
 
-// input returns the input of a step: the texts in initial, and then the results of the earlier steps that this step
-// waits for. If one of these steps has no result yet, ready is false.
+// input returns the input of a step. It consists of the texts in initial, followed by the results of the steps in
+// s.After. If one of these steps has no result yet, ready is false.
 func (s *planStep) input(initial []string, results map[int32]string) (list []string, ready bool) {
 	list = append(list, initial...)
 	for _, i := range s.After {

@@ -14,10 +14,10 @@ import (
 	"github.com/quorate/quorate/internal/child"
 )
 
-// Sessions has clients that check the session guarantees. Each client writes growing numbers to its own keys. With
-// eventual consistency, it reads its own keys and those of other clients. Each response must contain everything that
-// its session has written and read, unless it is marked stale. Half of the clients move between nodes and send a
-// session token. The others stay on one node, send no token, and share the session of their application.
+// Sessions has clients that check the session guarantees. Each client writes growing numbers to its own keys. It reads
+// its own keys and those of other clients with eventual consistency. A response must reflect everything that its
+// session has already written and read, unless the response is marked stale. Half of the clients move between nodes and
+// send a session token. The other clients stay on one node, send no token, and share the session of their application.
 type Sessions struct {
 	cluster *Cluster
 	clients []*sessionClient
@@ -36,8 +36,8 @@ type Sessions struct {
 	lost  int // stale responses that informed a session of a possibly lost write
 }
 
-// ownKeys is the number of keys of a client. There are several, so that a client can write one key after a write of
-// another key was lost, and then read the key of the lost write. Client i has the keys from ownKeys*i.
+// ownKeys is the number of keys that each client writes. With two keys, a client can lose a write of one key, write the
+// other key, and then read the first key again. Client i has the keys from ownKeys*i.
 const ownKeys = 2
 
 // span is the time of a call at a node.
@@ -46,9 +46,9 @@ type span struct {
 	begin, end time.Time
 }
 
-// suspect is a read without a session token that does not return an earlier eventual write of its session. It is a
-// violation only if the node marked no response as stale between the write and the read. A stale response in between
-// means that the write may have been lost, which is permitted.
+// suspect is a read without a session token that does not return an earlier eventual write of its session. The write
+// may have been lost, which is permitted if the node has reported it. So the read is a violation only if the node
+// marked no response as stale between the write and the read.
 type suspect struct {
 	span // from the write to the response
 	text string
@@ -91,10 +91,10 @@ func (s *Sessions) Stop() []string {
 	return bad
 }
 
-// Settle checks that nodes report the loss of a write once, and not again with each answer. The load must be stopped,
-// and the cluster must be whole. Then the next answers may still report losses. But soon each client can write and read
-// at all of its nodes, one after another, without an answer marked stale. Settle returns an error if this has not
-// happened when ctx ends.
+// Settle checks that nodes report the loss of a write once, and not with every later response. The load must be
+// stopped, and all nodes must be up. The first responses may still be marked stale because of earlier losses. Settle
+// repeats its requests until every client can read its keys at all of its nodes without a response marked stale. It
+// returns an error if ctx ends before that.
 func (s *Sessions) Settle(ctx context.Context) error {
 	return Until(ctx, func() error {
 		for _, c := range s.clients {
@@ -117,8 +117,7 @@ func (s *Sessions) Settle(ctx context.Context) error {
 	})
 }
 
-// Bad returns the violations that were found so far. Some violations are found only by Stop, and Bad does not return
-// these.
+// Bad returns the violations that were found so far. It does not include those that only Stop can find.
 func (s *Sessions) Bad() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

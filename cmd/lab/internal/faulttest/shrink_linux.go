@@ -41,8 +41,9 @@ func (n *Node) Leave(ctx context.Context) error {
 	}
 }
 
-// takeOut sends one request to the admin API, to remove a node or to make this node leave. The parameter path is the
-// path of the request. takeOut returns nil if the removal is complete.
+// takeOut sends one request to the admin API of the node, to remove another node or to make this node leave. The
+// parameter path is the path of the request. takeOut returns an error unless the response reports that the removal is
+// complete.
 func (n *Node) takeOut(ctx context.Context, path, body string) error {
 	ctx, cancel := context.WithTimeout(ctx, endPatience)
 	defer cancel()
@@ -66,8 +67,7 @@ func (n *Node) takeOut(ctx context.Context, path, body string) error {
 	return nil
 }
 
-// Without waits until a removed node is no voter of any group, and no group has too many voters. The parameter limit
-// is the maximum number of voters of a group.
+// Without waits until the removed node is not a voter of any group, and no group has more than limit voters.
 func (c *Cluster) Without(ctx context.Context, removed *Node, limit int) error {
 	return Until(ctx, func() error {
 		for group := 0; ; group++ {

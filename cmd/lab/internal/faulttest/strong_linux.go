@@ -14,8 +14,8 @@ import (
 const (
 	// answerTime is the timeout of an attempt. A paused node never responds.
 	answerTime = 3 * time.Second
-	// familyLife is the number of operations after which clients use a new family of keys. Short histories can be
-	// checked fast, even if the outcome of many operations is unknown.
+	// familyLife is the number of operations after which clients use new families of keys. This keeps the history of a
+	// family short, so that it can be checked fast even if many outcomes are unknown.
 	familyLife = 150
 	// families is the number of families in use at a time.
 	families = 2
@@ -55,8 +55,9 @@ func StartStrong(c *Cluster, seed uint64, clients, pad int) *StrongLoad {
 	return l
 }
 
-// enter begins an operation of a client, and returns the number of the family whose keys it must use. random, a number
-// below families, selects one of the families in use. The client calls leave when the operation has ended.
+// enter begins an operation of a client. It returns the number of the family whose keys the operation must use. The
+// parameter random selects one of the families in use, and must be less than the constant families. The client must
+// call leave when the operation has ended.
 func (l *StrongLoad) enter(random int) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -73,9 +74,9 @@ func (l *StrongLoad) leave(f int) {
 	}
 }
 
-// done returns the range of the oldest finished families that are still in the history: the numbers from first to
-// end-1. A family is finished when clients begin no new operations on it and none is in progress. A finished family
-// above an unfinished one is not in the range.
+// done returns the finished families that can be taken out of the history: the families with the numbers from first to
+// end-1. A family is finished when clients begin no new operations on it, and no operation on it is in progress. The
+// range ends before the first unfinished family, even if later families are finished.
 func (l *StrongLoad) done() (first, end int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -98,8 +99,8 @@ func (l *StrongLoad) take(first, end int) *history.Keys {
 	return l.History.Take(names...)
 }
 
-// Stop stops the clients. It then reads the keys of all families that Verify has not returned yet, so that their
-// history ends with a read. It uses the running nodes in turn.
+// Stop stops the clients. Then it reads all keys whose families Verify has not returned yet, so the history of each
+// family ends with a read. It uses all running nodes in turn.
 func (l *StrongLoad) Stop(ctx context.Context) error {
 	l.stop()
 	l.wg.Wait()
@@ -107,8 +108,8 @@ func (l *StrongLoad) Stop(ctx context.Context) error {
 	return l.last(ctx, first, (l.History.Size()/familyLife+1)*families)
 }
 
-// Verify takes the finished families of keys out of the history of the load, and returns them as a separate history.
-// Before that it reads their keys once more. The separate history can be checked while the load continues.
+// Verify reads the keys of all finished families once more, and moves these families from the history of the load to a
+// new history. It returns the new history, which the caller can check while the load continues.
 func (l *StrongLoad) Verify(ctx context.Context) (*history.Keys, error) {
 	first, end := l.done()
 	if err := l.last(ctx, first, end); err != nil {
@@ -135,9 +136,9 @@ func (l *StrongLoad) last(ctx context.Context, first, end int) error {
 	return nil
 }
 
-// strongClient is a client that makes one operation after the other, each at a random node. It does not repeat a
-// refused operation. It repeats a write of unknown outcome, with the same request id at random nodes, if the write has
-// a request id.
+// strongClient is a client that makes one operation after another, each at a random node. It does not repeat a refused
+// operation. About half of the writes have a request id. If the outcome of such a write is unknown, the client repeats
+// it at random nodes with the same id.
 type strongClient struct {
 	load  *StrongLoad
 	id, n int
@@ -281,9 +282,9 @@ func (s *strongClient) write(ctx context.Context, n *Node, f int, changes ...his
 	return a
 }
 
-// again repeats a request that was answered, like a client that has lost the response. The parameter first is the
-// first response. If the second response differs from it, again records a violation. The check of the history detects
-// whether the store has applied the request twice.
+// again sends a request a second time although the node has answered it, like a client that has lost the response. The
+// parameter first is the earlier response. If the new response differs from first, again records a violation. The check
+// of the history detects whether the store has applied the request twice.
 func (s *strongClient) again(ctx context.Context, n *Node, r Request, first Answer) {
 	a := s.attempts(ctx, n, r, 0)
 	if a.Outcome == Refused || a.Outcome == Unknown {
@@ -296,8 +297,8 @@ func (s *strongClient) again(ctx context.Context, n *Node, r Request, first Answ
 	}
 }
 
-// attempts sends a request, and repeats it at random nodes while its outcome is unknown. The parameter repeats is the
-// maximum number of repetitions. The outcome is Refused only if certainly no attempt was applied.
+// attempts sends a request, and repeats it at random nodes while its outcome is unknown, at most repeats times. The
+// outcome is Refused only if no attempt can have been applied.
 func (s *strongClient) attempts(ctx context.Context, n *Node, r Request, repeats int) Answer {
 	refused := true
 	for i := 0; ; i++ {

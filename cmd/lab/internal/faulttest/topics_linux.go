@@ -31,11 +31,11 @@ const (
 	eventsStore = "eventsstore"
 )
 
-// topicPace is the pause of a client of topics after each publish. It comes in addition to Options.Pace of the cluster.
+// topicPace is how long a client waits after each publish, in addition to Options.Pace of the cluster.
 const topicPace = 80 * time.Millisecond
 
-// topicComponents is the file with the components of a TopicLoad. Messages are never removed from the topics, because
-// the load compares all messages at the end.
+// topicComponents is the content of the component file of a TopicLoad. The retention is so long that the topics keep
+// all messages, because the load compares all messages at the end.
 const topicComponents = `apiVersion: dapr.io/v1alpha1
 kind: Component
 metadata: {name: pubsub}
@@ -65,8 +65,8 @@ spec:
   - {name: outboxPublishTopic, value: ` + eventsTopic + `}
 `
 
-// TopicLoad has clients that publish to topics through random nodes: single messages, bulks, and state transactions
-// with events. The application of every node subscribes to all topics. It answers some deliveries with a failure,
+// TopicLoad has clients that publish to topics through random nodes. They publish single messages, bulks, and events of
+// state transactions. The application of every node subscribes to all topics. It reports a failure for some deliveries,
 // and acknowledges some with a state transaction. The method Check of history.Topics describes what is checked.
 type TopicLoad struct {
 	History *history.Topics
@@ -240,8 +240,8 @@ func (s *subscriber) chance(n int) int {
 // cloudEvent is the part of a CloudEvent that the load reads.
 type cloudEvent struct{ Data string }
 
-// deliver handles a delivery. It chooses the answer at random. A failure is answered with RETRY or with status 500,
-// and a rejection with DROP or with status 500.
+// deliver handles the delivery of a message, and chooses its response at random. RETRY reports a failure, and DROP
+// rejects the message. A response with RETRY or DROP has the status 200 or 500.
 func (s *subscriber) deliver(w http.ResponseWriter, r *http.Request) {
 	h := s.load.History
 	d := &history.Delivery{Topic: r.PathValue("topic"), Node: s.node.Name, Begin: h.Now()}
@@ -283,8 +283,8 @@ func (s *subscriber) deliver(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, answer)
 }
 
-// settle acknowledges a delivery with a state transaction. It returns false if no transaction was sent, because the
-// workloads are paused.
+// settle acknowledges a delivery with a state transaction. While Cluster.Quiet keeps the workloads paused, settle sends
+// nothing and returns false.
 func (s *subscriber) settle(r *http.Request, d *history.Delivery) bool {
 	if !s.load.cluster.gate.TryRLock() {
 		return false
@@ -306,9 +306,9 @@ func (s *subscriber) settle(r *http.Request, d *history.Delivery) bool {
 	return true
 }
 
-// Stop stops the clients and returns the violations. Before that, it waits until every acknowledged message is
-// delivered and no consumer group has messages left. If whole is false, because the cluster does not serve, Stop only
-// checks what it has recorded.
+// Stop stops the clients and returns the violations. If whole is true, Stop first waits until every acknowledged
+// message is delivered, and no consumer group has messages left. The parameter whole must be false if the cluster does
+// not serve requests. Then Stop checks only what is already in the history.
 func (l *TopicLoad) Stop(ctx context.Context, whole bool) (bad []string) {
 	l.stop()
 	l.wg.Wait()
@@ -353,8 +353,8 @@ func (l *TopicLoad) settled(ctx context.Context) error {
 	return nil
 }
 
-// read reads all messages of all topics into the history. For each publish by a transaction of unknown outcome, it
-// also records whether the transaction was committed.
+// read reads all messages of all topics into the history. If it is unknown whether a transaction that publishes
+// messages was committed, read finds that out and records it.
 func (l *TopicLoad) read(ctx context.Context) error {
 	l.expire(ctx)
 	nodes := l.cluster.Running()

@@ -23,14 +23,15 @@ const (
 	silence = 10 * time.Second
 )
 
-// Watches has clients that write keys with strong consistency, and watchers of these keys. For each node there is a
-// watcher that connects to that node, or to another running node while that node does not run. One more watcher
-// connects to random nodes. When its connection ends, a watcher reconnects and continues at its last position.
+// Watches has clients that write keys with strong consistency, and watchers that watch these keys. Each node has a
+// watcher that connects to this node. While the node is not running, the watcher connects to another running node. One
+// more watcher connects to random nodes. When the connection of a watcher ends, the watcher reconnects and continues at
+// its last position.
 //
-// The changes of each key are numbered from 1. So a watcher detects at once if a change is missing, arrives twice, or
-// arrives in the wrong order. At the end every watcher must have received every acknowledged write. The store may have
-// discarded the changes after a watcher's position, for example after a clock jump. The watcher then starts again at
-// the current revision.
+// Each change of a key has a number, counted from 1. So a watcher detects at once if a change is missing, arrives
+// twice, or arrives in the wrong order. At the end every watcher must have received every acknowledged write. The store
+// may have discarded the changes after a watcher's position, for example after a clock jump. The watcher then starts
+// again at the current revision.
 type Watches struct {
 	cluster *Cluster
 	stop    context.CancelFunc // of the writers
@@ -97,8 +98,8 @@ type event struct {
 	Revision                 string
 }
 
-// begin opens a watch of the watched keys and closes it again. The first watch of an application makes the store keep a
-// history of changes. begin returns a revision. The history has all changes after this revision.
+// begin opens a watch of the written keys and closes it again. From the first watch of an application on, the store
+// keeps a history of changes. begin returns a revision, and the history contains all changes after this revision.
 func (w *Watches) begin(ctx context.Context) (pos uint64, err error) {
 	err = Until(ctx, func() error {
 		nodes := w.cluster.Running()
@@ -326,7 +327,7 @@ func (w *Watches) Stop(ctx context.Context) []string {
 	return w.bad
 }
 
-// missing returns an error if a watcher has not received an acknowledged write. The error names the key of the write.
+// missing returns an error if the watcher has not received an acknowledged write. The error names the key of the write.
 // The caller holds w.mu.
 func (w *Watches) missing(one *watcher) error {
 	for _, key := range slices.Sorted(maps.Keys(w.written)) {

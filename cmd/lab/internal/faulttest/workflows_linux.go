@@ -15,8 +15,8 @@ import (
 	"github.com/quorate/quorate/internal/history"
 )
 
-// workflowPace is the pause of a client after it has started a workflow. It comes in addition to Options.Pace of the
-// cluster. workerPause is the pause of a worker before it connects again.
+// Pauses of clients and workers. A client waits for workflowPace after it has started a workflow, in addition to
+// Options.Pace of the cluster. A worker waits for workerPause before it connects again.
 const (
 	workflowPace = 250 * time.Millisecond
 	workerPause  = 200 * time.Millisecond
@@ -25,9 +25,9 @@ const (
 // goEvent is the name of the event for which a step of kind viaEvent waits.
 const goEvent = "go"
 
-// WorkflowLoad has clients that start workflows through random nodes: chains and fans of activities, with timers,
-// external events and child workflows. Every node has a worker. The method Check of history.Workflows describes
-// what is checked.
+// WorkflowLoad has clients that start workflows through random nodes. A workflow runs its activities one after another
+// or in parallel. It may also use a timer, an external event or a child workflow. Every node has a worker. The method
+// Check of history.Workflows describes what is checked.
 type WorkflowLoad struct {
 	History *history.Workflows
 
@@ -116,8 +116,9 @@ func (n *Node) raise(ctx context.Context, id string) error {
 	return err
 }
 
-// Stop stops the clients and returns the violations. Before that, it waits until all instances have completed. If whole
-// is false, because the cluster does not serve, Stop only checks what it has recorded.
+// Stop stops the clients and returns the violations. If whole is true, Stop first waits until all workflow instances
+// have completed. The parameter whole must be false if the cluster does not serve requests. Then Stop checks only what
+// is already in the history.
 func (l *WorkflowLoad) Stop(ctx context.Context, whole bool) (bad []string) {
 	l.end()
 	l.clients.Wait()
@@ -140,7 +141,8 @@ func (l *WorkflowLoad) expire(ctx context.Context) {
 	pause(ctx, l.History.Newest()+2*answerTime-l.History.Now())
 }
 
-// settle reads the instances that are not known to have completed. It returns nil if there are none.
+// settle reads all workflow instances that are not known to have completed. It returns nil if all instances have now
+// completed.
 func (l *WorkflowLoad) settle(ctx context.Context) error {
 	nodes := l.cluster.Running()
 	if len(nodes) == 0 {
@@ -204,8 +206,8 @@ func (w *worker) chance(n int) int {
 	return w.rnd.IntN(n)
 }
 
-// work receives work from the node and handles it, until the connection ends. After a random time, it ends the
-// connection itself, even while it still has unfinished work.
+// work receives work items from the node and handles them until the connection ends. After a random time, work closes
+// the connection itself, even if some items are still unfinished.
 func (w *worker) work(ctx context.Context) {
 	conn, err := w.node.grpc()
 	if err != nil {
@@ -230,8 +232,8 @@ func (w *worker) work(ctx context.Context) {
 	}
 }
 
-// handle executes a turn of a workflow or an activity, and sends the result. It does not repeat a lost result,
-// because the node then sends the same work again.
+// handle executes one work item and sends the result. A work item is a turn of a workflow, or an activity. If sending
+// the result fails, handle does not repeat it, because the node then sends the same work item again.
 func (w *worker) handle(ctx context.Context, hub protos.TaskHubSidecarServiceClient, item *protos.WorkItem) {
 	limit, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()

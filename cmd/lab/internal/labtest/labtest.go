@@ -15,11 +15,12 @@ import (
 
 const module = "github.com/quorate/quorate/"
 
-// Env is the name of an environment variable with the path of a built lab program. If the variable is set, tests use
-// that program and build none.
+// Env is the name of the environment variable for the path of a lab program that is already built. If the variable is
+// set, a Lab uses this program and builds none.
 const Env = "QUORATE_LAB_BINARY"
 
-// Lab is the program cmd/lab. The first test that needs it builds it. A Lab is safe for concurrent use.
+// Lab builds the program cmd/lab when a test needs it for the first time. All later tests use the same program. A Lab
+// is safe for concurrent use.
 type Lab struct {
 	dir  string
 	once func() (string, error)
@@ -84,8 +85,8 @@ func build(path, pkg string, flags ...string) error {
 	return nil
 }
 
-// BuildChanged builds a program in which some source files are replaced. overlay is a JSON file in the format of go
-// build -overlay.
+// BuildChanged is like Build, but replaces some source files. overlay is the path of a JSON file that lists them, in
+// the format of go build -overlay.
 func BuildChanged(t testing.TB, pkg, overlay string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), filepath.Base(pkg))

@@ -14,8 +14,8 @@ import (
 	"github.com/quorate/quorate/internal/history"
 )
 
-// checkpoint runs the checks between faults. It waits until all nodes know each other. It then pauses the load, checks
-// that no acknowledged write is lost, and waits until all nodes have the same contents. It records failures as
+// checkpoint runs the checks between faults. It waits until all nodes know each other, and then pauses the load. It
+// checks that no acknowledged write is lost, and waits until all nodes have the same contents. It records failures as
 // violations.
 func (r *campaign) checkpoint(ctx context.Context) {
 	limit, cancel := context.WithTimeout(ctx, 2*patience)
@@ -47,9 +47,9 @@ func (r *campaign) checkpoint(ctx context.Context) {
 	}
 }
 
-// excuse limits which changes of leadership may explain the loss of an acknowledged eventual write. The loss is
-// permitted if the leader of a group changed at most 2 s before the acknowledgement, or at most the time excuse after
-// it. Any other loss is a violation.
+// excuse is how long after the acknowledgement of an eventual write a change of leadership may still explain the loss
+// of this write. A change up to 2 s before the acknowledgement may explain it as well. The loss of an acknowledged
+// write without such a change is a violation.
 const excuse = 30 * time.Second
 
 // ledgers checks that no acknowledged strong write is lost, and that lost eventual writes are excused by a change of
@@ -88,7 +88,8 @@ func (r *campaign) ledgers(ctx context.Context) error {
 	return nil
 }
 
-// times returns when the writes of the given keys were acknowledged, as times since the start of the campaign.
+// times returns when the writes of the given keys were acknowledged. A time is the duration since the start of the
+// campaign.
 func (r *campaign) times(l *faulttest.Ledger, keys []string) []time.Duration {
 	out := make([]time.Duration, len(keys))
 	for i, t := range l.When(keys) {
@@ -109,7 +110,8 @@ func firsts(keys []string, at []time.Duration) (out []string) {
 }
 
 // finish stops the load and runs the last checks. The parameter whole is false if the cluster has not recovered from
-// its last fault. The checks then have 10 s instead of 5 min, and the checks that need all nodes are skipped.
+// its last fault. In this case, finish skips the checks that need all nodes, and ends the other checks after 10 s
+// instead of 5 min.
 func (r *campaign) finish(ctx context.Context, whole bool) {
 	r.Log("the last checks")
 	limit, cancel := context.WithTimeout(ctx, 5*time.Minute)
@@ -161,7 +163,7 @@ func (r *campaign) finish(ctx context.Context, whole bool) {
 	r.done("C10", r.expiries.Kept())
 }
 
-// settled checks that the sessions get answers that are not stale when all nodes are up again.
+// settled checks that nodes no longer mark responses as stale, now that all nodes are up again.
 func (r *campaign) settled(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -204,9 +206,9 @@ const (
 	mostMemory   = 900 << 20
 )
 
-// bounded waits until every running node uses no more open files, goroutines and memory than an idle node may. It waits
-// up to patience (2 min) for each node. If a node still uses more, bounded records a violation, and makes the node
-// write its goroutine stacks to its log and exit.
+// bounded checks that every running node has returned to a low number of open files and goroutines and to a low use of
+// memory. It waits for this up to 2 min per node (the constant patience). If a node still uses too much, bounded
+// records a violation. It then makes the node write its goroutine stacks to its log and exit.
 func (r *campaign) bounded(ctx context.Context) {
 	for _, n := range r.cluster.Running() {
 		n.CloseIdle()
@@ -228,8 +230,8 @@ func (r *campaign) bounded(ctx context.Context) {
 	}
 }
 
-// atRest returns a text with the numbers of files and goroutines and the amount of memory that a node uses. It
-// returns an error if the node uses too much, or if its metrics cannot be read in time.
+// atRest describes how many open files and goroutines and how much memory a node uses. It returns an error if the node
+// uses too much, or if the metrics of the node cannot be read in time.
 func atRest(ctx context.Context, n *faulttest.Node) (text string, err error) {
 	open, err := n.Open()
 	if err != nil {

@@ -151,8 +151,8 @@ type Total struct {
 	Value string `json:"value"`
 }
 
-// Stall is a period in which the machine did not run this process. At is the time from the start of the campaign to
-// the start of the period. Long is the length of the period.
+// Stall is a period in which the machine did not run this process. At is when the period began, counted from the start
+// of the campaign. Long is the length of the period.
 type Stall struct {
 	At   time.Duration `json:"at"`
 	Long time.Duration `json:"long"`

@@ -32,7 +32,7 @@ const patience = 2 * time.Minute
 const (
 	// everywhere is the id of the application that every node serves.
 	everywhere = "everywhere"
-	// known is how soon every node must list all instances of the application after the cluster has recovered.
+	// known limits how long nodes may take to list all instances of the application after the cluster has recovered.
 	known = 10 * time.Second
 )
 
@@ -224,8 +224,8 @@ func (r *campaign) violated(check, text string, history []string) {
 	r.Log("VIOLATION %s", v)
 }
 
-// faults runs faults, and the checks between them, until a limit of the campaign is reached or ctx ends. It returns
-// false if the cluster did not recover from a fault.
+// faults runs faults and the checks between them. It returns true when a limit of the campaign is reached or ctx ends.
+// It returns false if the cluster did not recover from a fault.
 func (r *campaign) faults(ctx context.Context) bool {
 	d := newDeck(r.Seed)
 	checkpoint := time.Now()
@@ -284,8 +284,9 @@ func (r *campaign) one(ctx context.Context, d *deck, number int) bool {
 	return whole
 }
 
-// broken records err, the error of a fault, as a violation. If err is a faulttest.Broken, the fault has found a
-// violated guarantee. Otherwise the fault could not be injected or ended. when says which of the two was tried.
+// broken records err, the error of the fault with the given name, as a violation. If err is a faulttest.Broken, the
+// fault has found a violated guarantee. Any other err means that the fault could not be injected or ended. The text
+// when describes which step failed.
 func (r *campaign) broken(name, when string, err error) {
 	check := "cluster"
 	var b *faulttest.Broken
@@ -301,9 +302,9 @@ func (r *campaign) broken(name, when string, err error) {
 	r.violated(check, fmt.Sprintf("%s, %s: %v", name, when, err), nil)
 }
 
-// ready waits until all nodes serve requests and every group has all its voters. Meanwhile it restarts nodes that
-// have exited. If this takes longer than patience, it records a violation and returns false. The parameter lastFault
-// is the name of the last fault.
+// ready waits until all nodes serve requests and every group has all its voters. While it waits, it restarts nodes that
+// have exited. If the cluster is not ready within the duration patience, it records a violation and returns false. The
+// parameter lastFault is the name of the last fault.
 func (r *campaign) ready(ctx context.Context, lastFault string) bool {
 	limit, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -365,8 +366,8 @@ func (r *campaign) tails() (out []string) {
 	return out
 }
 
-// histories removes the finished families of keys from the history of the strong operations. It checks their
-// operations in the background.
+// histories takes the finished families of keys out of the history of the strong operations. It then checks the
+// operations on these families in the background.
 func (r *campaign) histories(ctx context.Context) {
 	limit, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -413,7 +414,8 @@ func (r *campaign) workloads() {
 }
 
 // report records a violation that a workload has found. The parameter check is the id of the violated guarantee, such
-// as C3. The first line of text is the title of the violation. A title that was already recorded is ignored.
+// as C3. The first line of text is the title of the violation. A violation is ignored if one with the same title was
+// already recorded.
 func (r *campaign) report(check, text string) {
 	head, rest, _ := strings.Cut(text, "\n")
 	r.mu.Lock()

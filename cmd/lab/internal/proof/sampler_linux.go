@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/cmd/lab/internal/faulttest"
 )
 
-// counted returns the metrics that the report adds up over all nodes and their restarts. A key is the name of a
-// metric, and its value is the description in the report.
+// counted returns the metrics that the report sums over all nodes and all processes of a node. It maps the name of each
+// metric to its description in the report.
 func counted() map[string]string {
 	return map[string]string{
 		"quorate_raft_elections_total":            "elections stood for",
@@ -136,8 +136,8 @@ func (s *sampler) sum(metric string) (sum float64) {
 	return sum
 }
 
-// changed reports whether the sampler saw a change of leadership between two moments. The parameters earliest and
-// latest are the times from the beginning of the campaign to these moments.
+// changed reports whether the sampler saw a change of leadership from earliest to latest. Both times are counted from
+// the start of the campaign.
 func (s *sampler) changed(earliest, latest time.Duration) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,9 +13,9 @@ type step struct {
 	faulttest.Step
 }
 
-// deck chooses the next fault at random, like a deck of cards. It uses every class of faults once before it repeats any
-// class, and within a class every fault once before it repeats any. Equal seeds give the same sequence of faults, so a
-// longer campaign with the same seed begins with the faults of a shorter one.
+// deck chooses the next fault at random, like a deck of cards. It uses every class of faults once before it repeats a
+// class. Within a class, it uses every fault once before it repeats a fault. Equal seeds give the same sequence of
+// faults. So if two campaigns have the same seed, the longer one begins with the faults of the shorter one.
 type deck struct {
 	seed    uint64
 	classes []class

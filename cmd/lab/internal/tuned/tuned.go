@@ -1,11 +1,11 @@
-// Package tuned opens the nodes of fault tests with settings that the real program does not have. With shorter times
-// and smaller sizes, a test takes seconds instead of minutes. A test can also shift the wall clock of a node, and kill
-// its process at a chosen disk operation of the store. If the environment variable Env is set, the program lab behaves
-// like the quorate command with such nodes.
+// Package tuned opens nodes for fault tests, with settings that the real program does not have. With shorter times and
+// smaller sizes, a test takes seconds instead of minutes. A test can also shift the wall clock of a node, and kill the
+// node at a chosen disk operation of its store. If the environment variable Env is set, the program lab behaves like
+// the quorate command, but opens nodes with this package.
 //
-// The package owns these settings and the control files, through which a test shifts the clock or requests the kill.
-// It changes nothing else of the product, so results of the tests apply to the real program. One goroutine reads the
-// control files until the process ends.
+// The package owns these settings and the control files. Through the control files, a test shifts the clock or requests
+// the kill. The package changes nothing else of the product, so results of the tests apply to the real program. One
+// goroutine reads the control files until the process ends.
 package tuned
 
 import (
@@ -35,9 +35,9 @@ const (
 // Control files.
 const (
 	ClockFile = "clock" // shift of the wall clock in seconds
-	// CrashFile is the name of the control file that requests a crash. The file contains a number n. When the process
-	// reads the file, it begins to count its disk operations, and it kills itself at operation n. If n is 0, the
-	// process does not kill itself.
+	// CrashFile is the name of the control file that requests a crash. The file contains a number n. Once the process
+	// has read the file, it counts its disk operations, and kills itself at operation n. If n is 0, no crash is
+	// requested.
 	CrashFile = "crash"
 )
 
@@ -62,16 +62,16 @@ func (t Tuning) Text() string {
 	return string(text)
 }
 
-// Opener opens nodes with the settings of a Tuning, and does what the control files request. It is safe for concurrent
-// use.
+// Opener opens nodes with the settings of a Tuning. It also carries out what the control files request. It is safe for
+// concurrent use.
 type Opener struct {
 	tuning   Tuning
 	controls *controls
 }
 
 // New returns an Opener with the settings in text, which has the format of the environment variable Env. If the
-// environment variable Control names a directory, New starts a goroutine that reads the control files in it repeatedly
-// until the process ends.
+// environment variable Control is set, its value is the directory of the control files. New then starts a goroutine
+// that polls these files until the process ends.
 func New(text string) (*Opener, error) {
 	o := &Opener{controls: new(controls)}
 	if err := json.Unmarshal([]byte(text), &o.tuning); err != nil {

@@ -20,8 +20,8 @@ import (
 	"strings"
 )
 
-// Command returns a function that writes the overlay to the directory in the only argument of the subcommand. It
-// declares no flags.
+// Command returns a function that writes the overlay to a directory. The directory is the only argument of the
+// subcommand, which has no flags.
 func Command(f *flag.FlagSet) func(context.Context) error {
 	return func(context.Context) error {
 		if f.NArg() != 1 {
@@ -75,8 +75,8 @@ func write(dir string) error {
 	return os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o600)
 }
 
-// turn returns the text of time.go with a wall clock that can be shifted. It returns an error if it does not
-// recognize the text.
+// turn changes text, the source code of time.go, so that the wall clock can be shifted, and returns the result. It
+// returns an error if text does not have the expected form.
 func turn(text string) (string, error) {
 	if n := strings.Count(text, reads); n != 1 {
 		return "", fmt.Errorf("time.Now of this Go version reads its clock differently, %d places match: adapt "+

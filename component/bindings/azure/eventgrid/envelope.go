@@ -18,10 +18,13 @@ import (
 // defaultType is the type of events whose request has none.
 const defaultType = "quorate.binding.event"
 
-// envelope returns the body to publish and its content type. A CloudEvent, an event in the Event Grid schema, and
-// an array of either kind stay unchanged. Any other value becomes the data of a new CloudEvent. envelope returns
-// fault.Invalid if the data are not JSON or contain a malformed CloudEvent, or if an array mixes CloudEvents with
-// other values. It also returns fault.Invalid if the metadata for a new CloudEvent are malformed.
+// envelope returns the body to publish and its content type. A CloudEvent, an event in the Event Grid schema, and an
+// array of either kind stay unchanged. Any other value becomes the data of a new CloudEvent. envelope returns
+// fault.Invalid in these cases:
+//
+//   - The data is not JSON, or contains a malformed CloudEvent.
+//   - An array mixes CloudEvents with other values.
+//   - A new CloudEvent is needed, but the metadata for it is malformed.
 func (o *output) envelope(r bindings.Request) (body []byte, media string, err error) {
 	data := bytes.TrimSpace(r.Data)
 	switch {

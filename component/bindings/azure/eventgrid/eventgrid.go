@@ -1,9 +1,9 @@
 // Package eventgrid implements the binding bindings.azure.eventgrid. As an output, it publishes events to a topic of
-// Azure Event Grid. As an input, it creates an event subscription and receives its events.
+// Azure Event Grid. As an input, it creates an event subscription and receives the events of this subscription.
 //
-// It owns the management of the subscription, the validation handshake, the authentication of deliveries and the
-// encoding of events. It reports success to Event Grid only after the application has handled the event. So an event
-// may be delivered more than once. Its HTTP server has one goroutine for each connection; Close ends them.
+// The package manages the subscription, answers the validation handshake, authenticates deliveries, and encodes events.
+// It reports success to Event Grid only after the application has handled the event. So an event may be delivered more
+// than once. Its HTTP server has one goroutine for each connection; Close ends them.
 package eventgrid
 
 import (
@@ -87,9 +87,10 @@ type Options struct {
 	Transport       http.RoundTripper // transport to Azure; nil = the binding makes one
 }
 
-// Open checks the options and reads the certificates. It makes no connection. o.Direction selects input, output or
-// both. If it is not set, the binding has each direction for which o.Metadata has at least one value. Open returns
-// fault.Invalid if the metadata of a selected direction are incomplete or malformed.
+// Open checks the options and reads the certificates, but makes no connection. o.Direction selects input, output or
+// both. If o.Direction is not set, o.Metadata decides: a direction is selected if at least one field of this direction
+// has a value. Open returns fault.Invalid if no direction is selected, or if the metadata of a selected direction is
+// incomplete or malformed.
 func Open(o Options) (bindings.Binding, error) {
 	wanted, err := sides(o.Direction, o.Metadata)
 	if err != nil {

@@ -29,7 +29,7 @@ const specVersion = "1.0"
 const attributePrefix = "Ce-"
 
 // events returns the events of a delivery, each as a JSON document. An event that arrives as JSON is returned
-// unchanged, byte for byte. For a malformed delivery, events returns fault.Invalid; a retry cannot succeed.
+// unchanged, byte for byte. For a malformed delivery, events returns fault.Invalid, because a retry cannot succeed.
 func events(h http.Header, body []byte) ([]json.RawMessage, error) {
 	media, _, err := mime.ParseMediaType(h.Get("Content-Type"))
 	if err != nil && h.Get("Content-Type") != "" {
@@ -119,8 +119,8 @@ func checkEvent(data []byte) error {
 	return nil
 }
 
-// binary returns an event in the binary mode of CloudEvents as one JSON document. In this mode, the attributes are
-// headers and the body is the data.
+// binary converts an event in the binary mode of CloudEvents to one JSON document. In this mode, the attributes are in
+// headers, and the body is the data.
 func binary(h http.Header, media string, body []byte) ([]json.RawMessage, error) {
 	o := object{}
 	for header, values := range h {
@@ -157,8 +157,8 @@ func binary(h http.Header, media string, body []byte) ([]json.RawMessage, error)
 	return []json.RawMessage{document}, nil
 }
 
-// isAttribute reports whether name is allowed as the name of a CloudEvents attribute. The names "data" and
-// "datacontenttype" are not.
+// isAttribute reports whether name is allowed as the name of a CloudEvents attribute in a header. The names "data" and
+// "datacontenttype" are not allowed, because the body and the Content-Type provide these values.
 func isAttribute(name string) bool {
 	for _, c := range []byte(name) {
 		if !letterOrDigit(c) {
@@ -170,8 +170,8 @@ func isAttribute(name string) bool {
 
 func isJSON(media string) bool { return media == mediaJSON || strings.HasSuffix(media, "+json") }
 
-// validationCode returns the code in the validation handshake of the Event Grid schema (see validation). The body of
-// this handshake is an array with one event of a special type. ok is false for any other body.
+// validationCode returns the code that a validation handshake of the Event Grid schema contains (see validation). The
+// body of such a handshake is an array with one event of a special type. For any other body, ok is false.
 func validationCode(body []byte) (code string, ok bool) {
 	var all [2]json.RawMessage // json.Unmarshal skips further elements
 	var event struct {

@@ -71,8 +71,9 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// handshake answers the validation handshake of CloudEvents, and so allows Event Grid to deliver events. Event Grid
-// needs only this answer. So handshake never calls the address in WebHook-Request-Callback, which anyone could set.
+// handshake answers the validation handshake of CloudEvents. The answer allows Event Grid to deliver events, and no
+// further step is needed. Therefore handshake never calls the address in WebHook-Request-Callback, which anyone could
+// set.
 func handshake(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Allow", "POST, OPTIONS")
 	if origin := r.Header.Get("WebHook-Request-Origin"); origin != "" {
@@ -82,9 +83,9 @@ func handshake(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusOK)
 }
 
-// validation answers the validation handshake of the Event Grid schema, which is a delivery of one event. It checks no
-// token or secret, because its answer proves only that the sender can reach this address. All other deliveries are
-// authenticated (see admit).
+// validation answers the validation handshake of the Event Grid schema, which arrives as a delivery of one event. It
+// checks no token or secret, because its answer proves only that the sender can reach this endpoint. For all other
+// deliveries, see admit.
 func validation(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxHandshake))
 	code, ok := validationCode(body)
@@ -151,9 +152,9 @@ func unreadable(err error) error {
 	return fault.New(fault.Timeout, "eventgrid.deliver", "the body did not arrive")
 }
 
-// admit checks the bearer token of a delivery, if the settings require one. Otherwise it compares the query of the
-// request with the query of the endpoint, which may contain a secret. It returns fault.Denied if the token or the
-// query is wrong, and fault.Unavailable if the token cannot be checked.
+// admit authenticates a delivery. If the settings require a bearer token, admit checks this token. Otherwise the query
+// of the request must contain the query of the configured endpoint, which may contain a secret. admit returns
+// fault.Denied if the token or the query is wrong, and fault.Unavailable if the token cannot be checked.
 func (h *handler) admit(r *http.Request) error {
 	if h.input.verifier != nil {
 		return h.input.verifier.verify(r.Context(), r.Header)

@@ -160,9 +160,11 @@ func (k *keys) fetch(ctx context.Context) (keySet, error) {
 	return set, nil
 }
 
-// issuersOf returns the two accepted issuers of tokens. The first is the parameter issuer, which comes from the
-// tenant's OpenID configuration. The second is the issuer of version 1 tokens, which contains the tenant id. issuersOf
-// reads this id from the parameter issuer, because the settings may have only the tenant's domain name.
+// issuersOf returns the two issuers whose tokens are accepted: issuer itself, and the issuer of version 1 tokens of the
+// same tenant.
+//
+// The URL of the version 1 issuer contains the tenant id. issuersOf takes the id from the path of issuer, because the
+// component may be configured with the tenant's domain name instead of its id.
 func (k *keys) issuersOf(issuer string) []string {
 	id := k.tenant
 	if u, err := url.Parse(issuer); err == nil {
@@ -182,8 +184,8 @@ type jwk struct {
 	Exponent string `json:"e"`
 }
 
-// key returns the RSA public key. It returns nil if j is malformed, is not an RSA signing key, or has a modulus or
-// exponent out of bounds.
+// key returns j as an RSA public key. It returns nil if j is malformed, is not an RSA signing key, or has a modulus or
+// exponent that is too small or too large.
 func (j jwk) key() *rsa.PublicKey {
 	if j.ID == "" || j.Kind != "RSA" || j.Use != "" && j.Use != "sig" {
 		return nil

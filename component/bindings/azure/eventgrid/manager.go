@@ -85,8 +85,8 @@ type answer struct {
 	body   []byte
 }
 
-// call sends a request to the management API. It returns an error if no answer arrives. It accepts an answer with any
-// status, so the caller must check the status.
+// call sends a request to the management API and returns the response, whatever its status is. It returns an error only
+// if there is no complete response, so the caller must check the status.
 func (m *manager) call(ctx context.Context, method, address string, body []byte) (*answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
@@ -117,8 +117,8 @@ func (m *manager) actionURL(action string) string {
 	return m.address + action + "?api-version=" + apiVersion
 }
 
-// get reads the subscription. It returns the parsed subscription and the document, or nil for both if the
-// subscription does not exist.
+// get reads the event subscription. It returns the subscription in parsed form and as the original JSON document. Both
+// results are nil if the subscription does not exist.
 func (m *manager) get(ctx context.Context) (*subscription, []byte, error) {
 	a, err := m.call(ctx, http.MethodGet, m.actionURL(""), nil)
 	switch {
@@ -136,8 +136,8 @@ func (m *manager) get(ctx context.Context) (*subscription, []byte, error) {
 	return &s, a.body, nil
 }
 
-// fullAddress returns the endpoint URL of the subscription with its query. It returns "" if the node has no
-// permission to read the query. The caller must then compare the URLs without the query.
+// fullAddress returns the endpoint URL of the event subscription, including the query. It returns "" if the node lacks
+// the permission to read the query. In that case, the caller must compare URLs without their queries.
 func (m *manager) fullAddress(ctx context.Context) (string, error) {
 	a, err := m.call(ctx, http.MethodPost, m.actionURL("/getFullUrl"), nil)
 	switch {
@@ -157,8 +157,8 @@ func (m *manager) fullAddress(ctx context.Context) (string, error) {
 	return said.URL, nil
 }
 
-// put creates or changes the subscription. operation is the URL that reports the progress of the change. It is empty
-// if the service returned no URL, or a URL on another host.
+// put creates or changes the event subscription. It returns the URL at which the caller can poll the progress of this
+// operation. The URL is empty if the service returned none, or returned one on another host.
 func (m *manager) put(ctx context.Context, document []byte) (operation string, err error) {
 	a, err := m.call(ctx, http.MethodPut, m.actionURL(""), document)
 	if err != nil {
@@ -173,8 +173,8 @@ func (m *manager) put(ctx context.Context, document []byte) (operation string, e
 	return "", nil
 }
 
-// own reports whether address is a URL of Azure Resource Manager. Requests contain a token, so they must not be sent
-// to any other host.
+// own reports whether address is a URL of Azure Resource Manager. The manager must not send requests to any other host,
+// because each request carries an access token.
 func (m *manager) own(address string) bool {
 	u, err := url.Parse(address)
 	return err == nil && u.Scheme == "https" && u.User == nil && hostPort(u) == hostPort(m.base)

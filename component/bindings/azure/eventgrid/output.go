@@ -65,11 +65,11 @@ func (o *output) close(context.Context) error {
 // Operations returns the only operation.
 func (o *output) Operations() []string { return []string{operationCreate} }
 
-// Invoke publishes one event or an array of events. A CloudEvent, an event in the Event Grid schema, and an array of
-// either kind stay unchanged. Any other JSON value becomes the data of a new CloudEvent.
+// Invoke publishes one event or an array of events. CloudEvents and events in the Event Grid schema are sent unchanged.
+// Any other JSON value becomes the data of a new CloudEvent.
 //
-// If the topic refuses the events for the moment, Invoke waits and retries, within the limits of ctx and of the number
-// of attempts. It does not retry an attempt whose outcome is unknown, so it never publishes an event twice.
+// If the topic temporarily refuses the events, Invoke waits and retries until ctx ends or all attempts are used. It
+// does not retry after an attempt with an unknown outcome, so it never publishes an event twice.
 func (o *output) Invoke(ctx context.Context, r bindings.Request) (*bindings.Response, error) {
 	if !strings.EqualFold(r.Operation, operationCreate) {
 		return nil, fault.New(fault.Invalid, "eventgrid.Invoke",
@@ -96,8 +96,8 @@ func (o *output) Invoke(ctx context.Context, r bindings.Request) (*bindings.Resp
 	}
 }
 
-// once makes one attempt to publish. If the attempt fails, wait is the delay before the next attempt. 0 means the
-// default delay. A negative value means that Invoke must not retry.
+// once makes one attempt to publish. After a failure, wait is the delay before the next attempt: 0 means the default
+// delay, and a negative value means that Invoke must not retry.
 func (o *output) once(ctx context.Context, body []byte, media string) (wait time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTime)
 	defer cancel()
@@ -124,8 +124,8 @@ func (o *output) once(ctx context.Context, body []byte, media string) (wait time
 	return wait, o.refused(response.StatusCode, wait >= 0, said)
 }
 
-// broken returns the error of an attempt that got no answer. If there was a connection, the error is
-// fault.Indeterminate, because the topic may have taken the events.
+// broken returns the error for an attempt without a response. If the connection was established, the code is
+// fault.Indeterminate, because the topic may have accepted the events.
 func broken(ctx context.Context, err error, connected bool) error {
 	var timeout net.Error
 	late := ctx.Err() != nil || errors.As(err, &timeout) && timeout.Timeout()
@@ -145,9 +145,11 @@ func broken(ctx context.Context, err error, connected bool) error {
 	}
 }
 
-// patience returns the delay that a topic requests before the next attempt; 0 means the default delay. It returns a
-// negative value if a retry is useless or could publish the events twice. A topic has refused the events if the status
-// is 429, or 503 with the header Retry-After. A 503 without the header may come from a proxy that lost the answer.
+// patience returns how long to wait before the next attempt; 0 means the default delay. It returns a negative value if
+// Invoke must not retry.
+//
+// A retry is safe only if the topic has refused the events. This is certain for status 429, and for status 503 with the
+// header Retry-After. A 503 without this header may come from a proxy that lost the topic's response.
 func patience(response *http.Response) time.Duration {
 	after := response.Header.Get("Retry-After")
 	switch s := response.StatusCode; {
@@ -165,8 +167,8 @@ func patience(response *http.Response) time.Duration {
 	return 0
 }
 
-// refused returns the error for an unsuccessful answer, with the topic's reason. If retry is true, the topic has not
-// taken the events and allows a later attempt.
+// refused returns the error for a response with an unsuccessful status. The message includes the topic's reason. The
+// parameter retry is true if the topic has not accepted the events and allows another attempt.
 func (o *output) refused(status int, retry bool, said []byte) error {
 	e := &fault.Error{Op: "eventgrid.Invoke", Msg: fmt.Sprintf("the topic answered %d", status)}
 	switch {

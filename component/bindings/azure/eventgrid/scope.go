@@ -10,8 +10,8 @@ import (
 const scopeForms = "is none of /subscriptions/<id>, /subscriptions/<id>/resourceGroups/<name> and " +
 	"/subscriptions/<id>/resourceGroups/<name>/providers/<namespace>/<type>/<name>"
 
-// parseScope parses the resource id of an Azure subscription, a resource group or a resource such as a topic. A
-// trailing slash is allowed. It returns the id as an escaped URL path without dot segments.
+// parseScope parses an Azure resource id and returns it as an escaped URL path. The id may name an Azure subscription,
+// a resource group, or a resource such as a topic. A trailing slash is removed, and segments such as ".." are an error.
 func parseScope(text string) (string, error) {
 	wrong := errors.New(scopeForms)
 	rest, ok := strings.CutPrefix(strings.TrimSuffix(text, "/"), "/")

@@ -17,8 +17,8 @@ import (
 // defaultPath is the path of an endpoint without one.
 const defaultPath = "/api/events"
 
-// inputFields returns the required and the optional metadata fields of an input. Each of them selects the input if no
-// direction is set.
+// inputFields returns the names of the required and the optional metadata fields of an input. If the component sets no
+// direction, the presence of any of these fields makes it an input.
 func inputFields() (required, optional []string) {
 	return []string{metadataTenant, metadataSubscription, metadataClient, metadataClientSecret, metadataEndpoint,
 			metadataPort, metadataScope},
@@ -27,8 +27,9 @@ func inputFields() (required, optional []string) {
 
 func outputFields() []string { return []string{metadataAccessKey, metadataTopic} }
 
-// sides returns the selected directions. It returns fault.Invalid if no direction is selected, or if required
-// metadata of a selected direction is missing.
+// sides returns the directions of the component: input, output or both. If d is not set, the metadata fields that are
+// present in m decide. sides returns fault.Invalid if there is no direction, or if a required metadata field of a
+// direction is missing.
 func sides(d bindings.Direction, m component.Values) (bindings.Direction, error) {
 	required, optional := inputFields()
 	if !d.Given() {
@@ -73,7 +74,8 @@ func anyGiven(m component.Values, names []string) bool {
 	return false
 }
 
-// lacking returns the elements of names that have no value in m. A certificate replaces a client secret.
+// lacking returns the elements of names that have no value in m. A client secret does not count as lacking if m has a
+// certificate.
 func lacking(m component.Values, names []string) []string {
 	var out []string
 	for _, name := range names {
@@ -174,8 +176,8 @@ func parsePort(text string) (int, error) {
 	return port, nil
 }
 
-// checkIdentifier returns an error unless text is an id or a domain name that can be part of a URL path. A tenant
-// may be identified by its domain name.
+// checkIdentifier returns an error unless text can be an id in a URL path, such as a GUID. Domain names are valid,
+// because they can identify a tenant.
 func checkIdentifier(text string) error {
 	for _, c := range []byte(text) {
 		if !letterOrDigit(c) && c != '-' && c != '.' {
@@ -209,9 +211,9 @@ func reduced(text string) string {
 	}, text)
 }
 
-// subscriptionName returns the configured name of the subscription. If no name is configured, it returns the
-// component's name without the characters that Event Grid does not allow. It returns an error if the result is not a
-// valid name.
+// subscriptionName returns the name of the event subscription. This is the configured name, if there is one. Otherwise
+// it is the component's name, reduced to letters and digits. subscriptionName returns an error if the name is not valid
+// in Event Grid.
 func subscriptionName(configured, component string) (string, error) {
 	if configured != "" {
 		if err := checkName(configured); err != nil {
@@ -262,8 +264,8 @@ func checkService(text string) error {
 	return nil
 }
 
-// parseTopic parses the address of a topic. It returns an error if the address is malformed, or if the access key
-// would be readable in transit.
+// parseTopic parses the URL of a topic. It allows http only for a topic on this machine, because the access key is sent
+// with each request and must not be readable in transit.
 func parseTopic(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	switch {

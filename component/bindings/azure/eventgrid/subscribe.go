@@ -14,16 +14,15 @@ import (
 
 // The times of the setup.
 const (
-	// claimLife is how long a node's claim to the subscription is valid. All requests under the claim must end
-	// within this time, because another node may claim the subscription afterwards.
+	// claimLife is how long a node may hold the claim to change the event subscription. The node must finish its
+	// requests within this time, because another node can claim the subscription afterwards.
 	claimLife = 2 * time.Minute
 	// subscribeTime bounds the whole setup, including waiting for another node.
 	subscribeTime = 5 * time.Minute
 )
 
-// subscriber creates the event subscription in Azure, or changes it if its properties are wrong. The nodes share a
-// claim, which is a lock that expires. Only the node that holds the claim makes changes. The other nodes wait for the
-// result.
+// subscriber creates the event subscription in Azure, or corrects its properties. Only one node at a time makes
+// changes: the node that holds a claim, which is a cluster-wide lock that expires. The other nodes wait for the result.
 type subscriber struct {
 	manager  *manager
 	settings *inputSettings
@@ -74,9 +73,9 @@ func (s *subscriber) ensure(ctx context.Context) error {
 	}
 }
 
-// look reports whether the subscription exists with the desired properties. It waits while the service is changing
-// the subscription. If the subscription exists but must be changed, existing is its current document. Otherwise
-// existing is nil.
+// look reports whether the event subscription exists with the desired properties. While the service is still changing
+// the subscription, look waits. If the subscription exists but needs a change, existing is its current document;
+// otherwise existing is nil.
 func (s *subscriber) look(ctx context.Context) (there bool, existing []byte, err error) {
 	for {
 		found, document, err := s.manager.get(ctx)
@@ -122,9 +121,9 @@ func (s *subscriber) claim(ctx context.Context) (mine bool, until time.Time, err
 	return mine, until, nil
 }
 
-// set creates or changes the subscription and waits until the service has finished. existing is the current document
-// of the subscription, or nil if there is none. This node's claim ends at the time expiry. set returns an error if
-// the service has not finished by then.
+// set creates or changes the event subscription, and waits until the service has finished. existing is the current
+// document, or nil to create the subscription. expiry is the time at which this node's claim ends. set returns an error
+// if the service has not finished by then.
 func (s *subscriber) set(ctx context.Context, expiry time.Time, existing []byte) error {
 	ctx, cancel := context.WithDeadline(ctx, expiry)
 	defer cancel()
@@ -150,8 +149,7 @@ func (s *subscriber) set(ctx context.Context, expiry time.Time, existing []byte)
 	return s.confirm(ctx)
 }
 
-// confirm waits until the service has finished the change. It returns an error if the subscription was not
-// provisioned.
+// confirm waits until the service has provisioned the event subscription. It returns an error if provisioning failed.
 func (s *subscriber) confirm(ctx context.Context) error {
 	for {
 		found, _, err := s.manager.get(ctx)

@@ -49,13 +49,13 @@ func (s *subscription) settled() bool {
 	return true
 }
 
-// good reports whether the last change of the subscription was successful. It treats a missing state as success.
+// good reports whether the last change of the subscription succeeded. Without a provisioning state, good returns true.
 func (s *subscription) good() bool {
 	return s.Properties.State == "" || strings.EqualFold(s.Properties.State, stateSucceeded)
 }
 
-// matches reports whether the subscription delivers events as this node expects. fullURL is the endpoint URL of the
-// subscription with its query. It is empty if the query is unknown.
+// matches reports whether the subscription delivers events as this node requires. fullURL is the endpoint URL of the
+// subscription with its query. If the query is unknown, fullURL is empty, and matches compares URLs without queries.
 func (s *subscription) matches(want *inputSettings, fullURL string) bool {
 	d := s.Properties.Destination
 	if d == nil || d.Kind != kindWebHook || s.Properties.Schema != schemaCloudEvents || !s.good() {
@@ -76,8 +76,8 @@ func (s *subscription) matches(want *inputSettings, fullURL string) bool {
 	return sameAddress(d.Properties.BaseURL, &base)
 }
 
-// hidesQuery reports whether the service has omitted the query of the endpoint URL, because it may be a secret. The
-// caller must then request the whole URL (see fullAddress).
+// hidesQuery reports whether the service omitted the query of the endpoint URL, which can contain a secret. If so, the
+// caller must call fullAddress to get the complete URL.
 func (s *subscription) hidesQuery(want *inputSettings) bool {
 	d := s.Properties.Destination
 	return d != nil && d.Kind == kindWebHook && d.Properties.URL == "" && want.endpoint.RawQuery != ""
@@ -89,9 +89,9 @@ func sameAddress(text string, want *url.URL) bool {
 		got.RawQuery == want.RawQuery
 }
 
-// wanted returns the document with which to create or change the subscription. existing is the current document, and
-// empty if there is no subscription. wanted keeps the properties of existing that the settings do not determine, for
-// example filters.
+// wanted returns the document to send when the node creates or changes the subscription. existing is the current
+// document; it is empty if there is no subscription. Properties of existing that the component does not set, for
+// example filters, stay unchanged.
 func wanted(s *inputSettings, existing []byte) ([]byte, error) {
 	document, err := open(existing)
 	if err != nil {
@@ -145,8 +145,8 @@ func wantedDestination(s *inputSettings, existing json.RawMessage) (json.RawMess
 	return d.bytes(), nil
 }
 
-// hidesSecret reports whether mappings, the delivery attributes of a subscription, have an attribute whose value the
-// service hides. Such mappings must not be written back, because the hidden value would be lost.
+// hidesSecret reports whether one of the given delivery attributes is secret, which means that the service does not
+// return its value. The attributes must then not be written back, because the secret value would be lost.
 func hidesSecret(mappings json.RawMessage) bool {
 	var all []struct {
 		Properties struct {

@@ -33,8 +33,8 @@ func newVerifier(s *inputSettings, k *keys) *verifier {
 			jwt.WithExpirationRequired())}
 }
 
-// verify checks the token of a delivery. It returns fault.Denied if the token is not valid. It returns another error
-// if the token cannot be checked because the keys of the tenant are not available.
+// verify checks the token of a delivery. It returns fault.Denied if the token is missing or not valid. Any other error
+// means that the token could not be checked, because the keys of the tenant are not available.
 func (v *verifier) verify(ctx context.Context, h http.Header) error {
 	raw := bearer(h)
 	if raw == "" {
@@ -90,8 +90,8 @@ func tokenProblem(err error) error {
 
 func denied(msg string) error { return fault.New(fault.Denied, "eventgrid.verify", msg) }
 
-// bearer returns the token in the Authorization header, or "" if there is none. The word Bearer before the token may
-// be missing.
+// bearer returns the token in the Authorization header, or "" if there is none. It also accepts a token without the
+// word Bearer in front.
 func bearer(h http.Header) string {
 	value := strings.TrimSpace(h.Get("Authorization"))
 	if word, token, ok := strings.Cut(value, " "); ok {

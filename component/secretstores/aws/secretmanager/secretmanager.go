@@ -1,8 +1,8 @@
 // Package secretmanager implements the secret store secretstores.aws.secretmanager. It reads secrets from AWS Secrets
 // Manager with Amazon's client library.
 //
-// It owns the requests and the conversion of failures to fault codes. Only bulk reads and the connections of the
-// library use goroutines; Close ends them.
+// A bulk read uses several goroutines, which end before it returns. The connections of the library have goroutines too;
+// Close ends those of idle connections.
 package secretmanager
 
 import (
@@ -52,8 +52,8 @@ type Store struct {
 	gate      secretstores.Gate
 }
 
-// Open reads the AWS settings of this machine, from the environment and the files in ~/.aws, and checks the options.
-// It does not call AWS, which may not be reachable yet.
+// Open checks the options and returns a store. It reads the AWS settings of this machine from the environment and from
+// the files in ~/.aws. It does not call AWS, so it also succeeds if AWS cannot be reached.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	const op = "secretmanager.Open"
 	if (o.AccessKey == "") != (o.SecretKey == "") {
@@ -108,7 +108,8 @@ func limitBodies(stack *middleware.Stack) error {
 	return stack.Deserialize.Add(middleware.DeserializeMiddlewareFunc("LimitBodies", limit), middleware.After)
 }
 
-// impatient returns a retryer with at most three attempts and short pauses, because a request waits for the result.
+// impatient returns a retryer that makes at most three attempts with short pauses. The pauses are short because the
+// application waits for the answer.
 func impatient() aws.Retryer {
 	return retry.NewStandard(func(o *retry.StandardOptions) {
 		o.MaxAttempts = 3
@@ -119,8 +120,8 @@ func impatient() aws.Retryer {
 	})
 }
 
-// stay makes the client return a redirect as the response, because a signed request must not be sent to another
-// address.
+// stay is the CheckRedirect function of the HTTP client. It follows no redirects, because a signed request must not be
+// sent to another address. Instead, the client returns the redirect response.
 func stay(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // Get implements secretstores.Store. The metadata version_id and version_stage select a version of the secret.
@@ -165,8 +166,8 @@ func (s *Store) get(ctx context.Context, name, version, stage string) (map[strin
 	return map[string]string{name: text}, nil
 }
 
-// fieldsOf returns the fields of a secret that is a JSON object. It returns false for any other secret. Values that are
-// not text stay JSON.
+// fieldsOf returns the fields of a secret that is a JSON object. A field that is not a string keeps its JSON text, such
+// as "42" or "true". The second result is false if the secret is not a JSON object.
 func fieldsOf(text string) (map[string]string, bool) {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal([]byte(text), &fields) != nil || fields == nil {

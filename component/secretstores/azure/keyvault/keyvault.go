@@ -1,8 +1,8 @@
 // Package keyvault implements the secret store secretstores.azure.keyvault. It reads the secrets of an Azure Key Vault
 // with Microsoft's client library.
 //
-// It owns the requests and the conversion of failures to fault codes. It starts goroutines only for bulk reads and
-// connections; Close ends them.
+// A bulk read uses several goroutines, which end before it returns. Connections have goroutines too; Close ends those
+// of idle connections.
 package keyvault
 
 import (
@@ -86,8 +86,9 @@ func (o Options) address() (string, error) {
 	return "https://" + strings.ToLower(o.Vault) + domain(o.Identity.Environment), nil
 }
 
-// domain returns the domain name of the vaults in an Azure environment. For an unknown environment, it returns the
-// domain of the public cloud. The error follows later, when the credential is created.
+// domain returns the domain of the vaults in the given Azure environment, such as ".vault.azure.net". For an unknown
+// environment, domain returns the domain of the public cloud. This is harmless, because Open then fails when it creates
+// the credential.
 func domain(environment string) string {
 	switch e := strings.ToLower(environment); {
 	case strings.Contains(e, "china"):
@@ -124,8 +125,8 @@ func (s *Store) get(ctx context.Context, name, version string) (map[string]strin
 	return map[string]string{name: *answer.Value}, nil
 }
 
-// Bulk implements secretstores.Store. It returns the current version of every enabled secret, or of as many as the
-// metadata maxresults allows.
+// Bulk implements secretstores.Store. It returns the current versions of the enabled secrets. The metadata maxresults
+// limits the number of secrets.
 func (s *Store) Bulk(ctx context.Context, metadata map[string]string) (map[string]map[string]string, error) {
 	if err := s.gate.Enter(ctx); err != nil {
 		return nil, err
@@ -202,8 +203,8 @@ func failure(ctx context.Context, name string, err error) error {
 	return e
 }
 
-// isName reports whether name is valid as the name of a vault, a secret or a version. Any other string could change
-// the path of the request.
+// isName reports whether name is valid as the name of a vault, a secret or a version. Names must be checked, because an
+// invalid name could change the path of the request to the vault.
 func isName(name string) bool {
 	if name == "" || len(name) > 127 {
 		return false

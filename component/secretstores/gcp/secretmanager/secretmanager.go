@@ -1,8 +1,8 @@
 // Package secretmanager implements the secret store secretstores.gcp.secretmanager. It reads secrets from Google Cloud
 // Secret Manager over its REST API.
 //
-// It owns the requests and the verification of responses. It caches access tokens until they expire. It starts
-// goroutines only for bulk reads, token fetches and connections; Close ends them.
+// The package verifies the checksums of secrets and caches the access token until it expires. It starts goroutines only
+// for bulk reads, token fetches and connections. Close ends the token fetches and the idle connections.
 package secretmanager
 
 import (
@@ -191,8 +191,8 @@ func about(name string, err error) error {
 	return err
 }
 
-// isID reports whether name is valid as the name of a project, a secret, a version or an alias. Any other string
-// could change the path of the request.
+// isID reports whether name is valid as the name of a project, a secret, a version or an alias. Names must be checked,
+// because an invalid name could change the path of the request to Google Cloud.
 func isID(name string) bool {
 	if name == "" || len(name) > 255 {
 		return false

@@ -51,8 +51,8 @@ func newTokens(key []byte, transport http.RoundTripper) (*tokens, error) {
 	return t, nil
 }
 
-// hasPrivateKey reports whether a key file contains a usable RSA private key. Without this check, a bad key would be
-// reported only at the first request, not when the store is opened.
+// hasPrivateKey reports whether a key file contains a usable RSA private key. Open makes this check so that a bad key
+// fails when the store is opened, and not at the first request.
 func hasPrivateKey(key []byte) bool {
 	var said struct {
 		PrivateKey string `json:"private_key"`
@@ -88,8 +88,8 @@ func (t *tokens) authorize(ctx context.Context, h http.Header, again bool) (bool
 	return true, nil
 }
 
-// known returns the token of the last fetch, or nil. If refused is true, the service has refused this token, so known
-// forgets it and returns nil.
+// known returns the cached token, or nil. Set refused if the service has refused the cached token. known then removes
+// this token from the cache and returns nil.
 func (t *tokens) known(refused bool) *oauth2.Token {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -99,7 +99,8 @@ func (t *tokens) known(refused bool) *oauth2.Token {
 	return t.token
 }
 
-// fetch returns a token. It fetches the token, unless another fetch has brought a valid one since the caller looked.
+// fetch returns a valid token. It first checks the cache again, because another fetch may have finished since the
+// caller checked. If the cache has no valid token, fetch requests one from the token service and caches it.
 func (t *tokens) fetch(ctx context.Context) (*oauth2.Token, error) {
 	if token := t.known(false); token.Valid() {
 		return token, nil
@@ -149,12 +150,12 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	return b.transport.RoundTrip(r.WithContext(b.ctx))
 }
 
-// stay makes the client return a redirect as the response, because a signed request must not be sent to another
-// address.
+// stay is the CheckRedirect function of the HTTP client. It follows no redirects, because a signed request must not be
+// sent to another address. Instead, the client returns the redirect response.
 func stay(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// failure converts an error of the token service to a fault. The fault contains only the error code, because a
-// description can quote the request.
+// failure converts an error of the token service to a fault. The fault contains only the error code. It omits the
+// description of the error, because that may quote the request.
 func failure(ctx context.Context, err error) error {
 	const op = "secretmanager.Token"
 	var refused *oauth2.RetrieveError
@@ -182,8 +183,8 @@ func failure(ctx context.Context, err error) error {
 	return e
 }
 
-// errorCode returns the error code in a refusal, such as invalid_grant. It returns "" if there is none, or if it is
-// malformed.
+// errorCode returns the OAuth error code of a refused token request, such as "invalid_grant". It returns "" if the
+// response has no error code or a malformed one.
 func errorCode(refused *oauth2.RetrieveError) string {
 	said := struct {
 		Error string `json:"error"`

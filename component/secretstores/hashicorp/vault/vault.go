@@ -1,8 +1,8 @@
 // Package vault implements the secret store secretstores.hashicorp.vault. It reads secrets from the KV engine, version
 // 2, of a Vault server over its HTTP API.
 //
-// It owns the paths and responses of that engine. It reads the token file again for every request, because agents
-// renew the token. It starts goroutines only for bulk reads and connections; Close ends them.
+// The package reads the token file again for every request, because Vault agents replace the token in the file. It
+// starts goroutines only for bulk reads and connections. Close ends the idle connections.
 package vault
 
 import (
@@ -241,8 +241,8 @@ func about(name string, err error) error {
 	return err
 }
 
-// isPath reports whether a path can be used in a request unchanged. Empty segments, dot segments and special
-// characters are not allowed: a server may rewrite such a path and then return another secret.
+// isPath reports whether path can be used in a request unchanged. It rejects empty segments, the segments "." and "..",
+// and special characters. A server may rewrite such a path and then return a different secret.
 func isPath(path string) bool {
 	if len(path) > 512 || strings.ContainsFunc(path, func(r rune) bool {
 		return r < ' ' || r == 0x7f || r == '?' || r == '#' || r == '%' || r == '*' || r == '\\' || r == '\uFFFD'

@@ -1,8 +1,9 @@
-// Package env implements the secret store secretstores.local.env. Its secrets are the environment variables of the
-// node's process. It is meant for development.
+// Package env implements the secret store secretstores.local.env. Its secrets are the environment variables of this
+// process. It is meant for development.
 //
-// It owns the rule for which variables are visible: those with the prefix of the component, except tokens and
-// settings of the runtime. It reads the environment only through functions in its options. It starts no goroutines.
+// A variable is visible if its name begins with the prefix of the component. Variables that belong to the runtime, such
+// as tokens, are never visible. The package accesses the environment only through the functions in Options, and starts
+// no goroutines.
 package env
 
 import (
@@ -32,8 +33,8 @@ type Store struct {
 // New returns a store.
 func New(o Options) *Store { return &Store{options: o} }
 
-// Get implements secretstores.Store. A variable that is set to an empty value is an empty secret. A reserved
-// variable counts as absent.
+// Get implements secretstores.Store. A variable with an empty value is a secret with an empty value. For a variable
+// that belongs to the runtime, Get returns fault.NotFound.
 func (s *Store) Get(ctx context.Context, name string, _ map[string]string) (map[string]string, error) {
 	if err := s.gate.Enter(ctx); err != nil {
 		return nil, err

@@ -1,8 +1,8 @@
-// Package file implements the secret store secretstores.local.file. Its secrets are in a JSON file on this machine.
-// It is meant for development and for files that an orchestrator mounts.
+// Package file implements the secret store secretstores.local.file. Its secrets are in a JSON file on this machine. It
+// is meant for development, and for files that an orchestrator mounts.
 //
-// It owns the format of the file. Secret names are looked up in the content of the file and never used as paths. If
-// the file has changed, the next call reads it again. It starts no goroutines.
+// The package reads the whole file and keeps the secrets in memory. If the file has changed, the next call reads the
+// file again. The package never uses the name of a secret as a path. It starts no goroutines.
 package file
 
 import (
@@ -48,8 +48,8 @@ type Store struct {
 	secrets map[string]map[string]string
 }
 
-// Open reads the file. It returns fault.Corrupt, with file and line, if the content is malformed. It returns
-// fault.Unavailable or fault.Denied if the file cannot be read.
+// Open reads the file and returns a store. If the content is malformed, Open returns fault.Corrupt with the file and
+// the line. If the file cannot be read, Open returns fault.Unavailable or fault.Denied.
 func Open(o Options) (*Store, error) {
 	if o.Separator == "" {
 		o.Separator = DefaultSeparator

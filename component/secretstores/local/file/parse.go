@@ -15,7 +15,8 @@ import (
 // maxDepth bounds the nesting of the file.
 const maxDepth = 64
 
-// parser reads the JSON file token by token. Decoding into a map would hide duplicate names.
+// parser reads the JSON file token by token, so that it can report duplicate names. Decoding into a map would silently
+// keep only one of them.
 type parser struct {
 	options Options
 	data    []byte
@@ -126,8 +127,8 @@ func (p *parser) keep(path []string, value string) error {
 	return nil
 }
 
-// token reads the next JSON token. Its error may include the text of the JSON decoder, which quotes at most one
-// character of the file.
+// token reads the next JSON token. Its errors reveal at most one character of the file, because the file contains
+// secrets.
 func (p *parser) token() (json.Token, error) {
 	token, err := p.dec.Token()
 	if err == nil {

@@ -1,12 +1,10 @@
-// Package cosmosdb implements the component type state.azure.cosmosdb: a state store in a container of Azure Cosmos
-// DB, API for NoSQL.
+// Package cosmosdb implements the component type state.azure.cosmosdb: a state store in a container of Azure Cosmos DB,
+// API for NoSQL. The client library and its connections start goroutines. Close ends them.
 //
-// It owns the items, which have the format of Dapr's component, and the conversion of responses to fault codes. The
-// client library and its connections have goroutines; Close ends them.
-//
-// An item has the fields id (the stored key), value, isBinary, partitionKey, and ttl in seconds. value is JSON, or
-// base64 if isBinary is true. The additional field contentType marks bytes that happen to be valid JSON; Dapr does
-// not have this field.
+// An item has the format of Dapr's component. It has the fields id (the stored key), value, isBinary, partitionKey, and
+// ttl in seconds. The field value contains JSON, or base64 if isBinary is true. For binary values, Quorate also writes
+// the field contentType, which Dapr does not have. Without this field, bytes that are also valid JSON could not be
+// recognised as bytes.
 package cosmosdb
 
 import (
@@ -31,9 +29,9 @@ import (
 // Type is the component type of this store.
 const Type = "state.azure.cosmosdb"
 
-// MetadataPartitionKey is the name of the request metadata that sets the partition key. For actor state, the default
-// is the stored key without its last part, which is the name of the value. For other state, it is the whole stored
-// key.
+// MetadataPartitionKey is the name of the request metadata that sets the partition key. By default, the partition key
+// is the whole stored key. For actor state, the default is the stored key without its last part. So all values of an
+// actor are in one partition.
 const MetadataPartitionKey = "partitionKey"
 
 // Options are the settings of a store.
@@ -159,7 +157,8 @@ func (s *Store) Ping(ctx context.Context) error {
 	return nil
 }
 
-// PingInterval implements state.Pinger. It returns 0, because Cosmos DB charges for each request.
+// PingInterval implements state.Pinger. It returns 0, so the server is pinged only after a failed call. Regular pings
+// would cost money, because Cosmos DB charges for each request.
 func (s *Store) PingInterval() time.Duration { return 0 }
 
 // status returns the HTTP status in err, or 200 if err is nil. It returns 0 if there was no answer.
@@ -215,9 +214,9 @@ func (s *Store) level(asked state.Consistency) *azcosmos.ConsistencyLevel {
 	return nil
 }
 
-// partition returns the partition key for a stored key, with the same rules as Dapr. The request metadata has
-// precedence. Actor state has keys of the form app||type||id||name. Its partition key is app||type||id, so one
-// transaction can contain all values of an actor.
+// partition returns the partition key for a stored key, with the same rules as Dapr. If the request metadata sets a
+// partition key, partition returns that key. For actor state, with keys of the form app||type||id||name, it returns
+// app||type||id. So one transaction can contain all values of an actor. For all other keys, it returns the whole key.
 func partition(key string, metadata map[string]string) string {
 	for name, value := range metadata {
 		if strings.EqualFold(name, MetadataPartitionKey) {

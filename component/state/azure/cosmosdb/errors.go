@@ -28,10 +28,10 @@ const (
 // statusRetryWith is the HTTP status of a write that was not executed, because a concurrent write interfered.
 const statusRetryWith = 449
 
-// again calls attempt and returns its error. It repeats the call while Cosmos DB throttles the request, or rejects
-// a write because of a concurrent write. In both cases, Cosmos DB has not executed the request. Before each
-// repetition, again waits for the time that Cosmos DB requests. If ctx ends before that time, again returns the
-// last error.
+// again calls attempt, and repeats the call while Cosmos DB throttles the request or rejects it because of a concurrent
+// write. It is safe to repeat the request in these cases, because Cosmos DB has not executed it. Between two calls,
+// again waits for the time that Cosmos DB requests. It returns the error of the last call. If ctx would end before the
+// next call, again returns at once.
 func (s *Store) again(ctx context.Context, attempt func() error) error {
 	for {
 		err := attempt()
@@ -70,7 +70,8 @@ func pauseOf(err error) time.Duration {
 	return max(time.Duration(ms*float64(time.Millisecond)), time.Millisecond)
 }
 
-// lostContainer reports whether a not-found status means that the container is missing, and not the item.
+// lostContainer reports whether an error with status 404 means that the container does not exist. Otherwise, only the
+// item does not exist.
 func lostContainer(err error) bool {
 	const ownerNotFound = "1003"
 	return header(err, "x-ms-substatus") == ownerNotFound

@@ -36,8 +36,8 @@ func encode(w *state.Write, partition string, ttl int64) ([]byte, error) {
 	return json.Marshal(d)
 }
 
-// fromBase64 decodes the base64 value of d into out. Bytes from Dapr count as JSON if they are valid JSON, because
-// Dapr does not mark them.
+// fromBase64 decodes the base64 value of d into out. If d has no content type, Dapr has written it. Then the value
+// counts as JSON if it is valid JSON, and as bytes otherwise.
 func fromBase64(out *state.Item, d document) error {
 	var text string
 	err := json.Unmarshal(d.Value, &text)
@@ -68,8 +68,8 @@ func unstorable(key string) string {
 	return ""
 }
 
-// decode returns the item in a document, and its partition. If the document does not have the format of a state
-// store, Item.Err is set. The partition is empty if it is not a string.
+// decode returns the item that a document contains, and the partition key of the document. If the document does not
+// have the format of a state store, Item.Err is set. If the partition key is not a string, decode returns "" for it.
 func decode(raw []byte) (state.Item, string) {
 	var d document
 	err := json.Unmarshal(raw, &d) // after an error about one field, the other fields are set

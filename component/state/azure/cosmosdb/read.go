@@ -50,7 +50,8 @@ func (s *Store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.It
 	return s.query(ctx, op, "*", r)
 }
 
-// query reads some fields of the items with the keys in r. The result is in the order of the keys.
+// query reads the items with the keys in r. The parameter fields is the list of fields in the SQL query, for example
+// "c.id, c.ttl". The result is in the order of the keys.
 func (s *Store) query(ctx context.Context, op, fields string, r state.BulkGetRequest) ([]state.Item, error) {
 	times := map[string]int64{}
 	var keys []string
@@ -96,8 +97,8 @@ func (s *Store) query(ctx context.Context, op, fields string, r state.BulkGetReq
 	return out, nil
 }
 
-// List implements state.Lister. With this client, Cosmos DB cannot sort items of several partitions, so s.listing
-// sorts them in memory.
+// List implements state.Lister. The client library cannot query the items of several partitions in order. Therefore
+// s.listing reads all keys and sorts them in memory.
 func (s *Store) List(ctx context.Context, r state.ListRequest) (state.Page, error) {
 	return s.listing.Page(ctx, r, partition("", r.Metadata))
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Set implements state.Store. If all items are in one partition, it writes them in one atomic batch. Otherwise it
-// writes the items one by one, and after an error the items written so far remain.
+// Set implements state.Store. If all items are in one partition, Set writes them in one atomic batch. Otherwise, it
+// writes the items one by one. If one of them fails, the items before it stay written.
 func (s *Store) Set(ctx context.Context, r state.SetRequest) (state.Written, error) {
 	const op = "cosmosdb.Set"
 	ops := outside.Upserts(r.Items)
@@ -128,8 +128,8 @@ type change struct {
 	etag      map[string]string
 }
 
-// plan makes the steps for the operations: one or two for each key. It returns fault.TooLarge for more than
-// maxSteps steps.
+// plan converts the operations to the steps of one batch, with one or two steps for each key. It returns fault.TooLarge
+// for more than maxSteps steps.
 func (c *change) plan(ops []state.Operation) error {
 	last := outside.Last(ops)
 	if len(last) > maxSteps {
@@ -158,9 +158,10 @@ func (c *change) tooLarge() error {
 			"a delete without an ETag counts twice", Hint: "split the transaction"}
 }
 
-// planKey plans the requests for one key. It combines the operations on this key: the last operation determines the
-// new value, and the conditions of all operations apply. An unconditional deletion must also succeed for a missing
-// item, but a batch that deletes a missing item fails. So planKey writes the item before it deletes it.
+// planKey plans the steps for one key. All operations on this key become one change: the last operation determines the
+// new value, and the conditions of all operations apply. A batch that deletes a missing item fails, but an
+// unconditional deletion must succeed. Therefore, in a transaction with several operations, planKey first writes the
+// item and then deletes it.
 func (c *change) planKey(ops []state.Operation, final *state.Operation) error {
 	creates, etag := false, ""
 	for i := range ops {
@@ -259,9 +260,9 @@ func (c *change) run(ctx context.Context) error {
 	return nil
 }
 
-// judge evaluates the response to one step, and records the ETag of a successful step. It returns fault.Conflict if
-// the condition of the step was not met. If a concurrent write has interfered, it returns an error that makes
-// Store.again repeat the batch. The unconditional deletion of a missing item counts as success.
+// judge evaluates the response to one step. It records the new ETag if the step succeeded, and returns fault.Conflict
+// if the condition of the step was not met. If a concurrent write has interfered, judge returns an error for which
+// Store.again repeats the batch. If a step without a condition deletes a missing item, judge returns nil.
 func (c *change) judge(st *step, code int, etag string, err error) error {
 	switch {
 	case err == nil:

@@ -1,7 +1,6 @@
-// Package postgrestest starts PostgreSQL for the tests of all components that use it. It searches for the programs
-// of PostgreSQL in the folder QUORATE_POSTGRES, on the PATH and in Debian's package. If they are missing, it skips
-// the test. The package owns the servers. They listen on loopback, accept each client without a password, and end
-// with their test.
+// Package postgrestest starts PostgreSQL servers for tests. It searches for the programs of PostgreSQL in the folder
+// QUORATE_POSTGRES, on the PATH and in Debian's package. If they are missing, it skips the test. The servers listen on
+// loopback, accept each client without a password, and end with their test.
 package postgrestest
 
 import (
@@ -64,8 +63,9 @@ func command(t testing.TB, program string, args ...string) *exec.Cmd {
 	return c
 }
 
-// Owner returns the ids of the user who runs PostgreSQL, which refuses to run as root. If the test runs as root, this
-// is another user and differs is true. Otherwise it is the user of the test, and the ids are not set.
+// Owner returns the ids of the user and the group under which PostgreSQL must run. If the test does not run as root,
+// PostgreSQL runs as the same user, and Owner returns 0, 0 and false. If the test runs as root, Owner returns the ids
+// of another user and true, because PostgreSQL refuses to run as root.
 func Owner(t testing.TB) (uid, gid uint32, differs bool) {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -88,8 +88,8 @@ type Servers struct {
 	home string // folder of an empty database that each server copies, because initdb takes seconds
 }
 
-// Start starts a server. The settings are lines of postgresql.conf. Unless the settings enable fsync, the server
-// does not sync its files, because the tests end only processes and not the machine.
+// Start starts a server. The settings are lines of postgresql.conf. The server does not sync its files to the disk
+// unless the settings enable fsync. The tests do not need fsync, because they end only processes and not the machine.
 func (all *Servers) Start(t testing.TB, settings ...string) *Server {
 	t.Helper()
 	folder(t) // skips the test if PostgreSQL is not installed
@@ -116,8 +116,8 @@ func (all *Servers) Close() {
 	}
 }
 
-// Copy returns a new server with a copy of this server's data. Neither server may run during the copy, and Copy does
-// not start the new one.
+// Copy returns a new server with a copy of this server's data. This server must not be running during the copy. The new
+// server is not started.
 func (s *Server) Copy(t testing.TB) *Server {
 	t.Helper()
 	return copied(t, s.Data)
@@ -209,8 +209,8 @@ func (s *Server) children() (out []int) {
 	return out
 }
 
-// Pause pauses all processes of the server if stop is true, and continues them otherwise. It pauses the server process
-// before its children, so that no new child starts. A child that ends by itself in the meantime is not an error.
+// Pause pauses all processes of the server if stop is true. Otherwise it continues them. It pauses the parent process
+// before the children, so that no new child can start. It ignores a child that has already ended.
 func (s *Server) Pause(stop bool) {
 	s.T.Helper()
 	signal := syscall.SIGCONT

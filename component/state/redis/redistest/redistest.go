@@ -158,7 +158,7 @@ func (s *Server) Flag(name string) string {
 	return ""
 }
 
-// LaunchMember starts a server with support for Redis Cluster. The server knows no other server yet.
+// LaunchMember starts a server that can join a Redis Cluster. The server does not belong to a cluster yet.
 func LaunchMember(t testing.TB, flags ...string) *Server {
 	t.Helper()
 	return Launch(t, append([]string{"--cluster-enabled", "yes", "--cluster-config-file",
@@ -210,8 +210,7 @@ func Addresses(servers []*Server) string {
 	return strings.Join(out, ",")
 }
 
-// ReadCommand reads a command in the form in which clients of Redis send it. It is for tests that implement a server
-// themselves.
+// ReadCommand reads a command that a Redis client has sent. It is for tests that implement a fake server.
 func ReadCommand(r *bufio.Reader) ([]string, error) {
 	number := func() (int, error) {
 		line, err := r.ReadString('\n')

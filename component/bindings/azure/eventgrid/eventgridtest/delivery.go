@@ -67,9 +67,9 @@ type Outcome struct {
 	Dropped  bool `json:"dropped"` // Event Grid would not retry the delivery
 }
 
-// Deliver sends events to the endpoint of a subscription, with a token as Event Grid does. A single event is sent by
-// itself; several events are sent as one batch. Deliver makes at most the given number of attempts. It retries if
-// there is no answer, or if Event Grid would treat the answer as a temporary failure.
+// Deliver delivers events to the endpoint of a subscription, with a token as Event Grid does. It sends one event by
+// itself, and several events as one batch. It makes at most the given number of attempts. It tries again, after a
+// pause, if there is no response or if Event Grid would treat the status as a temporary failure.
 func (f *Fake) Deliver(ctx context.Context, endpoint string, events []json.RawMessage, attempts int,
 	pause time.Duration) (Outcome, error) {
 	media, body := MediaBatch, slices.Concat([]byte("["), bytes.Join(raw(events), []byte(",")), []byte("]"))
@@ -127,9 +127,9 @@ func parseForm(body []byte) (url.Values, error) { return url.ParseQuery(string(b
 
 // control serves the requests with which another process inspects and controls the fake:
 //
-//	GET  /control/requests?part=topic   recorded requests
-//	POST /control/nodes                 {"nodes":["127.0.0.1:9000"]}: where the ingress forwards deliveries
-//	POST /control/deliver               {"endpoint","events","attempts","pauseMillis"}: returns the outcome
+//	GET  /control/requests?part=topic   returns the recorded requests
+//	POST /control/nodes                 sets where deliveries are forwarded: {"nodes":["127.0.0.1:9000"]}
+//	POST /control/deliver               delivers events: {"endpoint","events","attempts","pauseMillis"}
 func (f *Fake) control(w http.ResponseWriter, r *http.Request) {
 	var asked struct {
 		Nodes    []string          `json:"nodes"`

@@ -1,8 +1,9 @@
-// Package eventgridtest is a fake of Azure Event Grid for tests. It serves the identity, management, topic and
-// delivery APIs over TLS on loopback, as their public references describe them. It records every request.
+// Package eventgridtest is a fake of Azure Event Grid for tests. It serves the identity, management and topic APIs over
+// TLS on loopback, as Microsoft's reference describes them. It records every request to these APIs, and it can deliver
+// events.
 //
-// It implements only the part of Event Grid that the binding uses. Only tests, and programs for tests, import it. The
-// package owns two HTTP servers with goroutines. Close ends them.
+// The fake has only the part of Event Grid that the binding uses. Only tests and test programs import it. It runs two
+// HTTP servers, which Close stops.
 package eventgridtest
 
 import (
@@ -27,16 +28,16 @@ import (
 	"github.com/quorate/quorate/internal/logadapt"
 )
 
-// Config is the tenant and application of the fake. New replaces empty strings with the values of Default. If Key
-// is nil, New creates a key.
+// Config configures a fake: its tenant, its application and its keys. New replaces empty strings with the values of
+// Default, and a nil Key with a new key.
 type Config struct {
 	Tenant, Client, Secret, AccessKey string
 	Key                               *rsa.PrivateKey // signs tokens
 	Polls                             int             // number of polls before an operation ends
 }
 
-// Default returns a Config with fixed ids of the tenant and the application, a client secret, and the access key of
-// the topic.
+// Default returns a Config with fixed values for the tenant id, the application id, the client secret and the access
+// key of the topic.
 func Default() Config {
 	return Config{
 		Tenant: "11111111-2222-3333-4444-555555555555", Client: "66666666-7777-8888-9999-000000000000",
@@ -159,15 +160,15 @@ func (f *Fake) Requests(part string) []Request {
 	return slices.DeleteFunc(slices.Clone(f.requests), func(r Request) bool { return part != "" && r.Part != part })
 }
 
-// Refuse queues answers to requests with the given method to the given part of the service. Each element of with
-// replaces the answer to one request.
+// Refuse makes the fake answer the next requests with the given refusals, one refusal for each request. It affects only
+// requests with the given method to the given part of the service, which is identity, management or topic.
 func (f *Fake) Refuse(part, method string, with ...Refusal) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.refusals[part+method] = append(f.refusals[part+method], with...)
 }
 
-// HideKeys makes the identity service withhold its keys if hidden is true, and serve them otherwise.
+// HideKeys sets whether the identity service withholds its signing keys.
 func (f *Fake) HideKeys(hidden bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -245,8 +246,8 @@ func fail(w http.ResponseWriter, status int, code, message string) {
 	write(w, status, map[string]any{"error": map[string]any{"code": code, "message": message}})
 }
 
-// publish is the handler of the topic. It accepts events with the right key, in the CloudEvents schema or the Event
-// Grid schema.
+// publish handles requests to the topic. It accepts a request if the access key is right, and if the events have the
+// CloudEvents schema or the Event Grid schema.
 func (f *Fake) publish(w http.ResponseWriter, r *http.Request, body []byte) {
 	switch {
 	case r.Header.Get("Aeg-Sas-Key") != f.AccessKey:
@@ -259,8 +260,8 @@ func (f *Fake) publish(w http.ResponseWriter, r *http.Request, body []byte) {
 	}
 }
 
-// checkPublished checks published events against the schema of their media type. For application/json, this is the
-// Event Grid schema. For any other media type, it is the schema of CloudEvents.
+// checkPublished returns an error if published events lack a required field. With the media type application/json, the
+// events must have the Event Grid schema. With any other media type, they must be CloudEvents.
 func checkPublished(media string, body []byte) error {
 	var all []map[string]any
 	required := []string{"specversion", "id", "source", "type"}

@@ -67,8 +67,8 @@ func (f *Fake) Claims() jwt.MapClaims {
 		"iat": now.Unix(), "nbf": now.Unix(), "exp": now.Add(time.Hour).Unix()}
 }
 
-// Sign returns a token with the given claims. The token is signed with key, and id is the id of the key in the header
-// of the token.
+// Sign returns a token with the given claims, signed with key. The parameter id becomes the key id in the header of the
+// token.
 func (f *Fake) Sign(claims jwt.MapClaims, key *rsa.PrivateKey, id string) (string, error) {
 	t := jwt.NewWithClaims(jwt.SigningMethodRS256, claims)
 	t.Header["kid"] = id

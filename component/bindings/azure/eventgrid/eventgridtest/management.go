@@ -13,7 +13,7 @@ import (
 // suffix is between a scope and the name of an event subscription.
 const suffix = "/providers/Microsoft.EventGrid/eventSubscriptions/"
 
-// operation is the creation of a subscription, which continues after the request was answered.
+// operation is the creation of a subscription. It continues after the response to the request, as in Azure.
 type operation struct {
 	left    int
 	failure string // why it fails; empty = it succeeds
@@ -54,8 +54,9 @@ func (f *Fake) read(w http.ResponseWriter, at string) {
 	write(w, http.StatusOK, document(at, properties))
 }
 
-// document returns a subscription in the form in which Event Grid shows it. The parameter resource is the resource id
-// of the subscription. Like Event Grid, document omits the query of the endpoint URL, which may contain a secret.
+// document returns the JSON document of a subscription in the form that Event Grid returns. The parameter resource is
+// the resource id of the subscription. Like Event Grid, document omits the query of the endpoint URL, because the query
+// may contain a secret.
 func document(resource string, properties map[string]any) map[string]any {
 	if d, ok := properties["destination"].(map[string]any); ok {
 		d = maps.Clone(d)
@@ -88,8 +89,8 @@ func endpointOf(properties map[string]any) string {
 	return u
 }
 
-// create stores the requested subscription and makes the handshake with its endpoint before it answers. A later poll
-// of the operation reports whether the handshake succeeded.
+// create stores the requested subscription and performs the handshake with its endpoint. The response does not say
+// whether the handshake succeeded. The client learns this when it polls the operation.
 func (f *Fake) create(w http.ResponseWriter, r *http.Request, body []byte) {
 	var asked struct {
 		Properties map[string]any `json:"properties"`
@@ -120,7 +121,8 @@ func (f *Fake) create(w http.ResponseWriter, r *http.Request, body []byte) {
 	write(w, http.StatusCreated, document(r.URL.Path, maps.Clone(asked.Properties)))
 }
 
-// settle sets the final state of the subscriptions that are being created, if op has ended. The caller holds mu.
+// settle completes the subscriptions in state Creating, if op has ended. Their new state is Succeeded, or Failed if op
+// has failed. The caller holds mu.
 func (f *Fake) settle(op *operation) {
 	if op.left > 0 {
 		return
