@@ -28,15 +28,15 @@ func (s *State) Host(h ActorHosts) *State {
 	return s
 }
 
-// activation describes an actor that may be active on this node. If epoch is nil, the actor is not active here.
-// Otherwise each write of the actor's state carries epoch as a condition. token is the session token of the actor.
+// activation holds the epoch and the session token of an actor. The epoch is a condition of each write of the actor's
+// state. It is nil if the actor is not active on this node.
 type activation struct {
 	epoch *state.ActorEpoch
 	token string
 }
 
 // activation returns the epoch and the session token of an actor on this node. missing is true if the application hosts
-// actors on this node, but not this actor.
+// actors on this node and this actor is not one of them.
 func (s *State) activation(ctx context.Context, a Actor) (active activation, missing bool) {
 	if s.actors == nil {
 		return activation{}, false
@@ -68,9 +68,8 @@ func (s *State) CheckActors() error {
 	return nil
 }
 
-// ActorGet reads one key of an actor from the actor state store. If the application hosts actors on this node but this
-// actor is not active here, the actor may be active on another node. ActorGet then makes a strong read, so that it sees
-// the writes of that node.
+// ActorGet reads one key of an actor from the actor state store. If the actor may be active on another node, ActorGet
+// makes a strong read, so that it sees the writes of that node.
 func (s *State) ActorGet(ctx context.Context, r ActorGetRequest) (state.Item, error) {
 	inst, failure := s.actorStore()
 	if failure != nil {
@@ -119,8 +118,8 @@ func (s *State) ActorGet(ctx context.Context, r ActorGetRequest) (state.Item, er
 	return item, nil
 }
 
-// ActorTransact applies operations to the state of one actor, either all or none. If the application hosts actors on
-// this node, the actor must be active here. Otherwise the error has the code CodeActorInstanceMissing.
+// ActorTransact applies either all operations or none to the state of one actor. If the application hosts actors on
+// this node but this actor is not active here, the error has the code CodeActorInstanceMissing.
 func (s *State) ActorTransact(ctx context.Context, r ActorTransactRequest) (state.Written, error) {
 	inst, failure := s.actorStore()
 	if failure != nil {

@@ -47,9 +47,8 @@ type Bindings struct {
 	seen   observed
 }
 
-// NewBindings returns the binding service of app. policy returns the Resiliency policy of the binding with the given
-// name. If it returns nil, the binding has neither a timeout nor retries. If policy itself is nil, no binding has a
-// policy.
+// NewBindings returns the binding service of app. policy returns the Resiliency policy of a binding, or nil for a
+// binding without timeout and retries. If policy itself is nil, no binding has a timeout or retries.
 func NewBindings(app App, source BindingSource, policy func(binding string) *resiliency.Policy) *Bindings {
 	if policy == nil {
 		policy = func(string) *resiliency.Policy { return nil }

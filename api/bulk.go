@@ -91,9 +91,8 @@ func (s *State) read(ctx context.Context, store state.Store, r state.BulkGetRequ
 	return items, err
 }
 
-// readEach reads each key with a separate call, several of them concurrently. If the read of one key fails, the item of
-// this key contains the error. The other keys are still read. readEach itself fails if ctx ends, or if the values
-// exceed r.MaxBytes in total.
+// readEach reads each key with a separate call, several of them concurrently. If the read of one key fails, the error
+// is in the item of this key. readEach returns an error if ctx ends, or if the values exceed r.MaxBytes in total.
 func (s *State) readEach(ctx context.Context, store state.Store, r state.BulkGetRequest) ([]state.Item, error) {
 	workers := min(len(r.Keys), s.limits.Parallelism)
 	if r.Parallelism > 0 {
@@ -120,9 +119,9 @@ func (s *State) readEach(ctx context.Context, store state.Store, r state.BulkGet
 	return items, ctx.Err()
 }
 
-// proof combines the consistency of several reads into one. It keeps the weakest level, the greatest age and the last
-// session token. One token is enough, because a store with sessions returns the same token for all items of a bulk
-// read.
+// proof combines the proofs of several reads or writes into one, with the weakest consistency level and the greatest
+// age. It keeps only the last session token, because a store with sessions returns the same token for all items of a
+// bulk read.
 type proof struct {
 	some bool
 	state.Proof

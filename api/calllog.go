@@ -8,15 +8,16 @@ import (
 )
 
 // CallLog logs one line for each API request. The line has no query, no body, and no header except the user agent.
-// CallLog also passes each request to the open watches (see Watch). If logging is off and no watch is open, a request
-// costs one atomic load. A CallLog is safe for concurrent use. A nil *CallLog logs nothing.
+// CallLog also passes each request to the open watches (see Watch). It is safe for concurrent use. A nil *CallLog logs
+// nothing.
 type CallLog struct {
 	log     *slog.Logger
 	mu      sync.Mutex // serializes changes of readers
 	readers atomic.Pointer[callReaders]
 }
 
-// callReaders has the rule and the watches of a CallLog. It is immutable: a change replaces the whole value.
+// callReaders holds the logging rule and the open watches of a CallLog. It is immutable: a change replaces the whole
+// value.
 type callReaders struct {
 	rule    CallLogRule
 	watches []*CallWatch

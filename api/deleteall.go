@@ -16,9 +16,9 @@ type DeleteAllRequest struct {
 
 // DeleteAll deletes several keys. A request without keys does nothing.
 //
-// If the store supports transactions, DeleteAll deletes either all keys or none. The strictest consistency level among
-// the items then applies to all of them. Otherwise DeleteAll deletes the keys one by one, and stops at the first
-// failure. Each key is then deleted with the consistency level of its own item.
+// If the store supports transactions, DeleteAll deletes either all keys or none, with the strictest consistency level
+// among the items. Otherwise it deletes the keys one by one, each with its own consistency level, and stops at the
+// first failure.
 func (s *State) DeleteAll(ctx context.Context, r DeleteAllRequest) (state.Written, error) {
 	inst, failure := s.store(r.Store)
 	if failure != nil {

@@ -2,12 +2,13 @@
 // State, Secrets and Locks. A service validates and limits requests. It converts between the keys of an application and
 // stored keys, and it maps every failure to a public error code.
 //
-// The package owns the public error codes and the limits of requests. It depends neither on a protocol such as gRPC nor
-// on a particular store. It uses the interfaces of component/state and small interfaces of its own.
+// The package defines the public error codes and the limits of requests. It does not depend on a protocol such as gRPC
+// or on a particular store. It uses the interfaces of component/state and small interfaces of its own.
 //
-// All services are safe for concurrent use. Two functions start goroutines and wait for their end. BulkGet reads keys
-// concurrently if the store cannot read several keys in one request. Inputs.Run starts each input binding in a
-// goroutine.
+// All services are safe for concurrent use. Two functions start goroutines, and wait until they have ended:
+//
+//   - BulkGet reads keys concurrently if the store cannot read several keys in one request.
+//   - Inputs.Run starts the input bindings concurrently.
 package api
 
 import "github.com/quorate/quorate/discovery"

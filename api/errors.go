@@ -57,8 +57,8 @@ func (o operation) row() row {
 	}
 }
 
-// verdict has the parts of a public error that follow from the fault code of a store error. If code is empty, the
-// public error has the code of the failed operation.
+// verdict is the result of mapping the fault code of a store error to a public error. If code is empty, the public
+// error has the code of the failed operation.
 type verdict struct {
 	kind   Kind
 	code   string
@@ -112,8 +112,8 @@ func StoreFailure(err error) (kind Kind, reason string) {
 	return v.kind, v.reason
 }
 
-// codeOf returns the fault code of a store error. It returns fault.Indeterminate for a write whose context expired,
-// because the store may have executed the write.
+// codeOf returns the fault code of a store error. If the context of a write has ended, codeOf returns
+// fault.Indeterminate, because the store may have executed the write.
 func (r row) codeOf(err error) fault.Code {
 	code := fault.CodeOf(err)
 	if _, ok := fault.As(err); !ok && r.writes && code == fault.Timeout {
@@ -123,7 +123,7 @@ func (r row) codeOf(err error) fault.Code {
 }
 
 // failed returns the public error for a failed store operation. key is the application's key, or empty. The message
-// contains text. If text is empty, it contains the error text of the store instead.
+// contains the given text. If there is none, it contains the error text of the store.
 func (o operation) failed(err error, store, key, text string) *Error {
 	r := o.row()
 	code := r.codeOf(err)
@@ -189,8 +189,8 @@ func invalid(prefix string, err error) *Error {
 	return &Error{Kind: Malformed, Code: CodeMalformed, Message: prefix + fault.Text(err), Cause: err}
 }
 
-// Exceeded returns the error for a count above its limit. The message consists of what, for example "too many keys",
-// and of both numbers.
+// Exceeded returns the error for a count above its limit. The message consists of a text such as "too many keys", the
+// count and the limit.
 func Exceeded(what string, count, limit int) *Error {
 	e := malformed(what + ": " + strconv.Itoa(count) + "; the limit is " + strconv.Itoa(limit))
 	e.Details = Details{
@@ -305,8 +305,8 @@ func noActorStore() *Error {
 	}
 }
 
-// MethodNotAllowed returns the error for a request whose HTTP verb the path does not support. The message lists the
-// verbs in allowed.
+// MethodNotAllowed returns the error for a request with an HTTP verb that the path does not support. method is this
+// verb, and allowed lists the supported verbs for the message.
 func MethodNotAllowed(method, allowed string) error {
 	return &Error{Kind: Method, Code: CodeMethodNotAllowed, Message: Shorten(method) + " is not allowed here; use " +
 		allowed}
@@ -370,9 +370,8 @@ func notReady(code, text string) *Error {
 	return &Error{Kind: NotReady, Code: code, Message: text}
 }
 
-// Attributes returns the attributes with the given names and values. In pairs, each name is followed by its value. For
-// example, Attributes("store", "orders", "key", "k1") returns two attributes. An attribute with an empty value is
-// omitted.
+// Attributes returns attributes from alternating names and values. For example, Attributes("store", "orders", "key",
+// "k1") returns two attributes. Attributes with an empty value are omitted.
 func Attributes(pairs ...string) []Attribute {
 	out := make([]Attribute, 0, len(pairs)/2)
 	for i := 0; i+1 < len(pairs); i += 2 {

@@ -45,8 +45,8 @@ type Health struct {
 // NewHealth returns the health service of app.
 func NewHealth(app App, node NodeHealth) *Health { return &Health{app: app, node: node} }
 
-// Started returns nil if the start of the node is complete, and otherwise an error with the reasons. appID must be
-// empty or the id of the application.
+// Started returns nil if the node has completed its start. Otherwise it returns an error with the reasons. appID must
+// be empty or the id of the application.
 func (h *Health) Started(appID string) error {
 	if appID != "" && appID != h.app.ID {
 		return notReady(CodeHealthAppID, "this listener serves the application "+h.app.ID+", not "+Shorten(appID))
@@ -66,8 +66,8 @@ func (h *Health) Ready(ctx context.Context) ([]Check, error) {
 	return h.works(ctx, nil)
 }
 
-// Placed is like Ready, but it also fails if this node should become a voter of a Raft group and is not one yet. In a
-// rolling update, the next server is restarted only after Placed has succeeded on the previous one.
+// Placed is like Ready, but it also fails while this node is not yet a voter of a Raft group in which it should be one.
+// In a rolling update, the next server is restarted only after Placed has succeeded on the previous one.
 func (h *Health) Placed(ctx context.Context) ([]Check, error) {
 	return h.works(ctx, h.node.Unplaced())
 }

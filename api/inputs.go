@@ -87,9 +87,9 @@ func (in *Inputs) note(i int, s InputState, reason string) {
 	in.statuses[i].State, in.statuses[i].Reason = s, reason
 }
 
-// Stop makes further deliveries fail, because the node is stopping. The event sources then keep the undelivered events
-// for other nodes. Events that this node has already claimed are still delivered, because no other node would deliver
-// them. Stop does not wait for deliveries in progress.
+// Stop makes further deliveries fail, because the node is stopping. The event sources keep the undelivered events for
+// other nodes. Events that this node has already claimed are still delivered, because no other node can deliver them.
+// Stop does not wait for deliveries in progress.
 func (in *Inputs) Stop() {
 	in.mu.Lock()
 	defer in.mu.Unlock()

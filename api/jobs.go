@@ -57,8 +57,8 @@ type Job struct {
 	Record   []byte     // the job as the caller gave it, for answers and for the call of the application
 }
 
-// JobPolicy is the failure policy of a job. It applies when the application fails to handle a tick. A tick is one run
-// of the job at its due time. The zero JobPolicy drops the tick without a retry.
+// JobPolicy decides what happens if the application fails to handle a tick. A tick is one run of the job at its due
+// time. The zero JobPolicy drops the tick without a retry.
 type JobPolicy struct {
 	Retry      bool
 	Interval   time.Duration
@@ -140,8 +140,8 @@ func checkJob(j *Job) *Error {
 	return nil
 }
 
-// NameProblem returns why the name of a job, a reminder or a timer is not valid, for example "is empty". It returns ""
-// for a valid name.
+// NameProblem describes what is wrong with the name of a job, a reminder or a timer, for example "is empty". It returns
+// "" for a valid name.
 func NameProblem(name string) string {
 	switch {
 	case name == "":
@@ -173,9 +173,9 @@ func (s *Jobs) Get(ctx context.Context, name string) (Job, error) {
 	return j, nil
 }
 
-// List returns jobs whose names begin with prefix, sorted by name. It returns at most limit jobs, and only jobs whose
-// names sort after lastName. A limit below 1 or above MaxJobs means MaxJobs. If the jobs are large, List returns fewer
-// than limit. hasMore is true if there are further jobs.
+// List returns jobs whose names begin with prefix and sort after lastName, in the order of their names. It returns at
+// most limit jobs, or fewer if the jobs are large. A limit below 1 or above MaxJobs means MaxJobs. hasMore is true if
+// there are further jobs.
 func (s *Jobs) List(ctx context.Context, prefix, lastName string, limit int) (list []Job, hasMore bool, err error) {
 	if failure := checkJobPrefix(prefix); failure != nil {
 		return nil, false, failure

@@ -7,8 +7,8 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
-// metadataActorState is the metadata key with which a request gets access to actor state. If its value is "true", the
-// request may use keys of the form type||id||key, which refer to actor state. Tools that copy a store use it.
+// metadataActorState is the metadata key that gives a request access to actor state. If its value is "true", keys of
+// the form type||id||key refer to actor state. Tools that copy a store use it.
 const metadataActorState = "actorState"
 
 // keyspace converts the keys of a request to stored keys, and back.
@@ -18,8 +18,8 @@ type keyspace struct {
 	actors bool // a key that contains the separator is actor state
 }
 
-// keyspace returns the keyspace for a request with the given metadata. It returns an error if the metadata has a value
-// for actorState other than true, false or the empty string.
+// keyspace returns the keyspace for a request with the given metadata. It returns an error if the value of actorState
+// in the metadata is not true, false or empty.
 func (s *State) keyspace(inst *state.Instance, metadata map[string]string) (keyspace, *Error) {
 	k := keyspace{inst: inst, app: s.app.ID}
 	for name, value := range metadata {
@@ -37,9 +37,8 @@ func (s *State) keyspace(inst *state.Instance, metadata map[string]string) (keys
 	return k, nil
 }
 
-// writable returns an error if a request must not write the key because it is a key of actor state. While the
-// application hosts actors on this node, only the actor API may write their state. The actor API checks that the actor
-// is still active here.
+// writable returns an error if the key belongs to actor state and the application hosts actors on this node. Only the
+// actor API may then write actor state, because it checks that the actor is still active here.
 func (s *State) writable(ctx context.Context, k keyspace, key string) *Error {
 	if !k.isActor(key) || !k.inst.ActorStore || s.actors == nil {
 		return nil

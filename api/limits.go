@@ -73,8 +73,8 @@ func CheckElements(n int) error {
 	return nil
 }
 
-// CheckOperations returns an error if n operations are too many for a transaction. If n is too large and the store
-// cannot execute transactions at all, the error reports the problem of the store instead.
+// CheckOperations returns an error if a transaction has too many operations. If the store cannot execute transactions
+// at all, the error reports this problem instead.
 func (s *State) CheckOperations(store string, n int) error {
 	if n <= s.limits.Operations {
 		return nil

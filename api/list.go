@@ -26,8 +26,8 @@ type Page struct {
 	state.Proof
 }
 
-// List returns one page of the application's keys. The store has actor state among these keys, but List omits it. If
-// the request has the metadata actorState=true, List returns only actor state.
+// List returns one page of the application's keys, without actor state. If the request has the metadata
+// actorState=true, List returns only actor state.
 func (s *State) List(ctx context.Context, r ListRequest) (Page, error) {
 	inst, failure := s.store(r.Store)
 	if failure != nil {
@@ -134,10 +134,10 @@ func (l *listing) page(token string) Page {
 	return Page{Items: l.items, Token: token, Proof: l.worth.Proof}
 }
 
-// take adds the application's items to the page. When it reaches an item of actor state, it stops and returns true. The
-// next read then skips all state of that actor type.
+// take adds items to the page. When it reaches an item of actor state, it stops and returns true, and the next read
+// skips all state of that actor type.
 //
-// In a listing of actor state, take omits all items that are not actor state, and returns false.
+// In a listing of actor state, take omits all items that are not actor state, and always returns false.
 func (l *listing) take(items []state.Item) (skipped bool) {
 	for _, item := range items {
 		key, own := l.keys.original(item.Key)
@@ -153,9 +153,8 @@ func (l *listing) take(items []state.Item) (skipped bool) {
 	return false
 }
 
-// pastActor returns a key from which a listing continues after all state of one actor type. stored is any stored key of
-// that type. The result ends with the byte 0xff, which does not occur in UTF-8. Therefore it sorts after all stored
-// keys of the type.
+// pastActor returns a key that sorts after all state of one actor type, so that a listing can continue after it. stored
+// is any stored key of that type. The result ends with the byte 0xff, which does not occur in UTF-8.
 func (l *listing) pastActor(stored string) string {
 	base := len(l.keys.prefix(""))
 	i := strings.Index(stored[base:], state.Separator)

@@ -59,10 +59,11 @@ type CallWatch struct {
 	ready chan<- struct{}
 }
 
-// Watch opens a watch for the calls that f selects. The watch receives the calls of all APIs that use c, except health
-// probes. When there are calls to read, the watch sends an element to ready, but never blocks. Therefore ready must
-// have a buffer of one element. It may be nil if no goroutine waits for calls. Watch returns an error if too many
-// watches are open.
+// Watch opens a watch for the calls that f selects, in all APIs that use c. Health probes are not included. It returns
+// an error if too many watches are open.
+//
+// When there are calls to read, the watch sends an element to ready without blocking. The channel must have a buffer of
+// one element. It may be nil if no goroutine waits for calls.
 func (c *CallLog) Watch(f CallFilter, ready chan<- struct{}) (*CallWatch, error) {
 	w := &CallWatch{filter: f, log: c, ready: ready}
 	c.mu.Lock()
@@ -97,9 +98,9 @@ func (w *CallWatch) Take() (calls []LiveCall, lost uint64) {
 	return calls, lost
 }
 
-// Follow watches the calls that f selects, and passes them to the function take. It ends when ctx ends or take returns
-// an error. The first time, take gets an empty list. This shows that the watch is open and no later call is missed.
-// lost is the number of earlier calls that were dropped, as in the result of Take.
+// Follow watches the calls that f selects, and passes them to the function take. It returns when ctx ends or take
+// returns an error. The first call of take has an empty list, and shows that the watch is open. lost has the same
+// meaning as in CallWatch.Take.
 func (c *CallLog) Follow(ctx context.Context, f CallFilter, take func(calls []LiveCall, lost uint64) error) error {
 	ready := make(chan struct{}, 1)
 	w, err := c.Watch(f, ready)

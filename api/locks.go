@@ -52,8 +52,8 @@ type LockRequest struct {
 }
 
 // TryLock tries to acquire a lock for r.Owner, and waits up to r.Wait for it. If the lock is still held after that
-// time, the result has Granted = false. A retry with the same RequestID gets the result of the first request.
-// lock.Claim describes the exception for requests with r.Wait above 0.
+// time, the result has Granted = false. A retry with the same RequestID gets the result of the first request, with one
+// exception for requests that wait (see lock.Claim).
 func (l *Locks) TryLock(ctx context.Context, r LockRequest) (lock.Grant, error) {
 	inst, claim, failure := l.claim(&r)
 	if failure != nil {
@@ -95,8 +95,8 @@ func (l *Locks) Renew(ctx context.Context, r LockRequest) (lock.Grant, error) {
 	return g, nil
 }
 
-// Unlock releases a lock that r.Owner owns. If r.Revision is set and is not the current token of the lock, Unlock does
-// not release the lock and returns lock.BelongsToOthers.
+// Unlock releases a lock that r.Owner owns. If r.Revision is set but the lock has another token, Unlock does nothing
+// and returns lock.BelongsToOthers.
 func (l *Locks) Unlock(ctx context.Context, r LockRequest) (lock.Status, error) {
 	inst, failure := l.store(&r, r.Owner == "")
 	if failure != nil {
@@ -151,8 +151,7 @@ func (l *Locks) claim(r *LockRequest) (*lock.Instance, lock.Claim, *Error) {
 }
 
 // store returns the lock store of a request. It returns an error if the store cannot be used, or if the resource is
-// empty or not valid. It also returns an error if noOwner is true, which means that the request needs an owner and has
-// none.
+// empty or not valid. It also returns an error if noOwner is true, because the request then lacks a required owner.
 func (l *Locks) store(r *LockRequest, noOwner bool) (*lock.Instance, *Error) {
 	visible := 0
 	for _, i := range l.stores.LockStores() {
@@ -215,8 +214,8 @@ func (l *Locks) unsupported(inst *lock.Instance, code, what string) *Error {
 		" does not support " + what, Details: Details{Reason: ReasonUnsupported}}
 }
 
-// lockFailed returns the public error for a failed operation on a lock store. As in Dapr, all failures of an operation
-// have the error code in the parameter code. The only exception is fault.TooLarge, which becomes a malformed request.
+// lockFailed returns the public error for a failed operation on a lock store. As in Dapr, the error has the given code,
+// except that fault.TooLarge becomes a malformed request.
 func lockFailed(code, sentence, store string, err error) *Error {
 	v := row{conflict: Failed, writes: true}.verdict(fault.CodeOf(err))
 	kind := Failed
@@ -284,8 +283,8 @@ func parseLockToken(text string) (t lockToken, ok bool) {
 	return t, err == nil && t.Resource != ""
 }
 
-// MetadataLock is the metadata key for lock tokens, for clients that cannot send the header Quorate-Lock. It may be in
-// the metadata of a write, or in the metadata of one item.
+// MetadataLock is the metadata key for lock tokens, in the metadata of a write or of one item. Clients use it if they
+// cannot send the header Quorate-Lock.
 const MetadataLock = "quorateLock"
 
 // resolveLocks converts the lock tokens of a write to the form that the state store needs. It returns an error if a
@@ -314,9 +313,9 @@ func (s *State) resolveLocks(inst *state.Instance, given lockTokens) ([]state.Lo
 	return out, nil
 }
 
-// writeLocks returns all lock tokens of a write: those in o.Locks, in o.Metadata and in the metadata of the items.
-// items must have the metadata that the client sent. In merged metadata, o.Metadata may have replaced the lock token of
-// an item.
+// writeLocks returns all lock tokens of a write: those in o.Locks, in o.Metadata and in the metadata of the items. The
+// items must have the metadata that the client sent, not yet merged with o.Metadata. After a merge, a token in
+// o.Metadata replaces the token of an item.
 func (s *State) writeLocks(inst *state.Instance, o *WriteOptions, items []Item) ([]state.LockToken, *Error) {
 	var given lockTokens
 	for _, text := range o.Locks {

@@ -94,9 +94,8 @@ type ActiveActors struct {
 	Count int
 }
 
-// Metadata describes the runtime to one application. It also keeps values that the application, or the tool that
-// started the application, sets with the metadata API. These values exist only in memory. Their number and size are
-// limited.
+// Metadata describes the runtime to one application. It also keeps values that are set with the metadata API, by the
+// application or by the tool that started it. These values exist only in memory. Their number and size are limited.
 type Metadata struct {
 	app    App
 	node   NodeInfo

@@ -2,8 +2,8 @@ package api
 
 import "time"
 
-// Observer is notified after each operation of a state store, a secret store or an output binding. It is also notified
-// after each delivery of an event of an input binding. ok reports whether the operation or the delivery succeeded.
+// Observer is notified after each operation of a state store, a secret store or an output binding, and after each
+// delivery of an event of an input binding. In all methods, ok reports whether the operation or delivery succeeded.
 // Implementations are safe for concurrent use.
 type Observer interface {
 	// StateOperation is called after get, set, delete, bulk_get or transaction of a state store.
@@ -28,7 +28,7 @@ const (
 // observed reports operations to an observer. The zero value has no observer.
 type observed struct{ by Observer }
 
-// begin returns the current time, which is the start of an operation. Without an observer, it returns the zero time.
+// begin returns the start time of an operation. Without an observer, it returns the zero time.
 func (o observed) begin() (start time.Time) {
 	if o.by != nil {
 		start = time.Now()

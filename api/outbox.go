@@ -10,9 +10,8 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
-// MetadataProjection is the metadata key that marks an operation as a projection. A projection is not stored. If
-// another operation of the transaction has the same key, the event of that operation gets the value of the projection
-// as data.
+// MetadataProjection is the metadata key that marks an operation of a transaction as a projection. A projection is not
+// stored. Its value becomes the data of the event that another operation with the same key publishes.
 const MetadataProjection = "outbox.projection"
 
 // Topics lets the transactions of state stores publish events and acknowledge deliveries. Package api/pubsub implements
@@ -28,8 +27,8 @@ type Topics interface {
 // MaxAcks is how many deliveries a transaction may acknowledge.
 const MaxAcks = 16
 
-// MetadataAck is the metadata key with which a transaction acknowledges deliveries. Its value has the tokens of the
-// deliveries. It is for clients that cannot send the header Quorate-Ack.
+// MetadataAck is the metadata key with which a transaction acknowledges deliveries. Its value lists the tokens of the
+// deliveries. Clients use it if they cannot send the header Quorate-Ack.
 const MetadataAck = "quorateAck"
 
 // acknowledge adds the acknowledgements of deliveries to a transaction.
@@ -108,8 +107,8 @@ func (s *State) Publish(topics Topics) *State {
 	return s
 }
 
-// changes returns the values that a transaction sets, so that the outbox of the store can publish events for them.
-// Without an outbox, the result is empty. changes also removes the projections from r and request, because they are not
+// changes returns the values that a transaction sets and for which the outbox of the store publishes events. The result
+// is empty if the store has no outbox. changes also removes the projections from r and request, because they are not
 // stored.
 func (t *transaction) changes(r *TransactRequest, request *state.TransactRequest) []Change {
 	if t.op != opTransact || t.inst.Outbox == nil || t.state.topics == nil {
@@ -142,9 +141,8 @@ func (t *transaction) changes(r *TransactRequest, request *state.TransactRequest
 	return out
 }
 
-// publish prepares the events of changes, and adds to request what the store must write for them. With some stores and
-// brokers, publish also sends the events to an internal topic. Therefore the caller must first make all other checks of
-// the transaction.
+// publish prepares the events for the given changes, and adds to request what the store must write for them. Call it
+// after all other checks of the transaction, because it may already send the events to an internal topic.
 func (t *transaction) publish(ctx context.Context, r *TransactRequest, changes []Change,
 	request *state.TransactRequest) (Outbox, *Error) {
 	if len(changes) == 0 {
@@ -157,8 +155,8 @@ func (t *transaction) publish(ctx context.Context, r *TransactRequest, changes [
 	return out, failure
 }
 
-// outboxLate returns the error for a transaction that took too long. The outbox had already discarded its events, so
-// the store refused the transaction.
+// outboxLate returns the error for a transaction that the store refused because it took too long. The events of the
+// transaction had been discarded before it could commit.
 func (t *transaction) outboxLate(cause error) *Error {
 	text := "the transaction of state store " + t.inst.Name + " took so long that its events were discarded; nothing " +
 		"was stored (repeat it)"

@@ -132,8 +132,7 @@ func secretDenied(text, store, secret string) *Error {
 }
 
 // secretFailed returns the public error for a failed read of a secret. If the store denies access, the kind of the
-// error is Failed and not Denied. In that case the store has rejected the credentials of this node, not those of the
-// application.
+// error is Failed, because the store has rejected the credentials of this node, not those of the application.
 func secretFailed(err error, code, text, store, secret string) *Error {
 	e := &Error{Kind: Failed, Code: code, Message: text + ": " + secretText(err), Cause: err,
 		Details: Details{Metadata: Attributes("store", store, "secret", Shorten(secret))}}

@@ -28,15 +28,15 @@ type SessionMerger interface {
 	VerifySession(ctx context.Context, own, given string) (string, error)
 }
 
-// Sessions has the session tokens of the applications of this node. With them, an application sees the writes of the
+// Sessions holds the session tokens of the applications of this node. With them, an application sees the writes of the
 // applications that it calls and of those that call it, without changes to its code.
 //
-// Each application has a general session for everything that it reads, writes and receives in calls. A call with a
-// trace id also starts a session for that trace. Requests with this trace id wait only for the writes in the session of
-// the trace, so other calls do not delay them.
+// Each application has a general session for everything that it reads, writes and receives in calls. An incoming call
+// with a trace id also starts a session for that trace. Requests with this trace id wait only for the writes in the
+// session of the trace, so other calls do not delay them.
 //
-// A client can send a token that it has invented. Therefore a session contains only what stores have returned, what
-// Verify has checked, and what other nodes have sent. Sessions are safe for concurrent use.
+// Clients can send invented tokens. Therefore a session contains only positions that come from stores or other nodes,
+// or that Verify has checked. Sessions are safe for concurrent use.
 type Sessions struct {
 	merger SessionMerger
 
@@ -44,9 +44,8 @@ type Sessions struct {
 	apps map[App]*seenBy
 }
 
-// maxTraces is the maximum number of trace sessions of an application. If there are more, the session of the oldest
-// trace is dropped. Requests of that trace then use the general session of the application, which covers the dropped
-// session.
+// maxTraces is the maximum number of trace sessions of an application. Above this number, the oldest trace session is
+// dropped. Requests of that trace then use the general session of the application, which covers the dropped one.
 const maxTraces = 4096
 
 type seenBy struct {
@@ -62,17 +61,18 @@ func NewSessions(m SessionMerger) *Sessions {
 	return &Sessions{merger: m, apps: map[App]*seenBy{}}
 }
 
-// Begin returns the session token with which a request of app goes to a store. requested is the token in the request,
-// or empty. Begin merges it with the session of app for the trace. If requested cannot be parsed, Begin returns it
+// Begin returns the session token that a request of app carries to a store. It merges the token in the request, which
+// may be empty, with the session of app for the trace. If the token in the request cannot be parsed, Begin returns it
 // unchanged.
 func (s *Sessions) Begin(app App, trace, requested string) string {
 	return s.join(requested, s.Token(app, trace))
 }
 
-// Share returns the session token that accompanies a call by app to another application, or the answer of app to a
-// call. given is the token that came with the call, or empty. If a client sent the token, it must be verified (see
-// Verify). Share merges given with the session of app for the trace. It leaves out what the receiver need not know (see
-// SessionMerger.ShareSession).
+// Share returns the session token to send with a call by app to another application, or with the answer of app to a
+// call. It merges the given token with the session of app for the trace. It leaves out what the receiver need not know
+// (see SessionMerger.ShareSession).
+//
+// given is the token that came with the call, or empty. A token from a client must be verified first (see Verify).
 func (s *Sessions) Share(app App, trace, given string) string {
 	own := s.Token(app, trace)
 	if own != "" {
@@ -81,9 +81,9 @@ func (s *Sessions) Share(app App, trace, given string) string {
 	return s.join(given, own)
 }
 
-// Extend returns the session token for the answer to a client. given is the token that the client sent, and got is the
-// token from the answer. The result covers both, because the client still needs positions that no store has answered
-// yet. If got is empty or given cannot be parsed, Extend returns got.
+// Extend returns the session token for the answer to a client. It merges given, the token that the client sent, with
+// got, the token of the answer. The client thus keeps positions that are missing in the answer. If got is empty or
+// given cannot be parsed, Extend returns got.
 func (s *Sessions) Extend(given, got string) string {
 	if s == nil || s.merger == nil || given == "" || got == "" {
 		return got
@@ -105,10 +105,11 @@ func (s *Sessions) join(received, own string) string {
 	return received
 }
 
-// End updates the sessions of app after a store has answered a request. It adds what the answer has shown. It removes
-// positions whose writes the answer reports as lost, so that app gets this report only once. requested is the token in
-// the request, begun is the result of Begin, and answered is the token of the answer. End returns the token for the
-// client.
+// End updates the sessions of app after a store has answered a request, and returns the session token for the client.
+// If the answer reports that writes were lost, their positions are removed from the sessions, so that app gets this
+// report only once.
+//
+// requested is the token in the request, begun is the result of Begin, and answered is the token in the answer.
 func (s *Sessions) End(app App, trace, requested, begun, answered string) string {
 	if s == nil || s.merger == nil || answered == "" {
 		return answered
@@ -121,9 +122,8 @@ func (s *Sessions) End(app App, trace, requested, begun, answered string) string
 }
 
 // advance returns the new token of a session after a store has answered. token is the current token, begun is the
-// result of Begin for the request, and answered is the token in the store's answer. If token is still the same as
-// begun, advance returns answered, because the store may have removed outdated parts. Otherwise it adds to token what
-// the answer has shown.
+// result of Begin for the request, and answered is the token in the answer. If the session has not changed since Begin,
+// the result is answered. Otherwise the result is token, merged with the answer.
 func (s *Sessions) advance(token, begun, answered string) string {
 	if token == begun || token == answered {
 		return answered
@@ -131,9 +131,9 @@ func (s *Sessions) advance(token, begun, answered string) string {
 	return mergeInto(token, func(own string) (string, bool) { return s.merger.AnswerSession(own, begun, answered) })
 }
 
-// mergeInto returns merge(token), where merge combines the token of a session with a received token. If the token of
-// the session cannot be parsed, mergeInto returns the received token. If the received token cannot be parsed, mergeInto
-// returns token unchanged.
+// mergeInto merges a received token into the token of a session. merge is the function that does this for a given
+// session token. If the token of the session cannot be parsed, the result is the received token. If the received token
+// cannot be parsed, the result is the token of the session, unchanged.
 func mergeInto(token string, merge func(own string) (string, bool)) string {
 	if merged, ok := merge(token); ok {
 		return merged
@@ -144,8 +144,8 @@ func mergeInto(token string, merge func(own string) (string, bool)) string {
 	return token
 }
 
-// update applies change to the general session of app and, if there is one, to its session for the trace. change
-// receives the token of a session and returns the new token.
+// update replaces the token of the general session of app with the result of change. If app has a session for the
+// trace, update also replaces the token of that session in the same way.
 func (s *Sessions) update(app App, trace string, change func(token string) string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,8 +157,8 @@ func (s *Sessions) update(app App, trace string, change func(token string) strin
 	}
 }
 
-// Token returns the token of the session that app has for the trace. If there is no such session, it returns the token
-// of the general session of app. It returns "" if app has no session, or if sessions are disabled.
+// Token returns the token of the session that app has for the trace. If there is no session for the trace, it returns
+// the token of the general session of app. It returns "" if app has no session, or if sessions are disabled.
 func (s *Sessions) Token(app App, trace string) string {
 	if s == nil || s.merger == nil {
 		return ""
@@ -175,8 +175,8 @@ func (s *Sessions) Token(app App, trace string) string {
 	return b.token
 }
 
-// Inbound merges token into the sessions of app. The token comes from the node of another application that has called
-// app or answered a call of app. Inbound ignores a token that cannot be read.
+// Inbound merges a token from another node into the sessions of app. The token comes with a call to app, or with the
+// answer to a call by app. Inbound ignores a token that cannot be read.
 func (s *Sessions) Inbound(app App, trace, token string) {
 	if s == nil || s.merger == nil || token == "" {
 		return
@@ -224,10 +224,9 @@ func (s *Sessions) sessionsLocked(app App) *seenBy {
 	return b
 }
 
-// Verify checks the session token that a client has sent in h, the header of a call by app. It removes positions that
-// do not exist in the store, and merges the rest with the session of app. Without this check, a client could make the
-// called application wait for positions that will never exist. Verify returns "" if h has no token. It returns
-// fault.Unavailable if the check does not end in time.
+// Verify checks the session token that a client has sent in the header h of a call by app. It removes positions that do
+// not exist in the store, because the called application would wait for them in vain. The result is merged with the
+// session of app. Verify returns "" if h has no token, and fault.Unavailable if the check does not end in time.
 func (s *Sessions) Verify(ctx context.Context, app App, trace string, h http.Header) (string, error) {
 	given := h["Quorate-Session"]
 	if s == nil || s.merger == nil || len(given) == 0 || given[0] == "" {

@@ -24,8 +24,8 @@ func (g *StartGate) Open() {
 	}
 }
 
-// Wait blocks until Open is called, limit has passed, or ctx ends. It returns no error, because the services refuse
-// requests while the node is not ready.
+// Wait blocks until Open is called, limit has passed, or ctx ends. It returns no error in any of these cases. The
+// services themselves refuse requests while the node is not ready.
 func (g *StartGate) Wait(ctx context.Context, limit time.Duration) {
 	if g == nil {
 		return

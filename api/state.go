@@ -60,8 +60,8 @@ func (s *State) enter(trace string, token *string) visit {
 	return v
 }
 
-// leave records the session token in p, which the store has returned. It then replaces this token with the one for the
-// client.
+// leave records the session token that the store has returned in p. It then replaces this token in p with the token for
+// the client.
 func (v visit) leave(p *state.Proof) {
 	p.Session = v.s.sessions.End(v.s.callee, v.trace, v.requested, v.begun, p.Session)
 }
@@ -80,8 +80,8 @@ type ReadOptions struct {
 	MaxValue    int64             // bytes; a read of one key may return only the size of a larger value; 0 = no bound
 }
 
-// UnreservedValue is the maximum size in bytes of a value that the HTTP and gRPC servers read without a reservation of
-// memory. To read a larger value, they first reserve memory for it.
+// UnreservedValue is the maximum size in bytes of a value that the HTTP and gRPC servers read without reserving memory
+// first.
 const UnreservedValue = 256 << 10
 
 // WriteOptions are the options of every write.
@@ -252,9 +252,8 @@ func readOptions(inst *state.Instance, r ReadOptions) (state.ReadOptions, *Error
 	return out, nil
 }
 
-// merge combines the metadata of an item and of its request. If both have the same key, the value in request has
-// precedence. merge does not change the maps, but it may return one of them. Therefore the caller must not change the
-// result.
+// merge combines the metadata of an item with that of its request. If both have the same key, the request has
+// precedence. The caller must not change the result, because it may be one of the given maps.
 func merge(item, request map[string]string) map[string]string {
 	switch {
 	case len(request) == 0:

@@ -62,9 +62,9 @@ func notAllowed(what string) error {
 		Message: "requested endpoint is not available: " + what + " is excluded by spec.api of the Configuration"}
 }
 
-// GroupOf returns the group and the version of a method of the Dapr service. For example, TryLockAlpha1 has the group
-// "lock" and the version "v1alpha1". A rule of a Configuration resource names a group and a version. If no group has
-// the method, group is "".
+// GroupOf returns the group and the version of a method of the Dapr service, as the rules of a Configuration resource
+// name them. For example, TryLockAlpha1 has the group "lock" and the version "v1alpha1". group is "" if the method
+// belongs to no group.
 func GroupOf(method string) (group, version string) {
 	version = "v1"
 	for _, suffix := range []string{"Alpha1", "Alpha2", "Beta1"} {
@@ -87,8 +87,8 @@ type grpcGroup struct {
 	parts []string // parts of method names
 }
 
-// grpcGroups lists the groups of methods of the Dapr service. A method belongs to the first group that has a part which
-// occurs in the method's name.
+// grpcGroups lists the groups of methods of the Dapr service. A method belongs to the first group with a part that
+// occurs in the name of the method.
 func grpcGroups() []grpcGroup {
 	return []grpcGroup{
 		{"watch", []string{"Watch"}},
@@ -112,9 +112,9 @@ func grpcGroups() []grpcGroup {
 	}
 }
 
-// MethodNotServed returns the error text for a Dapr method that Quorate does not serve. If Quorate does not serve the
-// building block at all, such as cryptography, the text names the block and an alternative. Otherwise the text lists
-// the building blocks that Quorate serves.
+// MethodNotServed returns the error text for a Dapr method that Quorate does not serve. If Quorate has an alternative
+// to the building block of the method, the text names the block and the alternative. Otherwise the text lists the
+// building blocks that Quorate serves.
 func MethodNotServed(method string) string {
 	group, _ := GroupOf(method)
 	if group == "subscribe" {

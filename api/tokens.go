@@ -39,9 +39,9 @@ func hashTokens(tokens []string) ([][sha256.Size]byte, error) {
 // Required reports whether requests must carry a token. The result never changes.
 func (t *Tokens) Required() bool { return t != nil && len(*t.hashes.Load()) > 0 }
 
-// Set replaces the valid tokens for all further requests. It returns fault.Invalid if a token is empty. While the node
-// runs, it cannot begin or stop to require tokens. Therefore Set also returns fault.Invalid if no token is required
-// now, or if the list of new tokens is empty.
+// Set replaces the valid tokens for all further requests. It returns fault.Invalid if a token is empty. It also returns
+// fault.Invalid if no token is required now or if the new list is empty, because a running node cannot begin or stop to
+// require tokens.
 func (t *Tokens) Set(tokens []string) error {
 	if len(tokens) == 0 || !t.Required() {
 		return fault.New(fault.Invalid, "api.SetTokens",
@@ -55,7 +55,7 @@ func (t *Tokens) Set(tokens []string) error {
 	return nil
 }
 
-// Accept reports whether given is a valid token. If no token is required, the result is true. Accept compares given
+// Accept reports whether the given token is valid. It returns true if no token is required. It compares the given token
 // with every valid token in constant time.
 func (t *Tokens) Accept(given string) bool {
 	if !t.Required() {

@@ -5,7 +5,7 @@ import (
 	"net/http"
 )
 
-// RequestTracer starts a trace span for each request of the API about state, secrets, actors, jobs and configuration.
+// RequestTracer starts a trace span for each API request that concerns state, secrets, actors, jobs or configuration.
 // Implementations are safe for concurrent use.
 type RequestTracer interface {
 	// Exports reports whether spans are sent anywhere. It must be cheap, because every request calls it before

@@ -34,9 +34,9 @@ type TransactRequest struct {
 	WriteOptions
 }
 
-// Transact applies all operations atomically. A request without operations does nothing, but it is invalid if it
-// acknowledges deliveries. If operations request different consistency levels, the strictest level applies to all of
-// them.
+// Transact applies all operations atomically. If operations request different consistency levels, the strictest level
+// applies to all of them. A request without operations does nothing, unless it acknowledges deliveries, which is an
+// error.
 func (s *State) Transact(ctx context.Context, r TransactRequest) (state.Written, error) {
 	inst, failure := s.store(r.Store)
 	if failure != nil {
@@ -49,8 +49,8 @@ func (s *State) Transact(ctx context.Context, r TransactRequest) (state.Written,
 	return t.run(ctx, r)
 }
 
-// transaction is an atomic change of several keys. It executes a transaction of the state API, a transaction of the
-// actor API, or a delete of several keys. These requests have different stored keys and error codes.
+// transaction is an atomic change of several keys. It serves transactions of the state API, transactions of the actor
+// API, and deletes of several keys.
 type transaction struct {
 	state     *State
 	inst      *state.Instance

@@ -15,17 +15,16 @@ const (
 )
 
 // TurnedAway logs requests that were refused because of a missing or wrong token, a foreign origin or a foreign Host
-// header. It logs at most one request per minute and remote host. It remembers at most maxRefusals hosts. When it has
-// reached this number, it forgets all hosts, and may log a request of the same host again within the minute. Metrics
-// count all refused requests. The zero value is ready to use. TurnedAway is safe for concurrent use.
+// header. It logs at most one request per minute and remote host. After maxRefusals hosts it forgets all of them, and
+// may then log a host again within the minute. The zero value is ready to use. TurnedAway is safe for concurrent use.
 type TurnedAway struct {
 	mu     sync.Mutex // guards logged
 	logged map[string]time.Time
 }
 
 // Note logs a refused request, unless it has logged a request of the same host within the last minute. remote is the
-// address of the client, as host:port. method must have a bounded length. err is the reason and must not contain a
-// token.
+// address of the client, as host:port. The caller must limit the length of method. err is the reason for the refusal,
+// and must not contain a token.
 func (a *TurnedAway) Note(log *slog.Logger, remote, method string, err error) {
 	host, _, splitErr := net.SplitHostPort(remote)
 	if splitErr != nil {

@@ -25,8 +25,8 @@ func unservedBlocks() map[string]block {
 	}
 }
 
-// serves reports whether a path belongs to b, which means that Quorate does not serve the path. remainder is the part
-// of the path after the name of the building block.
+// serves reports whether a path belongs to b, which means that Quorate does not serve it. remainder is the part of the
+// path after the name of the building block.
 func (b block) serves(remainder string) bool {
 	return remainder != "" && (b.parts == nil ||
 		slices.ContainsFunc(b.parts, func(part string) bool { return strings.Contains(remainder, part) }))
@@ -37,8 +37,8 @@ func daprVersions() []string {
 	return []string{"v1.0", "v1.0-alpha1", "v1.0-alpha2", "v1.0-beta1"}
 }
 
-// PathNotFound returns the error for a path that has no endpoint. If the path belongs to a Dapr building block that
-// Quorate does not serve, the message names the block and what to use instead.
+// PathNotFound returns the error for a path that has no endpoint. If the path belongs to a part of Dapr's API that
+// Quorate does not serve, the message names this part and an alternative.
 func PathNotFound(path string) error {
 	for _, version := range daprVersions() {
 		rest, ok := strings.CutPrefix(path, "/"+version+"/")

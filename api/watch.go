@@ -74,9 +74,9 @@ func (s *State) Watch(ctx context.Context, r WatchRequest) (*Watch, error) {
 		bookmark: r.Bookmark, entry: entry, snapshot: r.Snapshot}, nil
 }
 
-// sessionOf returns a session token for a watch that starts, or "" if there is none. A read with this token sees at
-// least the state at the start of the watch. To get a token, sessionOf reads one of the watched keys. For a watch of a
-// prefix, it reads the prefix as if it were a key.
+// sessionOf returns a session token for a new watch. A read with this token sees at least the state at the start of the
+// watch. sessionOf gets the token by reading the first watched key, or the prefix as if it were a key. It returns "" if
+// the read fails or the store has no sessions.
 func (s *State) sessionOf(ctx context.Context, inst *state.Instance, r *state.WatchRequest) string {
 	key := r.Prefix
 	if len(r.Keys) > 0 {
@@ -187,10 +187,11 @@ func (w *Watch) OnChange(f func()) {
 // Refresh asks for a part without changes but with a newer position; see state.Watch.
 func (w *Watch) Refresh() { w.watch.Refresh() }
 
-// Poll returns the next part if it is already in memory, and never waits. The part has stored keys; Own converts them.
-// The caller must not change the part, because all watches with the same request share it. If these watches also have
-// the same Scope, the result of Own is the same for all of them. After an error the watch has ended, and EndOf returns
-// the reason.
+// Poll returns the next part if it is already in memory, and never waits. After an error the watch has ended, and EndOf
+// returns the reason.
+//
+// The part has stored keys, which Own converts. The caller must not change the part, because watches with the same
+// request share it. Own has the same result for all watches with the same request and Scope.
 func (w *Watch) Poll() (part state.WatchPart, r state.Readiness, err error) {
 	if w.entry.closing() {
 		return part, state.WatchIdle, &state.WatchEnd{Reason: state.WatchClosing}
@@ -252,13 +253,13 @@ func (w *Watch) endContext() {
 	}
 }
 
-// Rest frees the context that Next and CatchUp keep between calls. Call it if there will be no further call of Next or
-// CatchUp for a long time.
+// Rest frees the context that Next and CatchUp keep between calls. Call it if neither of them will be called for a long
+// time.
 func (w *Watch) Rest() { w.endContext() }
 
-// EndOf describes the end of a watch for its client. err is the error with which the watch ended. e is the public
-// error, and reason is the name of the cause. The client can continue from the position resume. If resume is empty, the
-// client must start again with a snapshot.
+// EndOf returns what to send to the client of a watch that ended with err: the public error, the name of the reason,
+// and the position from which the client can continue. If the position is empty, the client must start again with a
+// snapshot.
 func (w *Watch) EndOf(err error) (e *Error, reason, resume string) {
 	reason = endReason(err)
 	switch reason {

@@ -133,8 +133,8 @@ func (c *checker) fallback(f Field) value {
 }
 
 // unknown reports a metadata name that no field declares. The report is an error if ignoring the name could be unsafe,
-// and otherwise a warning. If a field with Rest is declared, the component accepts undeclared names. Then unknown
-// reports only a name that is probably a misspelt field with Security.
+// and otherwise a warning. If the component accepts undeclared names (a field with Rest), unknown reports a name only
+// if it is probably a misspelt field with Security.
 func (c *checker) unknown(p Property) {
 	near := suggest.For(p.Name, c.names)
 	if c.rest && !c.fields[strings.ToLower(near)].Security {

@@ -1,11 +1,13 @@
-// Package component defines component files and the metadata fields that a component type declares. It checks the
-// metadata in a file against the declared fields.
+// Package component defines component files and the metadata fields that component types declare. The package owns the
+// YAML form of component documents, the rules for names, references and placeholders, the check of metadata, and the
+// registry that maps types to factories.
 //
-// It owns the YAML form of component documents, the rules for names, references and placeholders, and the check of
-// metadata. It also owns the registry that maps types to factories, and the status of a loaded component. It contains
-// nothing specific to one component type. It uses only the environment, clock and random source that are passed in.
-// It starts no goroutines. Its values are immutable and safe for concurrent use, except that Document.ExpandEnv
-// modifies a document.
+// It parses YAML documents, resolves references and placeholders, and checks metadata against the declared fields. It
+// also has the registry of factories and the status of a loaded component. Nothing in it is specific to one component
+// type.
+//
+// The package starts no goroutines. Its values are immutable and safe for concurrent use, except that
+// Document.ExpandEnv modifies a document.
 package component
 
 import (
@@ -21,8 +23,7 @@ import (
 // Kind is the kind of a document.
 type Kind string
 
-// The kinds that are recognised. Documents of other kinds are skipped, but a kind that is probably misspelt is an
-// error (see sift).
+// The recognised kinds. Documents of any other kind are skipped, except that a kind which looks misspelt is an error.
 const (
 	KindComponent     Kind = "Component"
 	KindConfiguration Kind = "Configuration"
@@ -90,12 +91,12 @@ type SecretRef struct {
 	Key  string // key within the secret; when left out, the name of the secret
 }
 
-// InScope reports whether the document is for at least one of apps. A document without scopes is for all
-// applications.
+// InScope reports whether the document is for at least one of the given applications. A document without scopes is for
+// all applications.
 func (d Document) InScope(apps []string) bool { return inScope(d.Scopes, apps) }
 
-// InNamespace reports whether the document applies to a node in the given namespace. The namespaces of document and
-// node must be equal, or one of them must be empty.
+// InNamespace reports whether the document applies to a node in the given namespace. This is true if the document and
+// the node have the same namespace, or if either has none.
 func (d Document) InNamespace(namespace string) bool {
 	return namespace == "" || d.Namespace == "" || namespace == d.Namespace
 }
@@ -133,8 +134,8 @@ func foldVersion(version string) string {
 // maxName is the longest name of a component, in bytes.
 const maxName = 253
 
-// nameProblem returns a description of what is wrong with the name of a document, or "" if it is valid. Names are
-// restricted because they become path segments, metric labels and, with keyPrefix "name", prefixes of stored keys.
+// nameProblem returns what is wrong with a document name, or "" if the name is valid. Names are restricted because they
+// are used in paths, metric labels and stored keys.
 func nameProblem(name string) string {
 	switch {
 	case name == "":

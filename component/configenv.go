@@ -7,9 +7,11 @@ import (
 )
 
 // ExpandEnv replaces $NAME and ${NAME} in the values of the document with environment variables, as Dapr does in the
-// files of --config. A variable that is not set is replaced by the empty string. A reserved variable (see
-// ReservedVariable) is not replaced. For each variable of these two kinds, ExpandEnv returns a problem. It must be
-// called before Body is used.
+// files of --config. It must be called before Body is used.
+//
+// ExpandEnv returns a problem for each use of one of these variables:
+//   - A variable that is not set. It is replaced by the empty string.
+//   - A reserved variable (see ReservedVariable). It is not replaced.
 func (d *Document) ExpandEnv(env func(string) (string, bool)) []Problem {
 	x := envExpander{file: d.Pos.File, env: env}
 	x.values(d.Body)

@@ -86,8 +86,8 @@ func (p *docParser) secretScope(n *yaml.Node) SecretScope {
 	return scope
 }
 
-// access reads the field defaultAccess. It returns true for deny, and false for allow or an empty value. For any other
-// value, it reports a problem and returns true.
+// access returns true if the field defaultAccess is deny, and false if it is allow or empty. Any other value is a
+// problem, and access then returns true.
 func (p *docParser) access(n *yaml.Node) bool {
 	text := p.text(n, "defaultAccess")
 	switch strings.ToLower(text) {

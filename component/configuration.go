@@ -33,9 +33,8 @@ type Configuration struct {
 	Unused []Problem
 }
 
-// Names of sections of a Configuration resource that restrict what applications may do. Another such section, named
-// components, is not supported. That section is an error (see refusedSections), because otherwise the node would allow
-// what the author wanted to forbid.
+// Sections of a Configuration resource that restrict applications. A third such section, components, is not supported.
+// It is an error, because ignoring it would allow what the author wanted to forbid.
 const (
 	sectionAccessControl = "accessControl"
 	sectionSecrets       = "secrets"
@@ -52,21 +51,20 @@ func refusedSections() map[string]string {
 	}
 }
 
-// ParseConfiguration parses a document of kind Configuration. Unknown fields are errors with file and line. A section
-// that restricts something but is not supported here is also an error.
+// ParseConfiguration parses a document of kind Configuration. It returns an error with file and line for an unknown
+// field, and for an unsupported section that restricts applications.
 func ParseConfiguration(doc Document) (Configuration, error) {
 	c, err := parseConfiguration(doc, &Configuration{})
 	c.complete()
 	return c, err
 }
 
-// ParseConfigurations parses several documents of kind Configuration and merges them into one. As in Dapr, a field
-// replaces the same field of earlier documents, and a list replaces the whole earlier list. These are the exceptions:
+// ParseConfigurations parses documents of kind Configuration and merges them into one. A field that no document sets
+// keeps its value from defaults. As in Dapr, a field or a list replaces the one in earlier documents, with these
+// exceptions:
 //
 //   - The API rules and the pipeline handlers of all documents apply, in the order of the documents.
 //   - The reload of component files is off if any document turns it off.
-//
-// A field that no document sets keeps its value from defaults.
 func ParseConfigurations(docs []Document, defaults Configuration) (Configuration, error) {
 	out := defaults
 	var errs []error
@@ -79,9 +77,8 @@ func ParseConfigurations(docs []Document, defaults Configuration) (Configuration
 	return out, errors.Join(errs...)
 }
 
-// parseConfiguration parses one document. The parameter earlier is the merged result of the previous documents. In the
-// sections accessControl, tracing, metrics, logging and workflow, a field that the document does not set keeps its
-// value from earlier.
+// parseConfiguration parses one document. earlier is the merged result of the previous documents. If the document does
+// not set a field of accessControl, tracing, metrics, logging or workflow, the field keeps its value from earlier.
 func parseConfiguration(doc Document, earlier *Configuration) (Configuration, error) {
 	p := docParser{file: doc.Pos.File}
 	c := Configuration{Name: doc.Name, Pos: doc.Pos, Sections: map[string]*yaml.Node{},
@@ -96,8 +93,8 @@ func parseConfiguration(doc Document, earlier *Configuration) (Configuration, er
 	return c, p.problems.Err("component.ParseConfiguration")
 }
 
-// add merges next into c. The caller must have parsed next with parseConfiguration, and with c as the merged result of
-// the earlier documents.
+// add merges a further document into c. The document must have been parsed by parseConfiguration, with c as the earlier
+// result.
 func (c *Configuration) add(next Configuration) {
 	c.AccessControl, c.Tracing, c.Metrics, c.APILog = next.AccessControl, next.Tracing, next.Metrics, next.APILog
 	c.Workflow = next.Workflow
@@ -116,8 +113,8 @@ func (c *Configuration) add(next Configuration) {
 	c.Unused = append(c.Unused, next.Unused...)
 }
 
-// complete sets the defaults that depend on several fields, and records settings that have no effect. The caller must
-// have added all documents.
+// complete sets the defaults that depend on several fields, and records settings that have no effect. It must be called
+// after all documents are merged.
 func (c *Configuration) complete() {
 	if a := c.AccessControl; a != nil && a.DefaultAction == "" {
 		a.DefaultAction = Allow
@@ -134,8 +131,8 @@ func (c *Configuration) complete() {
 	}
 }
 
-// copyOf returns a copy of *earlier, which is a section from earlier documents. If no earlier document has the section,
-// earlier is nil, and copyOf returns a copy of defaults.
+// copyOf returns a copy of *earlier, a section from earlier documents. If earlier is nil, it returns a copy of
+// defaults.
 func copyOf[T any](earlier *T, defaults T) *T {
 	if earlier != nil {
 		defaults = *earlier

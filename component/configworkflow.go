@@ -14,13 +14,13 @@ type WorkflowConfig struct {
 	Retention               WorkflowRetention
 }
 
-// WorkflowRetention is how long a workflow instance is kept after it has ended. The fields Completed, Failed and
-// Terminated are for instances that have ended with this status. If the field for a status is nil, Any applies. If Any
-// is also nil, the instance is kept until it is purged.
+// WorkflowRetention is how long a workflow instance is kept after its end. Completed, Failed and Terminated are for
+// instances with that final status. If the field for a status is nil, Any applies instead. If Any is nil too, the
+// instance is kept until it is purged.
 type WorkflowRetention struct{ Any, Completed, Failed, Terminated *time.Duration }
 
-// For returns how long an instance is kept. The parameter status is the field of r for the status of the instance, for
-// example r.Failed. If the result is nil, the instance is kept until it is purged.
+// For returns how long an instance is kept, or nil if it is kept until it is purged. status is the field of r for the
+// status of the instance, such as r.Failed.
 func (r *WorkflowRetention) For(status *time.Duration) *time.Duration {
 	if status != nil {
 		return status

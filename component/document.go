@@ -33,8 +33,8 @@ func (p *docParser) document(raw *yaml.Node) Document {
 	return doc
 }
 
-// header reads the fields that all kinds of documents have. It also reads the fields spec and auth of a component. For
-// the other kinds, their own parsers, such as ParseConfiguration, read these two fields later.
+// header reads the fields that all kinds of documents have, and the fields spec and auth of a component. For other
+// kinds of documents, functions such as ParseConfiguration read spec and auth later.
 func (p *docParser) header(doc *Document) {
 	ignore := func(*yaml.Node) {}
 	known := fields{
@@ -60,8 +60,8 @@ func (p *docParser) header(doc *Document) {
 	}
 }
 
-// name reports a problem if the name of the document is missing or invalid. It reports nothing if there already is a
-// problem at the position of the name.
+// name reports a problem if the name of the document is missing or invalid, unless there already is a problem at the
+// position of the name.
 func (p *docParser) name(doc *Document) {
 	at := p.namePos(doc)
 	problem := nameProblem(doc.Name)

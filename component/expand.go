@@ -68,8 +68,8 @@ func (x *expander) stop(n *yaml.Node, format string, limit int) {
 	x.problems.add(x.pos(n), "", format, limit)
 }
 
-// tagged handles a YAML tag that is written explicitly at the node n. The parameter out is the copy of n. A standard
-// tag, such as !!str, is kept in out. Any other tag is reported as a problem.
+// tagged checks an explicit YAML tag of the node n. A standard tag, such as !!str, is kept in the copy of n. Any other
+// tag is a problem.
 func (x *expander) tagged(n, out *yaml.Node) {
 	switch n.Tag {
 	case "!!str", "!!int", "!!float", "!!bool", "!!null", "!!timestamp", "!!map", "!!seq":

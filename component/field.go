@@ -92,8 +92,8 @@ func sizeUnit(unit string) (int64, bool) {
 	return 0, false
 }
 
-// ParseBool parses a value of kind Bool, for example "true", "no" or "1". It ignores case. The text of the error can
-// continue a sentence about the value: "is neither true nor false".
+// ParseBool parses a value of kind Bool, for example "true", "no" or "1". It ignores case. The error text is the end of
+// a sentence about the value: "is neither true nor false".
 func ParseBool(text string) (bool, error) {
 	switch strings.ToLower(text) {
 	case "true", "yes", "on", "y", "t", "1":

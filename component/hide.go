@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// Hide returns text with each of the values replaced by "***". It also replaces a value that is quoted or URL-escaped.
+// Hide returns the text with "***" in place of each of the given values. It also replaces their quoted and URL-escaped
+// forms.
 func Hide(text string, values []string) string {
 	for _, form := range forms(values) {
 		if form == "" {

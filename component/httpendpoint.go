@@ -28,8 +28,8 @@ type HTTPEndpoint struct {
 	reneg tls.RenegotiationSupport
 }
 
-// Names in HTTPEndpoint.spec.Metadata for the certificates and the private key. The other names there are HTTP headers.
-// These names contain a space, so they cannot be names of headers.
+// Names in HTTPEndpoint.spec.Metadata for the certificates and the private key. All other names there are HTTP headers,
+// which cannot contain a space.
 const (
 	tlsRootCA      = "clientTLS rootCA"
 	tlsCertificate = "clientTLS certificate"
@@ -140,8 +140,7 @@ func validHeader(name string) bool {
 // SecretStore returns the name of the secret store that the references of the endpoint use; empty = none.
 func (e HTTPEndpoint) SecretStore() string { return e.spec.SecretStore }
 
-// CheckSecretStore checks the secret store that the references of the endpoint use. It works like
-// Spec.CheckSecretStore.
+// CheckSecretStore checks the secret store of the endpoint, like Spec.CheckSecretStore.
 func (e HTTPEndpoint) CheckSecretStore(find func(store string) error) error {
 	return e.spec.CheckSecretStore(find)
 }
@@ -197,8 +196,8 @@ func (e HTTPEndpoint) invalid(text string) error {
 		Msg: e.Pos.String() + ": HTTPEndpoint " + e.Name + ": " + text}
 }
 
-// Digest returns a digest of the endpoint, and of the headers, the root certificates and the client certificate in
-// s. If a reload does not change the digest, connections to the endpoint can be kept.
+// Digest returns a digest of the endpoint, and of the headers and certificates in its settings. If a reload does not
+// change the digest, connections to the endpoint can be kept.
 func (e HTTPEndpoint) Digest(s EndpointSettings) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%s %q %d %v %q\n", e.BaseURL, e.Scopes, e.reneg, s.Header, s.root)

@@ -49,8 +49,8 @@ type Values struct {
 	sensitive  []string
 }
 
-// Properties returns all metadata by the names in the file, including the metadata of declared fields. It omits
-// unresolved references. It returns nil unless a field with Rest is declared. The caller must not change the map.
+// Properties returns the metadata, keyed by the names in the file, without unresolved references. It returns nil unless
+// a field with Rest is declared. The caller must not change the map.
 func (v Values) Properties() map[string]string { return v.properties }
 
 // Sensitive returns the values that come from references, like Metadata.Sensitive.
@@ -79,10 +79,9 @@ func (v Values) value(name string) value {
 	return found
 }
 
-// Check checks metadata against the declared fields and returns the values by field name. It also returns warnings,
-// for example about unknown names and about secrets in the file. If anything is wrong, it returns one fault.Invalid
-// error. The error lists up to 20 problems with file and line. Warnings and errors never contain a value that comes
-// from a reference.
+// Check checks the metadata against the declared fields and returns the values by field name. It also returns warnings,
+// for example about unknown names. The error is fault.Invalid and lists up to 20 problems with file and line. Neither
+// warnings nor errors contain a value from a reference.
 func (m Metadata) Check(at Pos, component string, declared []Field) (Values, []Problem, error) {
 	c := checker{at: at, component: component, values: Values{byName: make(map[string]value, len(declared))}}
 	c.index(declared)

@@ -11,9 +11,10 @@ import (
 	"github.com/quorate/quorate/internal/suggest"
 )
 
-// readFields reads the fields of the YAML mapping n in the order of the file. For each field, it calls the function in
-// known that has the name of the field. A field without such a function is reported as a problem. The parameter what
-// describes n in problems. If n is not a mapping, readFields reports a problem and returns false.
+// readFields reads the fields of the YAML mapping n in the order of the file. It calls the function in known that has
+// the name of the field. A field without a function is a problem.
+//
+// If n is not a mapping, readFields reports a problem and returns false. The parameter what describes n in problems.
 func (p *docParser) readFields(n *yaml.Node, what string, known fields) bool {
 	if n.Kind != yaml.MappingNode {
 		p.problems.add(p.pos(n), "", "%s must be a mapping, not %s", what, describe(n))

@@ -24,12 +24,12 @@ type File struct {
 	Skipped   []Problem // documents that are ignored, and why
 }
 
-// Parse parses a file of YAML documents. name is used only in messages. Empty documents are ignored. Documents of
-// unknown kinds are listed as skipped, because the folder may contain manifests of other programs.
+// Parse parses a file of YAML documents. The name is used only in messages. Empty documents are ignored, and documents
+// of unknown kinds are listed in File.Skipped.
 //
-// A problem in one document makes the whole file invalid. Parse then returns one fault.Invalid error, which lists up to
-// 20 problems with file and line. The exception is a component with ignoreErrors, whose problems are in Document.Err.
-// Parse stops at the first syntax error. If r fails, Parse returns fault.Internal.
+// A problem in a document makes the whole file invalid, except that the problems of a component with ignoreErrors are
+// in Document.Err. The error is fault.Invalid and lists up to 20 problems with file and line. If r fails, the error is
+// fault.Internal.
 func Parse(name string, r io.Reader) (File, error) {
 	const op = "component.Parse"
 	data, err := io.ReadAll(io.LimitReader(r, MaxFileSize+1))
@@ -118,9 +118,8 @@ const (
 	refuse
 )
 
-// sift decides by kind and apiVersion whether a document is for Quorate. It returns the decision and its reason. The
-// reason is empty for an accepted document. A kind or apiVersion that is probably misspelt is an error. If the document
-// were only skipped, the user would notice much later that a store is missing.
+// sift decides by kind and apiVersion whether a document is for Quorate. If it is not, sift also returns the reason. A
+// kind or apiVersion that looks misspelt is an error, because the user would notice a skipped document much later.
 func sift(body *yaml.Node) (verdict, string) {
 	if body.Kind != yaml.MappingNode {
 		return skip, "the document is not a mapping"
@@ -169,8 +168,8 @@ func knownKind(kind string) bool {
 	return false
 }
 
-// topText returns the scalar under key in a mapping whose aliases are not expanded yet. It returns "" if the mapping
-// has no such scalar.
+// topText returns the scalar with the given key in a mapping, or "" if there is none. Aliases in the mapping need not
+// be expanded.
 func topText(body *yaml.Node, key string) string {
 	for i := 0; i+1 < len(body.Content); i += 2 {
 		value := body.Content[i+1]

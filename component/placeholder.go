@@ -27,8 +27,8 @@ func hasPlaceholder(value string) bool {
 		strings.Contains(value, holdNamespace) || strings.Contains(value, holdAppID)
 }
 
-// Replace returns value with every placeholder replaced. It does not replace placeholders within replacements. It
-// returns fault.Invalid if a placeholder has no value.
+// Replace returns the value with every placeholder replaced. The replacements themselves are not searched for
+// placeholders. It returns fault.Invalid if a placeholder has no value.
 func (p Placeholders) Replace(value string) (string, error) {
 	if !hasPlaceholder(value) {
 		return value, nil
@@ -52,9 +52,8 @@ func (p Placeholders) Replace(value string) (string, error) {
 	return b.String(), nil
 }
 
-// first replaces the start of value, which must begin with a brace. If value begins with a placeholder, text is the
-// value of the placeholder. Otherwise text is the brace itself. The result used is the number of bytes of value that
-// text replaces.
+// first returns the replacement for the start of value, which must begin with a brace. The replacement is the value of
+// a placeholder, or the brace itself if no placeholder begins there. used is the number of replaced bytes.
 func (p Placeholders) first(value string) (text string, used int, err error) {
 	switch {
 	case strings.HasPrefix(value, holdUUID):

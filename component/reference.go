@@ -17,16 +17,16 @@ type Sources struct {
 	Secret func(ctx context.Context, store string, ref SecretRef) (string, error)
 }
 
-// EnvKeys is the name of an environment variable that limits which variables envRef may read. Its value is a list of
-// names, separated by spaces or commas. If EnvKeys is set, envRef may read only the variables in this list.
+// EnvKeys is the name of an environment variable that limits which variables envRef may read. Its value lists their
+// names, separated by spaces or commas. If it is not set, there is no such limit.
 const EnvKeys = "DAPR_ENV_KEYS"
 
 // Resolve replaces references and placeholders by their values. The error has one of these codes:
 //
 //   - fault.NotFound: an environment variable is not set
-//   - fault.Denied: components must not read an environment variable
+//   - fault.Denied: an envRef names a variable that components must not read
 //   - fault.Invalid: a reference is malformed, the component names no secret store, or a placeholder has no value
-//   - the code from from.Secret, if a secret cannot be read
+//   - the code of the error from Sources.Secret: a secret cannot be read
 //
 // Every error names file, line and component, and never contains a value.
 func (s *Spec) Resolve(ctx context.Context, from Sources) (Metadata, error) {
@@ -66,9 +66,8 @@ func (s *Spec) Unresolved() Metadata {
 	return out
 }
 
-// CheckSecretStore checks the secret store of a component that has a secretKeyRef. It returns an error if the
-// component names no secret store, or if find returns an error for this store. It reads no secret. The error names
-// file, line and component.
+// CheckSecretStore checks that a component with a secretKeyRef names a secret store, and that find returns no error for
+// this store. It reads no secret. The error names file, line and component.
 func (s *Spec) CheckSecretStore(find func(store string) error) error {
 	for _, item := range s.Metadata {
 		if item.Secret == nil {
@@ -116,8 +115,8 @@ func ReservedVariable(name string) bool {
 	return upper == "APP_API_TOKEN" || strings.HasPrefix(upper, "DAPR_") || strings.HasPrefix(upper, "QUORATE_")
 }
 
-// envValue returns the value of an environment variable for envRef. It returns an error if the variable is not set or
-// is reserved (see ReservedVariable). If EnvKeys is set, a variable that is not in its list is an error too.
+// envValue returns the value of an environment variable for envRef. It returns an error if the variable is not set, is
+// reserved (see ReservedVariable), or is not allowed by EnvKeys.
 func envValue(name string, lookup func(string) (string, bool)) (string, error) {
 	const op = "component.Resolve"
 	upper := strings.ToUpper(name)

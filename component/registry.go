@@ -15,14 +15,17 @@ type Registry[F any] struct {
 	entries map[string]F // factories by lower-case type + "/" + version
 }
 
-// allTypes is the end of a name such as "state.*". Such an entry is for all types of a building block that have no
-// entry of their own.
+// allTypes is the end of a name such as "state.*", which stands for all types of a building block without an entry of
+// their own.
 const allTypes = ".*"
 
-// NewRegistry creates a registry from a table that maps type names to factories. A name such as "state.example/v2" is
-// for one version of a type. A name without a version is for version v1. The name "state.*" is for all types that begin
-// with "state." and have no entry in the table. NewRegistry returns fault.Invalid if a type name is empty or occurs
-// twice.
+// NewRegistry creates a registry from a table of factories. The names in the table have these forms:
+//
+//   - "state.example" is version v1 of a type.
+//   - "state.example/v2" is another version of a type.
+//   - "state.*" is every type that begins with "state." and has no entry in the table.
+//
+// NewRegistry returns fault.Invalid if a type name is empty or occurs twice.
 func NewRegistry[F any](table map[string]F) (Registry[F], error) {
 	entries := make(map[string]F, len(table))
 	for name, factory := range table {
@@ -67,8 +70,8 @@ func (r Registry[F]) Find(typ, version string) (F, error) {
 	return zero, e
 }
 
-// Has reports whether the registry has an entry for exactly this type and version. An entry for all types of a building
-// block, such as "state.*", does not count.
+// Has reports whether the registry has an entry for exactly this type and version. Entries such as "state.*" do not
+// count.
 func (r Registry[F]) Has(typ, version string) bool {
 	_, named := r.entries[registryKey(typ, version)]
 	return named

@@ -52,9 +52,9 @@ type ResiliencyTarget struct {
 // Outbound is for calls from the application to the component.
 type ComponentTargets struct{ Inbound, Outbound ResiliencyTarget }
 
-// Names of the default policies, and the default pauses of a retry policy. The default policies apply to every
-// application that has no target of its own. If a document defines two of them for the same purpose, the one with App
-// in its name takes precedence.
+// Names of the default policies, and the default pauses of a retry policy. The default policies apply to applications
+// without a target of their own. DefaultAppTimeoutPolicy takes precedence over DefaultTimeoutPolicy. The same applies
+// to retries and circuit breakers.
 const (
 	DefaultAppTimeout  = "DefaultAppTimeoutPolicy"
 	DefaultTimeout     = "DefaultTimeoutPolicy"
@@ -102,8 +102,7 @@ func (p *docParser) resiliencyPolicies(n *yaml.Node, r *Resiliency) {
 	})
 }
 
-// named calls read for every entry of the mapping n, with the name and the value of the entry. An entry may have any
-// name.
+// named calls the function read with the name and the value of each entry in the mapping n. An entry may have any name.
 func (p *docParser) named(n *yaml.Node, what string, read func(name string, n *yaml.Node)) {
 	if isNull(n) {
 		return
@@ -167,8 +166,8 @@ func (p *docParser) retryPolicy(n *yaml.Node) RetryPolicy {
 	return r
 }
 
-// ranges parses a list of numbers and ranges, such as "429,500-599". Each number must be from lowest to highest.
-// ranges returns nil for an empty text.
+// ranges parses a list of numbers and ranges, such as "429,500-599". No number may be less than lowest or greater than
+// highest. For an empty text, the result is nil.
 func (p *docParser) ranges(n *yaml.Node, what string, lowest, highest int) (out [][2]int) {
 	text := p.text(n, what)
 	if strings.TrimSpace(text) == "" {
@@ -248,8 +247,8 @@ func (p *docParser) resiliencyTargets(n *yaml.Node, r *Resiliency) {
 	})
 }
 
-// otherTarget parses the policies of an actor type, or of one direction of a component. Circuit breakers apply only
-// to applications, so otherTarget lists a circuit breaker in r.Unused.
+// otherTarget parses the policies of an actor type, or of one direction of a component. A circuit breaker has no effect
+// there, so it is listed in r.Unused.
 func (p *docParser) otherTarget(n *yaml.Node, name string, r *Resiliency) ResiliencyTarget {
 	t := ResiliencyTarget{Pos: p.pos(n)}
 	ignore := func(*yaml.Node) {}

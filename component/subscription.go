@@ -6,8 +6,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Subscription is the content of a document of kind Subscription. Its fields have the form of version v2alpha1. For a
-// document of version v1alpha1, which has only one route, Default is this route.
+// Subscription is the content of a document of kind Subscription. Its fields follow version v2alpha1. A document of
+// version v1alpha1 has only one route, which becomes Default.
 type Subscription struct {
 	Name       string
 	Scopes     []string // application ids of the subscribers; empty = all

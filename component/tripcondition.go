@@ -25,8 +25,8 @@ type tripNode func(c TripCounts) float64
 // String returns the condition as it was written.
 func (t *TripCondition) String() string { return t.text }
 
-// IsTrue reports whether the condition is true for the counts c. A comparison is false if one of its operands contains
-// a division by zero. In Dapr, such a division is an error, which does not open the circuit breaker.
+// IsTrue reports whether the condition is true for the counts c. A comparison that contains a division by zero is
+// false.
 func (t *TripCondition) IsTrue(c TripCounts) bool { return t.root(c) == 1 }
 
 // ParseTripCondition parses the text of a condition. The text of an error describes the condition as "it", for example

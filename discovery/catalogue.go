@@ -205,8 +205,7 @@ func (c *Catalogue) Members(list []Member) {
 	c.wakeLoop()
 }
 
-// returned returns the incarnations that have become alive: they are alive in list, but were not alive at the previous
-// call of Members.
+// returned returns the incarnations that are alive in list, but were not alive at the previous call of Members.
 func (c *Catalogue) returned(list []Member) map[Incarnation]bool {
 	back := map[Incarnation]bool{}
 	for _, m := range list {

@@ -39,9 +39,8 @@ type standing struct {
 	until   atomic.Int64 // end of the demotion; time since Catalogue.begun
 }
 
-// demoted reports whether the instance must not get a call now. The parameter now is the time since Catalogue.begun.
-// After the demotion has ended, the instance gets only one call at a time until a call succeeds. Calls that began
-// before the first demotion do not count here, although they may still be in progress.
+// demoted reports whether the instance must not get a call now. The argument is the time since Catalogue.begun. After
+// the demotion has ended, the instance gets only one call at a time until a call succeeds.
 func (s *standing) demoted(now time.Duration) bool {
 	return s.strikes.Load() > 0 && (now < time.Duration(s.until.Load()) || s.trials.Load() > 0)
 }
@@ -65,8 +64,7 @@ func (c *Catalogue) standing(k standingKey) *standing {
 	return s.(*standing)
 }
 
-// readmit ends the demotion of certain instances. The parameter which is a function that selects these instances by
-// their keys.
+// readmit ends the demotion of each instance for whose key the function returns true.
 func (c *Catalogue) readmit(which func(standingKey) bool) {
 	c.standings.Range(func(k, s any) bool {
 		if which(k.(standingKey)) {
@@ -76,8 +74,8 @@ func (c *Catalogue) readmit(which func(standingKey) bool) {
 	})
 }
 
-// prune deletes the standing of each instance that has no outstanding calls and whose incarnation is not in the View
-// any more.
+// prune deletes the standings of the incarnations that are no longer in the View. It keeps a standing as long as calls
+// are outstanding.
 func (c *Catalogue) prune() {
 	alive := map[Incarnation]bool{}
 	for _, r := range c.view.Load().records {
@@ -98,7 +96,7 @@ type Lease struct {
 	over     atomic.Bool
 }
 
-// NewLease returns a Lease of an instance. The Lease calls release once, with the outcome of the call.
+// NewLease returns a Lease of an instance. The first call of Done calls release with the outcome of the call.
 func NewLease(i Instance, release func(Outcome)) *Lease { return &Lease{Instance: i, done: release} }
 
 // Done records the outcome of the call. Further calls of Done do nothing.
@@ -108,7 +106,7 @@ func (l *Lease) Done(o Outcome) {
 	}
 }
 
-// lease returns a Lease for a call to an instance, and counts the call until Done is called.
+// lease returns a Lease for a call to an instance. The call counts as outstanding until Done is called.
 func (c *Catalogue) lease(one *candidate) *Lease {
 	s := one.standing
 	s.calls.Add(1)
@@ -157,9 +155,9 @@ func (c *Catalogue) Pick(app App, tried []Instance) (*Lease, error) {
 	return c.lease(best), nil
 }
 
-// PickInTurn is like Pick, except that the number turn selects the instance: consecutive numbers select consecutive
-// instances in the order of node ids. PickInTurn skips instances that are in tried, are demoted or cannot be called. If
-// no instance is left, it does the same as Pick.
+// PickInTurn is like Pick, except that consecutive values of turn select consecutive instances in the order of node
+// ids. It skips instances that are in tried, are demoted or cannot be called. If no instance is left, it does the same
+// as Pick.
 func (c *Catalogue) PickInTurn(app App, turn uint64, tried []Instance) (*Lease, error) {
 	now := c.elapsed()
 	var ready []*candidate
@@ -241,8 +239,8 @@ func isTried(c *candidate, tried []Instance) bool {
 	return false
 }
 
-// settleTime is how long this node counts as just started in Settling. During this time, records of other nodes may
-// still be missing.
+// settleTime is how long this node counts as just started. During this time, records of other nodes may still be
+// missing.
 const settleTime = 3 * time.Second
 
 // Settling reports whether this node may learn within seconds which nodes serve app. It returns false if any node has

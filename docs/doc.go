@@ -1,7 +1,8 @@
 // Package docs tests the documentation of the whole tree: links have targets, names exist, and the commands on the
-// pages work. The commands run in a sandbox. An HTML comment on a page can mark a block, for example as not run.
+// pages work. The commands run in a sandbox. An HTML comment on a page can mark a block, for example as not run. The
+// package owns these marks and the sandbox.
 //
-// If the package can read a name from a page or from the output of a command, it must not import the code that defines
-// the name. For example, it reads docs/cli.md, docs/configuration.md, docs/metrics.md and api/http/openapi.json. Other
-// tests compare these files with the code.
+// The package must read names from pages or from the output of commands where possible, and not import the code that
+// defines them. For example, it reads docs/cli.md, docs/configuration.md, docs/metrics.md and api/http/openapi.json.
+// Other tests compare these files with the code.
 package docs

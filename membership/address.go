@@ -24,10 +24,10 @@ func FacingAddress(seed netip.AddrPort) (netip.Addr, error) {
 // AdvertiseAddr chooses the address that this node announces to other nodes. It returns the first of these addresses
 // that exists:
 //
-//   1. wanted
-//   2. bind, if it is a single address
-//   3. the local address of the route to a seed
-//   4. the local address of the default route
+//  1. wanted
+//  2. bind, if it is a single address
+//  3. the local address of the route to a seed
+//  4. the local address of the default route
 //
 // It returns fault.Invalid if none exists, or if other nodes could not use the chosen address. An unspecified or
 // multicast address is never usable. A loopback address is usable only if the addresses of all seeds are loopback, too.
@@ -68,8 +68,7 @@ func elsewhere(seeds []netip.AddrPort) netip.AddrPort {
 }
 
 // facingAny returns the local address of the route to a seed, preferably one that is not loopback. If there is no route
-// to a seed, it returns the local address of the default route. If that does not exist either, it returns the zero
-// Addr.
+// to a seed, it returns the local address of the default route. Without a default route, it returns the zero Addr.
 func facingAny(seeds []netip.AddrPort) netip.Addr {
 	var loopback netip.Addr
 	for _, s := range seeds {

@@ -55,9 +55,8 @@ type refusal struct {
 // agree returns nil if the nodes of both lists can form one cluster. Otherwise it returns a refusal, which names a node
 // whose setting differs from that of the others.
 //
-// All cluster ids must be the same, also those of older incarnations. The newest incarnation of a node id may have no
-// cluster id, because it may be a different node with the same node id. The other settings are compared only for the
-// newest incarnation of each node.
+// Cluster ids are compared for all incarnations, because the newest incarnation of a node id may have none. Other
+// settings are compared only for the newest incarnation of each node.
 func agree(members, others []Member) *refusal {
 	incarnations := slices.Clone(members)
 	for _, o := range others {
@@ -95,7 +94,7 @@ func agree(members, others []Member) *refusal {
 }
 
 // sameFormat returns nil if every server can read the newest format of log entries that any member uses. Otherwise it
-// returns a refusal. The refusal names a server that cannot read this format.
+// returns a refusal that names a server that cannot.
 func sameFormat(members []Member) *refusal {
 	var needs, old *Member
 	for i := range members {
@@ -124,7 +123,7 @@ func sameFormat(members []Member) *refusal {
 
 // sameEpoch returns nil if all servers of the cluster have the same epoch. Otherwise it returns a refusal that names a
 // server with an older epoch. Each rescue of the cluster raises the epoch. A server with an older epoch was not part of
-// the rescue, so its data has a different history. Sidecars have no data, so they are not checked.
+// the rescue, so its data has a different history.
 func sameEpoch(members []Member) *refusal {
 	var newest, old *Member
 	for i := range members {
@@ -189,8 +188,8 @@ func merged(members, others []Member) []Member {
 type overlap struct{ a, b Member }
 
 // overlaps returns pairs of incarnations, one from each list, that suggest a duplicate node id. The incarnations of a
-// pair have the same node id, but different boot ids or different addresses. One boot id has two addresses if a
-// running virtual machine was copied.
+// pair have the same node id, but different boot ids or addresses. If a running virtual machine was copied, only the
+// addresses differ.
 func overlaps(members, others []Member) []overlap {
 	var out []overlap
 	for _, m := range members {

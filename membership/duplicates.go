@@ -42,8 +42,7 @@ func (g *Gossip) holds(m *Member) bool {
 }
 
 // yieldAfter is how long this node tolerates an older node with the same node id, in probe intervals. If the older node
-// still answers then, this node stops. The time may be long, because most duplicates are already refused when they
-// join.
+// still answers after that time, this node stops.
 const yieldAfter = 100
 
 // resolveDuplicates decides between incarnations of one node id until ctx ends.
@@ -61,9 +60,9 @@ func (g *Gossip) resolveDuplicates(ctx context.Context) {
 	}
 }
 
-// settle pings incarnations to decide between those of one node id. A superseded incarnation that answers is no longer
-// superseded. If two incarnations of one node id answer, settle records a refusal and calls giveWay, which may stop
-// this node. firstSeen has the times at which duplicates of this node were first seen.
+// settle pings the incarnations that share a node id. It clears the mark of a superseded incarnation that answers. If
+// two incarnations with the same node id answer, settle records a refusal, and may stop this node. firstSeen has the
+// times at which duplicates of this node were first seen.
 func (g *Gossip) settle(firstSeen map[string]time.Time) {
 	for _, m := range g.table.silenced() {
 		if g.answers(&m) {
@@ -79,8 +78,8 @@ func (g *Gossip) settle(firstSeen map[string]time.Time) {
 }
 
 // giveWay stops this node if an older incarnation of its node id still answers after yieldAfter probe intervals. It
-// does so by sending err to the channel of Duplicate. since has the times at which duplicates of this node were first
-// seen.
+// does so by sending err to the channel that Duplicate returns. since has the times at which duplicates of this node
+// were first seen.
 func (g *Gossip) giveWay(d *overlap, since map[string]time.Time, err error) {
 	if d.a.Name() != g.table.self {
 		return

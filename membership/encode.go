@@ -12,9 +12,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// factsVersion is the version of the encoding of Facts. The encoding begins with this version, in one byte. The fields
-// follow in ascending order of their tags. A field is a tag of one byte, a length as a uvarint, and the value. Empty
-// fields are omitted. A reader skips unknown tags, so new fields do not need a new version.
+// factsVersion is the version of the encoding of Facts. The version is the first byte of the encoding. The fields
+// follow in ascending order of their tags, without the empty ones. Each field has a tag of one byte, a length as a
+// uvarint, and a value. A reader skips unknown tags, so new fields do not need a new version.
 const factsVersion = 1
 
 // Tags of the fields. A tag is never reused.
@@ -107,8 +107,8 @@ func appendNumber(b []byte, tag byte, n uint64) []byte {
 	return appendText(b, tag, string(binary.AppendUvarint(nil, n)))
 }
 
-// decodeFacts decodes the facts of the node with this gossip name. meta has the encoded facts. decodeFacts returns
-// fault.Unimplemented if meta cannot be read or a fact is invalid.
+// decodeFacts decodes the facts of a node from its gossip name and the encoded facts in meta. It returns
+// fault.Unimplemented if the encoding cannot be read or a fact is invalid.
 func decodeFacts(name string, meta []byte) (Facts, error) {
 	f := Facts{}
 	f.NodeID, f.BootID, _ = strings.Cut(name, "/")

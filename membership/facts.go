@@ -123,8 +123,8 @@ func isHostPort(s string) bool {
 	return err == nil && bad == nil && n != 0 && host != ""
 }
 
-// disk returns the id of the data directory, which is part of the server id. The server id consists of the node id, a
-// dot and this id. disk returns "" if the server id has another form.
+// disk returns the id of the data directory: the part of the server id after the node id and a dot. It returns "" if
+// the server id has another form.
 func (f *Facts) disk() string {
 	disk, ok := strings.CutPrefix(f.ServerID, f.NodeID+".")
 	if !ok || strings.Contains(disk, ".") {

@@ -26,8 +26,8 @@ func newFarewells(t *table, retransmits int) *farewells {
 		RetransmitMult: retransmits}}
 }
 
-// say records that the incarnation with this gossip name left, and returns the encoded announcement. If the
-// announcement is new to this node, say also queues it for gossip. Only Leave may call say for this node itself.
+// say records that an incarnation left, and returns the encoded announcement. If the announcement is new to this node,
+// say also queues it for gossip. For this node itself, only Leave may call say.
 func (f *farewells) say(name string) []byte {
 	msg := append([]byte{farewellVersion}, name...)
 	if f.table.farewell(name) {

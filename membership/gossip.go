@@ -229,14 +229,13 @@ func (g *Gossip) Roster() *Roster { return g.table.roster() }
 // Addr returns the gossip address that others use for this node.
 func (g *Gossip) Addr() netip.AddrPort { return g.Roster().Self().Gossip }
 
-// RefusedEpoch returns the newest epoch of the cluster that appeared in a refusal with the reason OlderEpoch. In such a
-// refusal, this node is either the refused server or the refusing one. RefusedEpoch returns 0 if there was no such
-// refusal. If the result is higher than the epoch of this node, the cluster was rescued without this node.
+// RefusedEpoch returns the newest epoch of the cluster that a refusal with the reason OlderEpoch has shown, or 0 if
+// there was none. If it is higher than the epoch of this node, the cluster was rescued without this node.
 func (g *Gossip) RefusedEpoch() uint32 { return g.refused.epoch.Load() }
 
-// Refused returns the error of the newest refusal, or nil if there was none within the last minute. Either this node
-// refused another node, or another node refused this one. A refused node tries to join several times a minute. So on
-// that node, the result stays non-nil while it is refused.
+// Refused returns the error of the newest refusal within the last minute, or nil if there was none. The refusal may be
+// by this node or by another one. A refused node tries to join several times a minute. On that node, Refused therefore
+// returns an error until the node is admitted.
 func (g *Gossip) Refused() error { return g.refused.recent(time.Now()) }
 
 // HealthScore returns how badly this node keeps up with gossip, from 0 (healthy) to 7. The higher the score, the
@@ -288,9 +287,11 @@ func (g *Gossip) Tried() <-chan struct{} { return g.tried }
 // earlier. This node must then stop. Usually Joined has already returned an error on such a node.
 func (g *Gossip) Duplicate() <-chan error { return g.duplicate }
 
-// UpdateFacts calls change with a copy of this node's facts, and makes the changed copy the new facts. The roster has
-// the new facts when UpdateFacts returns. Other nodes receive them later, by gossip. Node id and boot id cannot change.
-// Server id, cluster id and partition count can be set once. After an error, nothing has changed. Errors:
+// UpdateFacts changes the facts of this node. It calls change with a copy of the facts, and then uses the changed copy.
+// The roster has the new facts when UpdateFacts returns. Other nodes receive them later, by gossip.
+//
+// Node id and boot id cannot change. Server id, cluster id and partition count can be set once. After an error, nothing
+// has changed. Errors:
 //
 //	invalid      a fact is invalid or must not change
 //	too_large    the facts do not fit into a packet
@@ -315,8 +316,8 @@ func (g *Gossip) UpdateFacts(change func(*Facts)) error {
 	return nil
 }
 
-// tellTimeout is how long UpdateFacts waits for memberlist to send the change. It is short, because memberlist has
-// already queued the change. It is not 0, because memberlist would then wait without a limit.
+// tellTimeout is how long UpdateFacts waits for memberlist to send the change. It is short, because the change is
+// already queued. It must not be 0, which memberlist takes as no limit.
 const tellTimeout = time.Microsecond
 
 func (g *Gossip) setMeta(f *Facts) {
@@ -324,8 +325,8 @@ func (g *Gossip) setMeta(f *Facts) {
 	g.meta.Store(&b)
 }
 
-// mayBecome returns an error if f must not change to changed. This is so if the identity of the node differs, or if the
-// partition count was already set and differs. The changed facts must also be valid, and short enough to be sent.
+// mayBecome returns an error if the facts f must not change to the given ones. An id of the node or the partition count
+// must not change once it is set. The changed facts must be valid, and short enough for a packet.
 func (f *Facts) mayBecome(changed *Facts) error {
 	fixed := func(was, is string) bool { return was != "" && was != is }
 	switch {

@@ -47,8 +47,8 @@ func (h hooks) NotifyUpdate(n *memberlist.Node) {
 // that left. A member has left if its announcement was received, and has failed otherwise.
 func (h hooks) NotifyLeave(n *memberlist.Node) { h.gossip.table.dead(n.Name) }
 
-// NotifyConflict implements memberlist.ConflictDelegate. Memberlist calls it when it sees two addresses for one gossip
-// name. Then two copies of one process run, for example because a virtual machine was copied with its memory.
+// NotifyConflict implements memberlist.ConflictDelegate. Memberlist calls it when one gossip name has two addresses.
+// This means that two copies of one process run, for example because a virtual machine was copied with its memory.
 func (h hooks) NotifyConflict(existing, other *memberlist.Node) {
 	a, ra := memberOf(existing)
 	b, rb := memberOf(other)
@@ -87,8 +87,8 @@ func (h hooks) NotifyMerge(nodes []*memberlist.Node) error {
 	return g.refused.note(found)
 }
 
-// compare returns nil if this node may merge its members with others, the members of another node. Otherwise it returns
-// the refusal. If the other node turns out to be this node itself, compare also returns a refusal.
+// compare returns nil if this node may merge its members with those of another node. Otherwise it returns the refusal.
+// It also refuses if the other node is this node itself.
 func (g *Gossip) compare(others []Member) *refusal {
 	if len(others) == 1 && others[0].Name() == g.table.self {
 		return &refusal{reason: itself, err: errItself()}
@@ -100,8 +100,9 @@ func (g *Gossip) compare(others []Member) *refusal {
 	return g.firstAnswering(overlaps(alive, others))
 }
 
-// firstAnswering pings the incarnations of all overlaps concurrently. It returns the refusal of the first overlap whose
-// incarnations both answer, or nil if there is none. An earlier incarnation that does not answer becomes superseded.
+// firstAnswering pings the incarnations of all overlaps concurrently. It returns the refusal of the first overlap in
+// which both incarnations answer, or nil if there is none. An earlier incarnation that does not answer becomes
+// superseded.
 func (g *Gossip) firstAnswering(list []overlap) *refusal {
 	both := make([]bool, len(list))
 	var wg sync.WaitGroup

@@ -33,8 +33,7 @@ func outcomes() []outcome {
 	return []outcome{joined, refused, unanswered, failedJoin, untrusted, unreachable, toItself}
 }
 
-// join tries to join the node at addr. Unless the outcome is joined, it also returns an error. The error has a hint if
-// there is a known remedy.
+// join tries to join the node at addr. It returns an error unless the outcome is joined.
 func (g *Gossip) join(addr netip.AddrPort) (outcome, error) {
 	g.contacts.forget()
 	r, err := g.refused.tryJoin(addr, func() error {
@@ -104,9 +103,9 @@ func closedEarly(err error) bool {
 		errors.Is(err, syscall.EPIPE)
 }
 
-// joiner connects this node to the cluster. It tries the seeds until this node has exchanged its full state with
-// another node. After that, it periodically tries failed members, and seeds that are not members, so that a partitioned
-// cluster becomes one again. It is not safe for concurrent use.
+// joiner connects this node to the cluster. While this node is isolated, joiner tries all seeds and failed members.
+// After that, it tries failed members and missing seeds one at a time, so that a partitioned cluster becomes one again.
+// It is not safe for concurrent use.
 type joiner struct {
 	gossip *Gossip
 	turn   int                          // number of addresses tried by tryOne, which selects the next one
@@ -147,8 +146,7 @@ func (g *Gossip) isolated() bool {
 	return !met || g.Roster().alone()
 }
 
-// pause waits for the duration j.wait. The parameter isolated is the result of Gossip.isolated before the pause. If
-// this result changes, pause returns early.
+// pause waits for the duration j.wait. It returns early when Gossip.isolated no longer returns the given value.
 func (j *joiner) pause(ctx context.Context, isolated bool) {
 	timer := time.NewTimer(j.wait)
 	defer timer.Stop()
@@ -174,8 +172,8 @@ func (j *joiner) pause(ctx context.Context, isolated bool) {
 //
 //   - The address of this node.
 //   - The addresses of live members, unless this node is isolated.
-//   - Seed addresses at which this node has reached itself, for example through a load balancer. An isolated node tries
-//     them again after Timing.Rejoin, because the load balancer may then lead to another node.
+//   - Seed addresses that led back to this node, for example through a load balancer. If this node is isolated, they
+//     are omitted only for the duration Timing.Rejoin, because the load balancer may later lead to another node.
 func (j *joiner) missing(ctx context.Context) ([]netip.AddrPort, error) {
 	isolated := j.gossip.isolated()
 	seeds, err := j.gossip.seeds(ctx)
@@ -231,8 +229,8 @@ func (j *joiner) tryAll(ctx context.Context) {
 // one after another.
 const joinGrace = 30 * time.Second
 
-// report logs err, the reason why no seed could be joined. The level is WARN if a seed refused this node or joinGrace
-// has passed, and INFO otherwise. report logs at most once in logInterval, except when the level rises.
+// report logs why no seed could be joined. The level is INFO at first, and WARN if a seed refused this node or
+// joinGrace has passed. report logs at most once in logInterval, unless the level rises.
 func (j *joiner) report(err error, refused bool) {
 	if err == nil {
 		return

@@ -13,10 +13,11 @@ import (
 // leaveTimeout bounds Leave when its ctx has no deadline.
 const leaveTimeout = 5 * time.Second
 
-// Leave announces that this node leaves. Other members then show this node as left at once. Without Leave they would
-// show it as failed after a while. Leave returns nil when the announcement has been sent, and fault.Timeout at the
-// deadline of ctx. If ctx has no deadline, the limit is 5 s. Cancelling ctx has no effect. Leave is idempotent. Call
-// Close afterwards.
+// Leave announces that this node leaves, so that other members show it as left at once, instead of as failed after a
+// while. Call Close afterwards. Leave is idempotent.
+//
+// Leave returns nil when the announcement has been sent, and fault.Timeout at the deadline of ctx. The default deadline
+// is 5 s. Cancelling ctx has no effect.
 func (g *Gossip) Leave(ctx context.Context) error {
 	g.ending <- struct{}{}
 	defer func() { <-g.ending }()
@@ -54,9 +55,9 @@ func (g *Gossip) sayFarewell() {
 	}
 }
 
-// Dismiss announces to all members that a failed server has left. Without Dismiss, members show the server as failed
-// until they forget it. Dismiss is only for a server that was removed from the cluster. Members keep showing the
-// present process of the server as left, even if it can be reached again.
+// Dismiss announces to all members that a failed server has left, so that they no longer show it as failed. The server
+// must have been removed from the cluster. Members keep showing its present process as left, even if it can be reached
+// again.
 func (g *Gossip) Dismiss(serverID string) {
 	if m, ok := g.Roster().Server(serverID); ok && m.State == Failed {
 		g.farewells.say(m.Name())

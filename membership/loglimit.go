@@ -14,8 +14,8 @@ import (
 //   - Errors become warnings, because memberlist retries.
 //   - Messages at level info get level debug.
 //   - Expected warnings get level debug (see expected).
-//   - A warning also gets level debug if the same warning was already logged within the current minute, or if
-//     warningsAMinute different warnings were.
+//   - A warning that is repeated within a minute gets level debug.
+//   - After warningsAMinute different warnings in a minute, further ones get level debug.
 type logLimiter struct {
 	wrapped slog.Handler
 	budget  *budget
@@ -50,14 +50,13 @@ func (c logLimiter) Handle(ctx context.Context, r slog.Record) error {
 	return c.wrapped.Handle(ctx, r)
 }
 
-// expected reports whether a warning of memberlist is part of normal operation. There are five such cases:
+// expected reports whether a warning of memberlist is part of normal operation:
 //
 //   - A seed is this node itself.
-//   - Memberlist sends something although this node has just closed its socket.
-//   - This node receives a ping for another node, or for an earlier incarnation of this node.
+//   - Memberlist used a socket that this node had just closed.
+//   - A ping was meant for another node, or for an earlier incarnation of this node.
 //   - A stream ended before its first byte.
-//   - A probed node closed the stream, because it is not in the cluster yet or is stopping. If a node does not answer
-//     at all, memberlist logs another warning.
+//   - A probed node closed the stream, because it is stopping or not in the cluster yet.
 func expected(msg string) bool {
 	return strings.Contains(msg, ownSeed) || strings.Contains(msg, net.ErrClosed.Error()) ||
 		strings.Contains(msg, "Got ping for unexpected node") ||

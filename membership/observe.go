@@ -11,8 +11,7 @@ import (
 )
 
 // observed is a transport that records what happened at the last dial for a join: the error of the dial, whether the
-// seed sent anything, and whether the seed refused TLS. A dial without a node name is for a join, because memberlist
-// passes a name in all other cases.
+// seed sent anything, and whether the seed refused TLS. A dial is for a join if memberlist passes no node name.
 type observed struct {
 	memberlist.NodeAwareTransport
 

@@ -9,8 +9,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Reach tests the gossip ports of a member: it sends pings over UDP and opens a connection over TCP. It returns one
-// error for each port, or nil if the port works. The deadline of ctx limits only the TCP connection.
+// Reach tests whether the gossip port of a member can be reached: with pings over UDP, and with a connection over TCP.
+// The result for a protocol is nil if the test was successful. The deadline of ctx limits only the TCP connection.
 func (g *Gossip) Reach(ctx context.Context, m *Member) (udp, tcp error) {
 	if !g.answers(m) {
 		udp = &fault.Error{Code: fault.Timeout, Op: "membership.Reach", Msg: "no answer over UDP from " +

@@ -60,8 +60,8 @@ func (l *refusals) note(r *refusal) error {
 	return r.err
 }
 
-// recent returns the error of the newest refusal, or nil if there was none within logInterval. A refusal because a seed
-// is this node itself does not count.
+// recent returns the error of the newest refusal within logInterval, or nil if there was none. It ignores the refusals
+// that occur when a seed is this node itself.
 func (l *refusals) recent(now time.Time) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -71,8 +71,8 @@ func (l *refusals) recent(now time.Time) error {
 	return l.last.err
 }
 
-// tell counts a refusal of a packet or a connection. Use note for the refusal of a node. If the refusal has an error,
-// tell also queues the refusal for the log. tell never blocks: if the queue is full, the refusal is not logged.
+// tell counts a refusal of a packet or a connection. If the refusal has an error, tell also queues it for the log,
+// unless the queue is full. tell never blocks. Use note for the refusal of a node.
 func (l *refusals) tell(r *refusal) {
 	l.count.WithLabelValues(string(r.reason)).Inc()
 	if r.err == nil {
@@ -84,8 +84,8 @@ func (l *refusals) tell(r *refusal) {
 	}
 }
 
-// tryJoin calls attempt, which tries to join the node at addr, and returns the error of attempt. If the attempt failed
-// and refusals occurred meanwhile, tryJoin also returns one of these refusals, preferably one that concerns addr.
+// tryJoin calls attempt, which tries to join the node at addr, and returns its error. If the attempt failed and there
+// were refusals meanwhile, tryJoin also returns one of them, preferably one that concerns addr.
 func (l *refusals) tryJoin(addr netip.AddrPort, attempt func() error) (*refusal, error) {
 	l.mu.Lock()
 	l.keeping, l.kept = true, nil

@@ -74,8 +74,8 @@ func (r *Roster) Node(id string) (Member, bool) {
 	return r.members[i], true
 }
 
-// Server returns the member with the given server id, or false if there is none. If a node gets a new data directory,
-// it gets a new server id, and Server no longer finds it by the previous one.
+// Server returns the member with the given server id, or false if there is none. A node with a new data directory has a
+// new server id, and is no longer found by the previous one.
 func (r *Roster) Server(id string) (Member, bool) {
 	i := slices.IndexFunc(r.members, func(m Member) bool { return m.ServerID == id && id != "" })
 	if i < 0 {
@@ -158,9 +158,11 @@ func (d Difference) String() string {
 
 const settingVoters = "voters"
 
-// Differences returns the settings that have different values on live members. Such members can still form one cluster.
-// Differences compares the version of the program on all nodes, and the number of voters on servers. Before the cluster
-// is formed, it also compares bootstrap-expect on servers.
+// Differences returns the settings that have different values on live members but do not prevent a common cluster:
+//
+//   - the version of the program, on all nodes
+//   - the number of voters, on servers
+//   - bootstrap-expect, on servers, until the cluster is formed
 func (r *Roster) Differences() []Difference {
 	alive := r.Alive()
 	var out []Difference

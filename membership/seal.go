@@ -19,11 +19,15 @@ import (
 
 // The format of an encrypted packet, big-endian:
 //
-//	0xC7 | key u32 | receiver u64 | session 16 bytes | counter u64 | AES-256-GCM of the packet
+//		0xC7 | key u32 | receiver u64 | session 16 bytes | counter u64 | AES-256-GCM of the packet
 //
-// The field key identifies the gossip key, receiver the receiving incarnation, and session the sending incarnation.
-// Each session derives its own key from the gossip key and numbers its packets with counter, so a nonce is never used
-// twice. The receiver accepts each packet only once, so a recorded packet cannot be replayed.
+//	  - key identifies the gossip key.
+//	  - receiver identifies the incarnation that receives the packet.
+//	  - session identifies the incarnation that sends the packet. The encryption key of a session is derived from the
+//	    gossip key.
+//	  - counter is the number of the packet in the session, so a nonce is never used twice.
+//
+// The receiver accepts each packet only once, so a recorded packet cannot be replayed.
 const (
 	sealMark     = 0xC7
 	sealHead     = 1 + 4 + 8 + sessionLen + 8

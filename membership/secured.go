@@ -72,9 +72,8 @@ func (s *secured) receive() {
 	}
 }
 
-// refusedPacket returns the refusal of a packet for the given reason. All packets with the same reason share one log
-// line per logInterval. The source address makes no difference, because it can be forged. For Stale, the refusal has no
-// error and is not logged.
+// refusedPacket returns the refusal of a packet for the given reason. For Stale, the refusal has no error and is not
+// logged. The log limit applies to each reason, and not to each source, because a source address can be forged.
 func refusedPacket(reason Reason, source net.Addr) *refusal {
 	e := &fault.Error{Code: fault.Denied, Op: "membership.receive"}
 	switch reason {
@@ -141,8 +140,8 @@ func errNoTLS() error {
 	return fault.New(fault.Unavailable, "membership.secured", "this node has no certificate yet")
 }
 
-// accepted is the byte with which the accepting side confirms a stream, after it has verified the certificate of the
-// dialing node. The dialing node waits for this byte, because its TLS 1.3 handshake ends before that verification.
+// accepted is the byte with which the accepting side confirms that it has verified the certificate of the dialing node.
+// The dialing node waits for this byte, because its TLS 1.3 handshake can end before the verification.
 const accepted = 1
 
 func awaitAccepted(c net.Conn) error {
@@ -156,8 +155,8 @@ func awaitAccepted(c net.Conn) error {
 	return nil
 }
 
-// shake runs the TLS handshake on raw and then calls greet, both within timeout. It returns the secured stream. After
-// an error, shake closes raw.
+// shake runs the TLS handshake on a connection and then calls greet, both within the timeout. It returns the TLS
+// stream. After an error, it closes the connection.
 func (s *secured) shake(raw net.Conn, timeout time.Duration, make func() (*tls.Conn, error),
 	greet func(net.Conn) error) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(s.ctx, timeout)

@@ -63,8 +63,8 @@ func (t *table) knows(name string, at netip.AddrPort, meta []byte) bool {
 	return l != nil && l.up && l.Gossip == at && bytes.Equal(l.meta, meta)
 }
 
-// alive records that an incarnation is alive and has the facts f. meta has the encoded facts. alive keeps a copy of
-// meta.
+// alive records that an incarnation is alive and has the given facts. meta has the same facts in encoded form. alive
+// copies it.
 func (t *table) alive(f Facts, at netip.AddrPort, meta []byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -98,8 +98,8 @@ func (t *table) dead(name string) {
 	t.publish()
 }
 
-// farewell records the announcement that an incarnation leaves. It returns false if the announcement is already known.
-// It also returns false if the incarnation is unknown and maxFarewells announcements are stored.
+// farewell records the announcement that an incarnation leaves. It returns false if the announcement is already known,
+// or if maxFarewells announcements are stored and the incarnation is unknown.
 func (t *table) farewell(name string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -210,9 +210,9 @@ func (t *table) better(a, b *incarnation) bool {
 	}
 }
 
-// supersede marks an incarnation as superseded if silent is true, and removes the mark otherwise. A superseded
-// incarnation does not answer pings, although memberlist still reports it as alive. The roster may show a later
-// incarnation of the same node instead.
+// supersede marks an incarnation as superseded if silent is true, and removes the mark otherwise. The mark means that
+// the incarnation does not answer pings, although memberlist reports it as alive. The roster may then show a later
+// incarnation of the node instead.
 func (t *table) supersede(name string, silent bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -36,9 +36,8 @@ type sockets struct {
 // portAttempts bounds the search for a port that is free for both protocols.
 const portAttempts = 16
 
-// openSockets opens a TCP and a UDP socket on the same port. If port is 0, the system chooses the port. If the given
-// port is in use, fallback decides: if it is true, openSockets chooses another port, and otherwise it returns
-// fault.Unavailable.
+// openSockets opens a TCP and a UDP socket on the same port. If port is 0, the system chooses the port. If the port is
+// in use, openSockets returns fault.Unavailable, unless fallback permits another port.
 func openSockets(host netip.Addr, port uint16, fallback bool) (*sockets, error) {
 	s, err := bind(host, port)
 	for i := 0; i < portAttempts && err != nil && (port == 0 || fallback) && errors.Is(err, syscall.EADDRINUSE); i++ {
@@ -195,8 +194,8 @@ func (s *sockets) DialAddressTimeout(a memberlist.Address, timeout time.Duration
 	return s.DialTimeout(a.Addr, timeout)
 }
 
-// Shutdown implements memberlist.Transport. It closes all connections. Then it waits until their users have noticed
-// this and have called Close.
+// Shutdown implements memberlist.Transport. It closes all connections, and then waits until the goroutines that use
+// them have called Close.
 func (s *sockets) Shutdown() error {
 	s.mu.Lock()
 	s.down = true

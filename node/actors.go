@@ -31,8 +31,8 @@ func actorOptions(n *Node) actorhost.Options {
 	}
 }
 
-// actorStoreOf returns the name of the state store that keeps the actor state of app. c has the components that app can
-// use. actorStoreOf returns fault.Unavailable if there is no such store.
+// actorStoreOf returns the name of the state store for the actor state of an application. c has the components that the
+// application can use. actorStoreOf returns fault.Unavailable if none of them is such a store.
 func actorStoreOf(c components.Scoped, app string) (string, error) {
 	inst, ok := c.ActorStore()
 	if !ok {
@@ -43,17 +43,16 @@ func actorStoreOf(c components.Scoped, app string) (string, error) {
 	return inst.Name, nil
 }
 
-// hostActors makes the node request the actor types of an application, if asksTypes returns true. It is called each
-// time the application begins to accept calls.
+// hostActors lets the node request the actor types of an application, unless this request is disabled or unnecessary.
+// It is called each time the application begins to accept calls.
 func (s *apiServers) hostActors(app string, ch *appchannel.Channel) {
 	if s.asksTypes(app, ch) {
 		s.actors.Returned(app, ch)
 	}
 }
 
-// asksTypes reports whether the node requests the actor types of an application with GET /dapr/config. It returns
-// false for a gRPC application, which registers its types itself. It also returns false if the settings disable
-// this request.
+// asksTypes reports whether the node requests the actor types of an application with GET /dapr/config. It does so
+// unless the settings disable this request, or the application uses gRPC and therefore registers its types itself.
 func (s *apiServers) asksTypes(app string, ch *appchannel.Channel) bool {
 	for _, e := range s.apps {
 		if e.ID == app && slices.Contains(e.InitOff, InitConfig) {
@@ -64,8 +63,8 @@ func (s *apiServers) asksTypes(app string, ch *appchannel.Channel) bool {
 	return p != appchannel.GRPC && p != appchannel.GRPCS
 }
 
-// Registering implements status.Actors. It returns true until the node has finished its first attempt to register the
-// actor types of an application, whether successful or not. It returns false if the node does not request the types.
+// Registering implements status.Actors. It returns true from the start until the first attempt to register the actor
+// types of an application has ended, with or without success. It returns false if the node does not request the types.
 func (s *apiServers) Registering(app string, ch *appchannel.Channel) bool {
 	return ch != nil && s.asksTypes(app, ch) && !s.actors.Tried(app)
 }

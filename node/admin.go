@@ -40,8 +40,8 @@ type applications interface {
 	Apps(ctx context.Context) ([]schema.AppInstance, error)
 }
 
-// leaders has the operations that only the leader of a group can execute: it transfers the leadership and compares the
-// replicas of the group.
+// leaders has the operations that only the leader of a group can execute: transferring the leadership, and comparing
+// the replicas of the group.
 type leaders interface {
 	TransferLeader(ctx context.Context, group uint64, to string) (schema.TransferResult, error)
 	CompareReplicas(ctx context.Context, group uint64) (schema.Comparison, error)

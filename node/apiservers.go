@@ -122,7 +122,7 @@ func newAPIServers(c Config, apps []AppEntry, d Deps, closers *lifecycle.Stack,
 // key and a page token. Each of these three may have 12 KiB when it is escaped.
 const consoleHeader = 48 << 10
 
-// serve starts one HTTP server on l, which runs until the node closes. name is one of the listener names.
+// serve starts one HTTP server on l, which runs until the node closes. name is one of the listener constants.
 func (s *apiServers) serve(ctx context.Context, name string, l net.Listener, h http.Handler) (*httpserver.Server,
 	error) {
 	header := int(s.config.API.MaxHeaderSize)
@@ -140,9 +140,9 @@ func (s *apiServers) serve(ctx context.Context, name string, l net.Listener, h h
 	return server, s.closers.Push(name, server.Close)
 }
 
-// maxConnections returns the connection limit of one listener. All API listeners together may use half of the file
-// descriptors of the process. The other half is for the store and the cluster, which must not fail because of many
-// client connections. An API listener gets at least leastConnections and at most httpserver.DefaultMaxConnections.
+// maxConnections returns the connection limit of one listener. The API listeners share half of the file descriptors of
+// the process, so that client connections cannot exhaust those of the store and the cluster. An API listener gets at
+// least leastConnections and at most httpserver.DefaultMaxConnections. Any other listener gets fewConnections.
 func (s *apiServers) maxConnections(listener string) int {
 	if listener != listenerAPI {
 		return fewConnections
@@ -272,8 +272,8 @@ func (s *apiServers) configuration(p appParts, app api.App) *configurations.Serv
 	return c
 }
 
-// tokensOf returns the API tokens of an application. An application without own tokens uses the tokens of the node.
-// The tokens of the node may be replaced while it runs.
+// tokensOf returns the API tokens of an application. An application without a token of its own uses the tokens of the
+// node, which may be replaced while the node runs.
 func (s *apiServers) tokensOf(a AppEntry) (*api.Tokens, error) {
 	if a.Token != "" {
 		return api.NewTokens([]string{string(a.Token)})
@@ -288,9 +288,9 @@ func (s *apiServers) tokensOf(a AppEntry) (*api.Tokens, error) {
 	return s.tokens, nil
 }
 
-// open opens the HTTP API and the gRPC API of one application, and returns their addresses. The parameter isFirst is
-// true for the application that the command-line flags define. Until all components are open, the APIs answer only
-// health probes, metadata requests and shutdown requests. Other requests wait.
+// open opens the HTTP API and the gRPC API of one application, and returns their addresses. isFirst is true for the
+// application that the command-line flags define. Until all components are open, only requests for health, metadata and
+// shutdown are answered. Other requests wait.
 func (s *apiServers) open(ctx context.Context, p appParts, isFirst bool) (AppAddress, error) {
 	at := &AppAddress{ID: p.entry.ID}
 	flag := "--http-port"

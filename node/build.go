@@ -38,8 +38,8 @@ import (
 	raftworkflows "github.com/quorate/quorate/raftfsm/workflows"
 )
 
-// build starts the subsystems in the order of the list. Each step pushes closers. When the node stops, the closers run
-// in the reverse order.
+// build starts the subsystems in the order of the list. Each step also registers closers, which run in the reverse
+// order when the node stops.
 func (n *Node) build(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
 		n.readDeclared,    // the Configuration resources
@@ -240,7 +240,7 @@ func (n *Node) buildAPI(ctx context.Context) error {
 	return nil
 }
 
-// listenPeer opens the listener of the peer port. The port accepts connections only after openPeer.
+// listenPeer binds the peer port, so that its address is known. The node accepts connections only after openPeer.
 func (n *Node) listenPeer(ctx context.Context) error {
 	if err := n.closers.Push("peer port", func(context.Context) error { return n.network.ClosePort() }); err != nil {
 		return err
@@ -327,9 +327,8 @@ func (n *Node) doctor() *doctor.Doctor {
 	})
 }
 
-// certificate returns the identity that the certificate of this node should have: the node id, the server id, and the
-// applications of this node. The parameter domain is the trust domain of these applications. If it is empty, they are
-// in the default trust domain.
+// certificate returns the identity for the certificate of this node: the node id, the server id and the applications.
+// The domain is the trust domain of the applications, or "" for the default one.
 func (n *Node) certificate(domain string) trust.Identity {
 	id := trust.Identity{Node: n.host.Identity().Node, Server: n.network.Identity().Server}
 	for _, app := range n.apps() {
@@ -338,8 +337,8 @@ func (n *Node) certificate(domain string) trust.Identity {
 	return id
 }
 
-// identify sets the identity of this node on connections between nodes. If these connections are secured, identify also
-// issues the certificate of the node. It then starts to reload credential files when they change.
+// identify sets the identity that this node has for other nodes. If connections between nodes are secured, it also
+// issues the certificate of the node, and starts to reload credential files when they change.
 func (n *Node) identify(context.Context) error {
 	n.network.Introduce(n.host.Identity())
 	if n.credentials == nil {
@@ -353,8 +352,8 @@ func (n *Node) identify(context.Context) error {
 	return n.loop("credentials", func(ctx context.Context) { n.credentials.Follow(ctx, all) })
 }
 
-// openPeer opens the peer port, so that nodes can connect to each other. It also starts to follow the list of live
-// nodes. From then on, the catalogue requests the applications of other nodes.
+// openPeer opens the peer port, so that nodes can connect to each other. It also starts to pass the live nodes to the
+// catalogue, which then learns which applications they run.
 func (n *Node) openPeer(context.Context) error {
 	if err := n.network.OpenPort(); err != nil {
 		return err
@@ -462,7 +461,7 @@ func (n *Node) followTokens() error {
 }
 
 // buildLoops starts the controller, which finds the cluster and manages the Raft groups. When the node stops, the
-// closer stops the controller and transfers the leaderships of this node to other nodes.
+// controller is stopped first. Then the leaderships of this node are transferred to other nodes.
 func (n *Node) buildLoops(context.Context) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -475,9 +474,9 @@ func (n *Node) buildLoops(context.Context) error {
 	})
 }
 
-// buildDrain registers the closer of the APIs. When the node stops, this closer ends the watches and refuses new
-// requests. It then waits for the requests in progress, while the store still works. It closes all APIs concurrently,
-// because an application may need one of them to answer a call in progress.
+// buildDrain registers the closer of the APIs. The closer ends watches, refuses new requests, and waits for the
+// requests in progress while the store still works. It closes all APIs concurrently, because a call in progress in one
+// API may need another.
 func (n *Node) buildDrain(context.Context) error {
 	return n.closers.Push("api requests", func(ctx context.Context) error {
 		n.apis.watches.Close()
@@ -500,8 +499,8 @@ func (n *Node) buildDrain(context.Context) error {
 	})
 }
 
-// serveApps announces the applications of this node to other nodes. When the node stops, its closer withdraws the
-// announcement. Other nodes then stop calling these applications before the node closes the parts that carry the calls.
+// serveApps announces the applications of this node to other nodes. When the node stops, the announcement is withdrawn
+// before the parts that carry calls are closed, so that other nodes stop calling in time.
 func (n *Node) serveApps(context.Context) error {
 	var out []discovery.Record
 	for _, a := range n.apps() {
@@ -522,8 +521,8 @@ func (n *Node) serveApps(context.Context) error {
 	return n.closers.Push("applications", func(context.Context) error { return n.catalogue.Serve(nil) })
 }
 
-// buildInputs starts to deliver the events of input bindings and the messages of subscriptions, and to watch the
-// component files. When the node stops, its closers run before the applications are withdrawn.
+// buildInputs starts to deliver events of input bindings and messages of subscriptions, and to watch the component
+// files. When the node stops, all of this ends before the announcement of its applications is withdrawn.
 func (n *Node) buildInputs(context.Context) error {
 	if n.place.front != nil {
 		return nil // there is no application
@@ -557,9 +556,8 @@ func exposed(hosts []string) bool {
 	return false
 }
 
-// port returns the port to listen on for gossip or for the peer port. If the default port is in use, a node that joins
-// no other nodes may use another port. A node that joins other nodes must not, because they expect it at the default
-// port.
+// port returns the port on which the node listens, for either gossip or calls between nodes. If the default port is in
+// use, the node may use another one, unless it joins other nodes, which expect it at the default port.
 func (c Cluster) port(p Port) network.Port {
 	return network.Port{Number: p.Number, Fallback: !p.Given && !c.joining()}
 }
@@ -589,8 +587,8 @@ func (c Config) sources(d Deps) components.Sources {
 	}
 }
 
-// largestBody returns the maximum size of a request body in bytes. The parameter limit is the setting. If limit is
-// negative, there is no limit, and largestBody returns the size of the largest value that Redis can store.
+// largestBody returns the maximum size of a request body in bytes for the given setting. A negative setting means no
+// limit. In this case, the result is the size of the largest value that Redis can store.
 func largestBody(limit int64) int64 {
 	if limit < 0 {
 		return 512 << 20

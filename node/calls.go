@@ -10,10 +10,8 @@ import (
 // callService implements the part of the admin API about API requests.
 type callService struct{ log *api.CallLog }
 
-// callLogFor returns the log of API requests for the applications of this process. Usually n serves these applications,
-// and callLogFor returns its log. After a takeover of the shared data directory, n is an additional server without
-// applications. The earlier node of the process still serves the applications, so callLogFor returns the log of that
-// node.
+// callLogFor returns the log of API requests to the applications of this process. Usually this is the log of n. If
+// another node of the process serves the applications, it is the log of that node.
 func callLogFor(n *Node) *api.CallLog {
 	if n.place.front != nil {
 		return n.place.front.apis.callLog

@@ -12,9 +12,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/backup"
 )
 
-// Check checks the component files, the credential files and the backup key file of c. It starts nothing. The result
-// err joins all problems that would prevent the start of the node or of its backups. The result warnings has all other
-// problems. The function env looks up environment variables.
+// Check checks the component files, the credential files and the backup key file of c, without starting anything. The
+// error joins all problems that would prevent the start of the node or of its backups. All other problems are warnings.
+// The function env looks up environment variables.
 func Check(_ context.Context, c Config, env func(name string) (string, bool)) (warnings []string, err error) {
 	c = c.WithDefaults()
 	plan, err := components.Read(c.sources(Deps{Env: env}))
@@ -41,8 +41,8 @@ func Check(_ context.Context, c Config, env func(name string) (string, bool)) (w
 }
 
 // checkKeys checks the cluster token file, the certificates for connections between nodes, and the backup key file. The
-// result errs has the problems that would prevent the start of the node or of its backups. The result warnings has all
-// other problems. checkKeys does not check the API tokens, because they were already read together with the settings.
+// errors are the problems that would prevent the start of the node or of its backups. All other problems are warnings.
+// API tokens are checked earlier, when the settings are read.
 func (c Config) checkKeys() (warnings []string, errs []error) {
 	var settings problems
 	if c.Security.validate(&settings); len(settings) == 0 && c.Security.secured() {

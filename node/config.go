@@ -30,9 +30,9 @@ const (
 	MinMemory = 64 << 20
 )
 
-// sharedDir is the last part of the default data directory of a node that joins no other nodes. All such nodes of one
-// user share this directory. A node that joins other nodes has its own directory beside it, which is named after the
-// node id. Therefore "local" is not permitted as a node id.
+// sharedDir is the name of the default data directory of a node that joins no other nodes. All such nodes of one user
+// share this directory. Beside it are the directories of nodes that join others, each named after its node id.
+// Therefore no node may have the id "local".
 const sharedDir = "local"
 
 // defaultVoters is the default number of voters of a cluster.
@@ -179,8 +179,8 @@ type Data struct {
 	AnyMinFree bool
 }
 
-// Backup configures scheduled backups. At most one of Directory and Command may be set. Without either, there are no
-// scheduled backups.
+// Backup configures scheduled backups. There are none unless either Directory or Command is set. It is an error to set
+// both.
 type Backup struct {
 	Directory string        // absolute path
 	Command   []string      // stores, reads and removes backups
@@ -290,8 +290,8 @@ type Log struct {
 	JSON  bool
 }
 
-// Port is a TCP port to listen on. If Number is 0, the system picks a free port. Given is true if the user has chosen
-// the port, or if other nodes rely on it. The node then never replaces the port by another one.
+// Port is a TCP port to listen on. Number 0 means any free port. Given is true if the user has chosen the port, or if
+// other nodes rely on it. The node never uses another port instead of a Given one.
 type Port struct {
 	Number int
 	Given  bool
@@ -392,9 +392,9 @@ func (a App) withDefaults() App {
 	return a
 }
 
-// maxHead returns the limit in bytes for the headers of a response from an application or an HTTPEndpoint. The limit is
-// atmostonce.DefaultMaxHead, or MaxHeaderSize if that is larger. Dapr also has one setting for the headers of requests
-// and of responses.
+// maxHead returns the maximum size in bytes of the headers of a response from an application or an HTTPEndpoint. It is
+// MaxHeaderSize, but at least atmostonce.DefaultMaxHead. As in Dapr, MaxHeaderSize applies to requests and responses
+// alike.
 func (a API) maxHead() int64 { return max(a.MaxHeaderSize, atmostonce.DefaultMaxHead) }
 
 func (a API) withDefaults() API {
@@ -411,8 +411,8 @@ func (a API) withDefaults() API {
 
 // withDefaults returns c with defaults for unset fields. The parameter secured is true if there is a cluster token.
 //
-// Other nodes need to know the ports if the user has set an address to listen on, nodes to join, or a cluster token.
-// withDefaults then marks the default ports as Given.
+// The default ports are marked as Given if other nodes may need to know them. This is the case if an address to listen
+// on, nodes to join, or a cluster token is set.
 func (c Cluster) withDefaults(secured bool) Cluster {
 	clustered := c.Bind != "" || c.joining() || secured
 	for port, n := range map[*Port]int{&c.Gossip: network.DefaultGossipPort, &c.Peer: network.DefaultPeerPort} {
@@ -451,8 +451,8 @@ func (c Cluster) defaultBind() string {
 	return "127.0.0.1"
 }
 
-// withDefaults returns d with defaults for unset fields. The defaults of c must already be set. If no setting
-// determines Dir, then Dir stays empty, and Validate reports this.
+// withDefaults returns d with defaults for unset fields. The defaults of c must already be set. If the settings
+// determine no data directory, Dir stays empty, which Validate reports.
 func (d Data) withDefaults(c Cluster) Data {
 	d.MinFree = cmp.Or(d.MinFree, 256<<20)
 	if d.Dir != "" || d.StateDir == "" {

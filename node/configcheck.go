@@ -153,11 +153,9 @@ func (c Config) validateData(p *problems) {
 	}
 }
 
-// leastFree returns the smallest permitted value of MinFree in bytes, and the reason for this minimum.
-//
-// The node refuses new values when less than MinFree is free on the disk. Its files still grow after that, for three
-// reasons. The log store allocates space in large steps. Values may arrive until the next measurement of the disk.
-// Memtables are written in the background. With a smaller MinFree, these files could fill the disk.
+// leastFree returns the smallest permitted value of MinFree in bytes, and the reason for it. The files of the node
+// still grow when it already refuses new values, because the log store allocates space in large steps and memtables are
+// written in the background. With a smaller MinFree, this growth could fill the disk.
 func (d Data) leastFree() (size int64, because string) {
 	if d.LogStore == LogStoreBolt {
 		return 32 << 20, "the log grows by 16 MiB at once, and the database is written in the background"
@@ -221,9 +219,8 @@ func (c Config) validateApps(p *problems) {
 	}
 }
 
-// validatePorts adds a problem if two listeners have the same port, because the second one could not open. It also adds
-// a problem if a listener has the port of an application on this machine, because calls to the application would reach
-// the node instead. It does not check the gossip port, the peer port and the console port.
+// validatePorts adds a problem for each port that is used twice, either by two listeners or by a listener and an
+// application on this machine. It does not check the gossip port, the peer port and the console port.
 func (c Config) validatePorts(p *problems) {
 	seen := map[int]string{}
 	claim := func(flag string, n int) {

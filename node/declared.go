@@ -120,8 +120,8 @@ func (n *Node) applyRules(set *loader.Set, full bool) error {
 	return nil
 }
 
-// reidentify issues a certificate with the trust domain of the given access control rules. The parameter access is nil
-// if there are no rules. If the certificate changes, reidentify also replaces the connections to other nodes.
+// reidentify issues a certificate with the trust domain of the access control rules, which may be nil. If the
+// certificate changes, reidentify also replaces the connections to other nodes.
 func reidentify(n *Node, access *component.AccessControl) error {
 	domain := ""
 	if access != nil {
@@ -134,12 +134,11 @@ func reidentify(n *Node, access *component.AccessControl) error {
 	return err
 }
 
-// exportTime limits the wait for the previous collectors when the collectors change. During this time, the tracer sends
-// its last spans to the previous collectors.
+// exportTime is the maximum time for sending the last spans to the old collectors when a reload replaces them.
 const exportTime = 2 * time.Second
 
-// changeTracing replaces the collectors of the tracer with those of next. The parameter d is the tracing section that
-// declares the new collectors.
+// changeTracing replaces the collectors of the tracer with those of next. The tracing section d declares the new
+// collectors.
 func (s *apiServers) changeTracing(d *tracing.Declared, next *tracing.Tracer) {
 	ctx, cancel := context.WithTimeout(context.Background(), exportTime)
 	defer cancel()
@@ -165,9 +164,9 @@ func metricsOf(m *component.MetricsConfig) component.MetricsConfig {
 	return c
 }
 
-// pipelineOf returns the middleware that a section of the Configuration lists. It returns an error if a listed
-// component does not exist. Without this component, the API or the application could lack protection. Only components
-// of type routeralias or uppercase may be missing, because they protect nothing.
+// pipelineOf returns the middleware that a section of the Configuration lists. A missing component is an error, because
+// the API or the application could lack protection. The types routeralias and uppercase protect nothing, so components
+// of these types may be missing.
 func pipelineOf(section string, handlers []component.PipelineHandler, set *loader.Set) (out []*middleware.Instance,
 	err error) {
 	out = []*middleware.Instance{}

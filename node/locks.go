@@ -20,8 +20,8 @@ type lockService struct {
 	log    *slog.Logger
 }
 
-// maxLeft is the maximum number of locks in a list with their remaining lease time. The remaining lease time of each
-// lock needs a request to the leader, so further locks are listed without it.
+// maxLeft is the maximum number of locks whose remaining lease time is shown in a list. Each one costs a request to the
+// leader.
 const maxLeft = 500
 
 // HeldLocks implements admin.Locks.
@@ -47,8 +47,8 @@ func lockStatus(l *locks.Held) schema.LockStatus {
 		StateStore: l.StateStore}
 }
 
-// names returns the names of all known lock stores, sorted. These are the stores of this node, and the stores of the
-// locks in held. The latter may exist only on other nodes.
+// names returns the sorted names of all known lock stores. They include the stores of the given locks, because a store
+// may exist only on other nodes.
 func (s lockService) names(held []locks.Held) (out []string) {
 	for _, i := range s.stores() {
 		out = append(out, i.Name)
@@ -105,9 +105,9 @@ func (s lockService) ReleaseLock(ctx context.Context, r schema.LockReleaseReques
 	return l, nil
 }
 
-// withToken picks the lock with the given token from several locks. If none of them has this token, or more than one,
-// withToken returns held unchanged. There can be several locks, because applications in two namespaces may use the same
-// lock name.
+// withToken selects the lock with the given token among several held locks. If the token does not identify exactly one
+// of them, all are returned. There can be several locks, because applications in two namespaces may use the same lock
+// name.
 func withToken(held []locks.Held, token string) []locks.Held {
 	var found []locks.Held
 	for i := range held {

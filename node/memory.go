@@ -39,8 +39,8 @@ func newMemory(limit int64, timeout time.Duration, reg prometheus.Registerer) me
 const lookForBurst = 5 * time.Second
 
 // giveBack calls free after each burst of requests, until stop is closed. The function free returns unused memory to
-// the operating system. Without it, the Go runtime returns memory so slowly that an idle node keeps several times the
-// memory that it needs.
+// the operating system. The Go runtime alone does so only slowly, and an idle node would keep several times the memory
+// that it needs.
 func (m *memory) giveBack(stop <-chan struct{}, free func()) {
 	tick := time.NewTicker(lookForBurst)
 	defer tick.Stop()

@@ -56,12 +56,12 @@ type Deps struct {
 	records *logadapt.Recent // the last records of Logger
 }
 
-// keepWarnings is the number of warnings and errors that a node keeps in memory. It keeps the latest ones of its log.
-// Each has at most 1 KiB.
+// keepWarnings is the number of warnings and errors, of at most 1 KiB each, that a node keeps in memory. Older ones are
+// dropped.
 const keepWarnings = 50
 
-// keepRecords is the number of log records that a node keeps in memory for debug bundles. It keeps the latest ones.
-// Each has at most 1 KiB.
+// keepRecords is the number of log records, of at most 1 KiB each, that a node keeps in memory for debug bundles. Older
+// ones are dropped.
 const keepRecords = 150
 
 // Registry registers and gathers metrics. *prometheus.Registry implements it.
@@ -107,8 +107,8 @@ type place struct {
 	front *Node  // the node of this process that serves the applications; nil = this node does
 }
 
-// frontStatus describes the other node of this process if that node serves the applications. It returns nil if this
-// node serves them itself.
+// frontStatus describes the other node of this process that serves the applications. It returns nil if there is no such
+// node.
 func (p place) frontStatus() *schema.FrontNode {
 	if p.front == nil {
 		return nil
@@ -150,13 +150,13 @@ func (n *Node) Admin() adminapi.Node {
 		newOverview(n), debugger{n}, configurationAdmin{n.components}}
 }
 
-// Wait blocks until the node should stop. It returns nil when the API has requested a stop, or when ctx has ended.
-// After the end of ctx, it blocks for up to Config.BlockShutdown longer.
+// Wait blocks until the node should stop. It returns nil when the API has requested a stop, or when ctx has ended. In
+// the second case, it blocks for up to Config.BlockShutdown longer.
 //
-// If the application is a child process, it ends after Wait has returned. Therefore Wait first lets the running turns
-// of the application's actors end, for at most Config.Grace, and gives the actors to other nodes.
+// If the application is a child process, it ends after Wait has returned. Therefore Wait first waits for the running
+// turns of its actors, for at most Config.Grace, and gives the actors to other nodes.
 //
-// Wait returns an error if another node with the same node id was started earlier. This node must then be closed.
+// If another node with the same node id was started earlier, Wait returns an error. This node must then be closed.
 func (n *Node) Wait(ctx context.Context) error {
 	select {
 	case <-n.stopper.stopping:
@@ -240,8 +240,8 @@ type stopper struct {
 // Stop makes Wait return, so that the caller of Wait closes the node.
 func (s *stopper) Stop() { s.once.Do(func() { close(s.stopping) }) }
 
-// shutdown stops the node after a shutdown request over the API. If force is true, the process exits with code 1 as
-// soon as the node is closed, or after forcedExit if that is earlier. Clients of Dapr expect this.
+// shutdown stops the node after a shutdown request over the API. If force is true, the process exits with code 1 when
+// the node is closed, and after forcedExit at the latest. Clients of Dapr expect this.
 func (s *stopper) shutdown(force bool) {
 	if force {
 		s.log.Warn("ended at once through the API")
@@ -251,6 +251,6 @@ func (s *stopper) shutdown(force bool) {
 	s.Stop()
 }
 
-// forcedExit is the time between a request for a forced shutdown and the end of the process. During this time the node
-// can send the answer and close.
+// forcedExit is the maximum time between a request for a forced shutdown and the end of the process. It allows the node
+// to send the answer and to close.
 const forcedExit = 100 * time.Millisecond

@@ -118,8 +118,8 @@ func (r *reloads) follow(ctx context.Context) {
 	}
 }
 
-// once waits until the files no longer change, reads them, and applies the changes. The parameter repeated is true if
-// this call retries components that could not be opened before. In that case, only new failures are logged.
+// once waits until the files no longer change, reads them, and applies the changes. The parameter repeated is true for
+// a retry of components that could not be opened. A retry logs only new failures.
 func (r *reloads) once(ctx context.Context, repeated bool) {
 	for now := r.fingerprint(); ; {
 		select {

@@ -9,9 +9,9 @@ import (
 	"github.com/quorate/quorate/raftfsm"
 )
 
-// Rescue makes a stopped server the only voter of its groups. The parameter dir is the data directory of the server.
-// The function agree gets a report about the server before anything changes. If agree returns false or an error, Rescue
-// changes nothing. For the steps, see raftfsm.Rescue.
+// Rescue makes a stopped server the only voter of its groups. The server is given by its data directory. Before
+// anything changes, Rescue passes a report about the server to agree. If agree returns false or an error, nothing
+// changes. For the steps, see raftfsm.Rescue.
 func Rescue(dir string, log *slog.Logger, agree func(schema.RescueReport) (bool, error)) (schema.RescueReport, error) {
 	agreed := false
 	s, err := raftfsm.Rescue(raftfsm.RescueOptions{Dir: dir, Logger: log,

@@ -5,12 +5,12 @@ import "strings"
 // sidecar reports whether the node stores no data and routes to servers.
 func (c Cluster) sidecar() bool { return c.Role == RoleSidecar }
 
-// joining reports whether the node joins an existing cluster. If it does not and its data directory is new, the node
-// forms a cluster of one. Other nodes may then join this cluster.
+// joining reports whether the node joins an existing cluster. Otherwise, a node with a new data directory forms a
+// cluster of one, which other nodes may join.
 func (c Cluster) joining() bool { return len(c.Join) > 0 }
 
-// Local reports whether only programs on this machine can reach this node, and the node joins no other nodes. The API,
-// the metrics and the ports for other nodes then listen only on loopback addresses.
+// Local reports whether the node joins no other nodes, and listens only on loopback addresses. Then only programs on
+// this machine can reach its API, its metrics and its ports for other nodes.
 func (c Config) Local() bool {
 	return !c.Cluster.joining() && !exposed(append([]string{c.Cluster.Bind, c.Metrics.Listen}, c.API.Listen...))
 }
@@ -25,9 +25,8 @@ func (c Cluster) validateRole(p *problems) {
 		"leave it out with --role sidecar: only servers form a cluster")
 }
 
-// defaultID returns the node id for a new data directory if the user has not chosen an id. If the node joins other
-// nodes, the id is derived from the host name, see nodeName. Otherwise defaultID returns "", and the node gets a random
-// id.
+// defaultID returns the node id for a new data directory if the user has not chosen one. A node that joins other nodes
+// gets an id from its host name (see nodeName). For any other node the result is "", and the node gets a random id.
 func (c Cluster) defaultID() string {
 	if !c.joining() {
 		return ""

@@ -11,7 +11,7 @@ import (
 // http_sd_configs.
 const scrapeTargetsPath = "/targets"
 
-// targetGroup is a node in the list for Prometheus, with labels whose names begin with __meta_. Prometheus removes such
+// targetGroup is a node in the list for Prometheus. The names of its labels begin with __meta_. Prometheus removes such
 // labels after relabelling, so they cannot collide with the labels of metrics.
 type targetGroup struct {
 	Targets []string          `json:"targets"`

@@ -79,8 +79,8 @@ func (o *sharedOpener) Open(ctx context.Context, p shareddir.Plan) (shareddir.No
 }
 
 // successor returns the configuration for the server that this process opens when it takes over the shared directory.
-// The node id, the number of partitions and the log store are unset, because the directory determines them. The ports
-// that the user has chosen are replaced by free ports, because the sidecar of this process still uses the chosen ones.
+// The node id, the number of partitions and the log store are unset, because they are stored in the directory. Ports
+// that the user has chosen become free ports, because the sidecar of this process still uses the chosen ones.
 func (c Config) successor() Config {
 	c.Cluster.NodeID, c.Cluster.Partitions, c.Data.LogStore = "", 0, ""
 	for _, p := range []*Port{&c.Cluster.Gossip, &c.Cluster.Peer, &c.Metrics.Port, &c.Console.Port} {

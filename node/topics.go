@@ -60,8 +60,9 @@ func (s topicService) instance(name string) (*pubsub.Instance, error) {
 		strconv.Quote(fault.Shorten(name, 128)), Hint: existing(name, names, "pubsub components")}
 }
 
-// existing returns a hint for an error about a name that does not exist. The hint suggests a similar name from names,
-// or lists up to maxNamed of them. The parameter what is the plural noun for the names, such as "topics".
+// existing returns a hint for the error that a name does not exist. The hint suggests the most similar existing name.
+// If none is similar, it lists up to maxNamed names. The parameter what is the plural noun for the names, such as
+// "topics".
 func existing(name string, names []string, what string) string {
 	if near := suggest.For(name, names); near != "" {
 		return "did you mean " + strconv.Quote(near) + "?"
@@ -147,8 +148,8 @@ func errNoTopic(name, topic string, names []string) error {
 		" has no topic " + strconv.Quote(fault.Shorten(topic, 128)), Hint: existing(topic, names, "topics")}
 }
 
-// statuses returns the status of each topic in parts. Each element of parts describes the messages of one topic in one
-// Raft group. statuses adds up the figures of the elements with the same topic.
+// statuses returns the status of each topic. Each element of parts describes one topic in one Raft group. The figures
+// of elements with the same topic are added up.
 func (s topicService) statuses(i *pubsub.Instance, parts []topics.Description) (list []schema.TopicStatus) {
 	now := s.now()
 	named := func(topic string) string { return strings.TrimPrefix(topic, i.Prefix) }
@@ -191,8 +192,8 @@ func (s topicService) statuses(i *pubsub.Instance, parts []topics.Description) (
 	return list
 }
 
-// addGroup adds the figures of one consumer group to the status of a topic. The parameter d has the figures from one
-// Raft group. Call addGroup for each Raft group, because each one has a part of the messages.
+// addGroup adds the figures of a consumer group in one Raft group to the status of a topic. Call it for each Raft
+// group, because each one has a part of the messages.
 func addGroup(t *schema.TopicStatus, d *topics.GroupDescription, now time.Time) {
 	n := slices.IndexFunc(t.Groups, func(g schema.TopicGroupStatus) bool { return g.Group == d.Name })
 	if n < 0 {
@@ -267,9 +268,8 @@ type foundTopic struct {
 	status schema.TopicStatus // without DeadTo, which needs the descriptions of all topics
 }
 
-// topic finds one topic of a pubsub component. The parameter name is the name of the component, and the parameter topic
-// is the name of the topic. Other topics are not described, because a description counts all messages of a topic and is
-// therefore expensive.
+// topic finds a topic by its name and the name of its pubsub component. It describes no other topics, because a
+// description counts all messages of a topic and is therefore expensive.
 func (s topicService) topic(ctx context.Context, name, topic string) (t foundTopic, err error) {
 	if t.of, t.Admin, err = s.replicated(name); err != nil {
 		return t, err
@@ -374,8 +374,8 @@ func hasGroup(t *schema.TopicStatus, group string) error {
 		Hint: existing(group, names, "groups of the topic")}
 }
 
-// adding returns a function for the steps of a long operation. After each step, call the function with the progress of
-// this step. The function adds the progress to sum, and passes sum to report.
+// adding returns a function to call after each step of a long operation. The function adds the progress of the step to
+// sum, and passes the sum to report.
 func adding(i *pubsub.Instance, sum *schema.TopicProgress,
 	report func(schema.TopicProgress) error) func(topics.Progress) error {
 	return func(p topics.Progress) error {

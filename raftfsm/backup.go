@@ -20,11 +20,13 @@ const quorumTime = 10 * time.Second
 // consistent and contains every write that was acknowledged before the call. The groups are saved at slightly different
 // times, which is safe because no transaction spans two groups.
 //
-// header becomes the header of the backup, after Backup has added the fields about this node and its cluster.
+// Backup adds the fields about this node and its cluster to the header. After an error, w contains an incomplete
+// backup. Besides the errors of w, Backup returns:
 //
-// Backup returns fault.Unavailable if there is no quorum, if the node belongs to no cluster, or if a received snapshot
-// replaces the local replica during the backup. It returns fault.Timeout if ctx ends, fault.Invalid on a node without
-// data, and the errors of w. After an error, w contains an incomplete backup.
+//	unavailable  there is no quorum, or the node belongs to no cluster
+//	unavailable  a received snapshot has replaced the local replica during the backup
+//	timeout      ctx has ended
+//	invalid      the node has no data
 func (h *Host) Backup(ctx context.Context, header backup.Header, w io.Writer) (backup.Totals, error) {
 	t, err := h.backup(ctx, header, w)
 	h.metrics.saved(t, err)
@@ -66,8 +68,7 @@ func (h *Host) backup(ctx context.Context, about backup.Header, w io.Writer) (t 
 	return out.Close()
 }
 
-// holdsData returns nil if this node has replicas. Otherwise it returns the error of the call op, which needs local
-// data.
+// holdsData returns nil if this node has replicas. Otherwise it returns an error for the operation op.
 func (h *Host) holdsData(op string, id datadir.Identity) error {
 	switch {
 	case h.node.allowed() != nil:
@@ -86,8 +87,8 @@ func errNoData(op string) error {
 		Hint: "run the command on a server of the cluster"}
 }
 
-// export implements replica. The exported data includes the entry at the position given by after, if the leader's log
-// contains that entry. This holds even if the entry is not committed yet when export is called.
+// export implements replica. If the leader's log contains the entry at the given position, the exported data includes
+// this entry, even if it is not committed yet when export is called.
 func (s *server) export(ctx context.Context, gid uint32, after raftlog.Position) (*kv.Export, backup.Group, error) {
 	r := reading{server: s, group: s.groups[gid], id: gid}
 	limit, cancel := context.WithTimeout(ctx, quorumTime)

@@ -26,9 +26,9 @@ func Offset(g *group.Group, wall uint64) time.Duration {
 // Wall returns the wall clock of this node in Unix milliseconds.
 func (h *Host) Wall() uint64 { return wallClock(h.opts.Now) }
 
-// ClockOffset returns how far the wall clock of this node is ahead of the cluster time of group 0. The true value
-// differs from ahead by at most maxError. ClockOffset asks the leader. It returns fault.Unimplemented on a node
-// without data, and fault.Unavailable on a removed server.
+// ClockOffset returns how far the wall clock of this node is ahead of the cluster time of group 0. It queries the
+// leader, so the result can be wrong by up to maxError. ClockOffset returns fault.Unimplemented on a node without data,
+// and fault.Unavailable on a removed server.
 func (h *Host) ClockOffset(ctx context.Context) (ahead, maxError time.Duration, err error) {
 	s, ok := h.replica.(*server)
 	if !ok {

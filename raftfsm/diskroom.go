@@ -40,9 +40,9 @@ func (s *server) writesAllowed(gid uint32) error {
 	return nil
 }
 
-// admitValues admits a write of values to a group, or returns an error if the values cannot be stored. size is the size
-// of the values in bytes, which admitValues counts against the free space of this server. It may block (see
-// datadir.Space.Admit). If err is nil, the caller must call done after the write.
+// admitValues admits a write of values to a group, or returns an error if the values cannot be stored. Their size in
+// bytes counts against the free space of this server. If err is nil, the caller must call done after the write.
+// admitValues may block (see datadir.Space.Admit).
 func (s *server) admitValues(ctx context.Context, gid uint32, size int) (done func(), err error) {
 	if err := s.writesAllowed(gid); err != nil {
 		return nil, err
@@ -83,8 +83,8 @@ func (s *server) judgeRoom() {
 	}
 }
 
-// lackOfRoom returns an error if a group must be read-only, and nil otherwise. In this state, further writes could fill
-// the disks and stop the group.
+// lackOfRoom returns an error if a group must be read-only, because further writes could fill the disks and stop the
+// group. It returns nil otherwise.
 //
 // A group must be read-only if the disk of at least one voter is nearly full, and no majority of the voters has enough
 // free space. A failed voter counts as one without free space.

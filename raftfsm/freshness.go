@@ -24,9 +24,9 @@ func (f *freshness) verified(sent time.Time) {
 	}
 }
 
-// age returns an upper bound of the age of a replica's state: either groupAge or the time since freshUntil, whichever
-// is smaller. groupAge is the bound that the group has computed. It is not valid if known is false. The second result
-// is false if neither bound is known.
+// age returns an upper bound of the age of a replica's state. It is the smaller of two bounds: groupAge, which the
+// group has computed, and the time since freshUntil. If known is false, groupAge is not valid. The second result is
+// false if there is no bound.
 func (f *freshness) age(groupAge time.Duration, known bool) (time.Duration, bool) {
 	if at := f.freshUntil.Load(); at != nil {
 		if own := time.Since(*at); !known || own < groupAge {

@@ -232,9 +232,9 @@ func (h *Host) Serve(ctx context.Context, method string, payload []byte) ([]byte
 	return answer, cancelled(ctx, err)
 }
 
-// cancelled converts err, the error of a served call, into the error that the calling node gets. A call that is
-// cancelled before it begins, for example because this node stops, fails with fault.Timeout. But the caller may still
-// have time. So cancelled returns fault.Unavailable instead, and the caller tries another server.
+// cancelled converts the error of a served call into the error that the calling node gets. If the call was cancelled
+// before it began, for example because this node stops, the error is fault.Unavailable rather than fault.Timeout, so
+// that the caller tries another server.
 func cancelled(ctx context.Context, err error) error {
 	if !fault.Is(err, fault.Timeout) || !errors.Is(ctx.Err(), context.Canceled) {
 		return err

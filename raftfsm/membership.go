@@ -108,7 +108,8 @@ func (m *membership) allowed() error {
 	return nil
 }
 
-// startsEpoch reports whether adopt would replace the node's current epoch by the given epoch.
+// startsEpoch reports whether this sidecar will adopt the given epoch because it is newer than its current one. It
+// returns false on a server.
 func (m *membership) startsEpoch(epoch uint64) bool {
 	return m.temporary && epoch > m.current().Epoch
 }
@@ -147,9 +148,9 @@ func (m *membership) promise(candidate string) error {
 	})
 }
 
-// Adopt makes this node a permanent member of a cluster. A new member gets the given epoch. If the node is already a
-// member, a server keeps its epoch, but a sidecar adopts a newer one. When Adopt returns nil, the membership of a
-// server is durable. Adopt returns fault.Invalid if the node belongs to another cluster.
+// Adopt makes this node a permanent member of a cluster. A new member gets the given epoch. An existing member keeps
+// its epoch, except that a sidecar adopts a newer one. When Adopt returns nil, the membership of a server is durable.
+// Adopt returns fault.Invalid if the node belongs to another cluster.
 func (h *Host) Adopt(cluster string, epoch uint64) error {
 	starts := h.node.startsEpoch(epoch)
 	if err := h.node.adopt(cluster, epoch); err != nil {
@@ -173,12 +174,12 @@ func (h *Host) Supersede(epoch uint64) error {
 	})
 }
 
-// Promise permanently allows the server candidate to form a cluster with this server. A server gives this promise to
-// only one candidate and never withdraws it. When Promise returns nil, the promise is durable. Promise returns
-// fault.Conflict if this server belongs to a cluster, or has given its promise to another candidate.
+// Promise permanently allows another server to form a cluster with this server. When Promise returns nil, the promise
+// is durable. It returns fault.Conflict if this server belongs to a cluster, or has given its promise to another
+// candidate.
 //
-// Invariant: at most one candidate can get the promises of all servers in a set. So these servers form at most one
-// cluster.
+// A server never withdraws its promise. Therefore at most one candidate can get the promises of all servers in a set,
+// and these servers form at most one cluster.
 func (h *Host) Promise(candidate string) error { return h.node.promise(candidate) }
 
 // Form creates a cluster with this server as its only member. The server leads every group when Form returns nil.

@@ -45,8 +45,8 @@ const (
 	servedReplica = "replica" // another server, which does not lead
 )
 
-// causeOrigin is the value of the label "cause" for a retry after the group no longer knew the origin of the request.
-// The origin is the registered source of requests.
+// causeOrigin is the value of the label "cause" if a write is retried because the group no longer knows the origin of
+// the request (see origin).
 const causeOrigin = "origin"
 
 func newMetrics(reg prometheus.Registerer) *Metrics {

@@ -61,8 +61,8 @@ func (h *Host) NoteNames(ctx context.Context, prefix string) (names []string, er
 	}
 }
 
-// SetNote writes a note. The existing note must have the given revision. Revision 0 means that no note with this name
-// may exist. SetNote returns the new revision. If the existing note has another revision, it returns fault.Conflict. It
+// SetNote writes a note and returns its new revision. The parameter revision is the revision that the existing note
+// must have; 0 means that no note with this name may exist. If this does not hold, SetNote returns fault.Conflict. It
 // also returns the errors of a strong write.
 func (h *Host) SetNote(ctx context.Context, name string, value []byte, revision uint64) (uint64, error) {
 	if _, err := h.replica.waitPartitions(ctx); err != nil {

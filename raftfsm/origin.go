@@ -10,12 +10,12 @@ import (
 	"github.com/quorate/quorate/raftfsm/group"
 )
 
-// origin assigns ids to the requests that this node sends to one group. Because of these ids, the group applies a
-// retried request only once. An id consists of the number of the origin and a sequence number. To get its number, the
-// origin registers with the group (command.KindRegister).
+// origin assigns ids to the requests that this node sends to one group, so that the group applies a retried request
+// only once. An id consists of the number of the origin and a sequence number. The group issues the number when the
+// origin registers with it (command.KindRegister).
 //
-// Invariant: a sequence number is used for one request only. The field done is below the sequence number of every
-// request that may be sent again.
+// Invariant: each sequence number is used for one request only. Every request that may be sent again has a sequence
+// number above the field done.
 type origin struct {
 	name     string // different for every incarnation of a process
 	register func(context.Context, func() *command.Request) (group.Answer, error)
@@ -75,8 +75,8 @@ func (o *origin) end(id command.RequestID) {
 	}
 }
 
-// drop forgets the number of the origin, because the group no longer knows it. The next call of begin registers the
-// origin again. drop does nothing if the origin has another number by now.
+// drop discards the given number of the origin, which the group no longer knows. The next call of begin registers the
+// origin again. If the origin already has another number, drop does nothing.
 func (o *origin) drop(number uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -103,8 +103,8 @@ func (o *origin) isProven() bool {
 	return o.proven
 }
 
-// ensure registers the origin with the group if it has no number yet. Concurrent callers share one registration. Every
-// attempt uses a new name, so a registration whose answer is lost stays unused and expires. ensure returns
+// ensure registers the origin with the group if it has no number yet. Concurrent callers share one registration. Each
+// attempt uses a new name, so that a registration whose answer is lost is never used and expires. ensure returns
 // fault.Timeout if ctx ends while another caller registers, and fault.Unavailable if the group does not answer in time.
 func (o *origin) ensure(ctx context.Context) error {
 	select {
@@ -148,8 +148,8 @@ func (r *router) registrar(gid uint32) func(context.Context, func() *command.Req
 	}
 }
 
-// register sends a registration and retries until one is answered, ctx ends, or a retry cannot help. The function
-// attempt creates the request for each try.
+// register registers an origin with a group. It retries until the group answers, ctx ends, or a retry cannot help. The
+// function attempt returns the request for each try.
 func (r *router) register(ctx context.Context, gid uint32, attempt func() *command.Request) (group.Answer, error) {
 	for {
 		data, err := command.AppendRequest(nil, attempt())
@@ -166,9 +166,8 @@ func (r *router) register(ctx context.Context, gid uint32, attempt func() *comma
 	}
 }
 
-// notStarted converts err, the error of a failed registration, into the error of the request that needed the
-// registration. This request was not sent, so notStarted replaces fault.Indeterminate and fault.NotLeader by
-// fault.Unavailable.
+// notStarted returns the error of a request that was not sent, because the registration of its origin failed with err.
+// Since nothing was sent, it replaces fault.Indeterminate and fault.NotLeader by fault.Unavailable.
 func notStarted(err error) error {
 	code := fault.CodeOf(err)
 	if code == fault.Indeterminate || code == fault.NotLeader {

@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/session"
 )
 
-// maxOwn is the maximum number of applications for which ownWrites records a separate position. All other
-// applications share one position.
+// maxOwn is the maximum number of applications for which ownWrites has separate lists of positions. All other
+// applications share one list.
 const maxOwn = 1024
 
 // application identifies an application by its store and the prefix of its keys.
@@ -23,17 +23,16 @@ const maxLeaders = 16
 
 // awaited is a list of log positions that a read must wait for. Usually the list has one position.
 //
-// If the leader has changed, the list may have one position for each leader. A position of a later leader does not
-// replace the position of an earlier leader's uncommitted write, even if its index is greater, because the earlier
-// write may be lost. No position in the list covers another one (see session.Seen.Covers). The positions themselves are
-// never changed.
+// After a change of leader, the list may have one position for each leader. A position of a later leader never replaces
+// the position of an earlier leader's uncommitted write, because that write may be lost. No position in the list covers
+// another one (see session.Seen.Covers). The positions are never modified.
 type awaited []*session.Seen
 
-// with returns the list with the position at added, and without the positions that at replaces. It may change w. It
-// adds nothing if the list already covers at.
+// with adds a position to the list, removes the positions that the new one replaces, and returns the result. If the
+// list already covers the new position, with adds nothing. It may change w.
 //
-// If the list then has more than maxLeaders positions, with drops the position of the earliest leader. If the write at
-// the dropped position was lost, no read reports this loss.
+// If the result has more than maxLeaders positions, with drops the position of the earliest leader. If the write at
+// that position was lost, no read reports the loss.
 func (w awaited) with(at *session.Seen) awaited {
 	if slices.ContainsFunc(w, func(s *session.Seen) bool { return s.Covers(*at) && !at.Replaces(*s) }) {
 		return w
@@ -52,8 +51,8 @@ func (w awaited) without(done []*session.Seen) awaited {
 }
 
 // newest returns the position of the newest write that may be uncommitted, or the zero position if there is none. A
-// strong read that waits for this position need not wait for the others in the list. Its read index covers all
-// committed positions, and a later leader has all writes of earlier leaders that were not lost.
+// strong read must wait only for this position: its read index covers all committed positions, and a later leader has
+// all writes of earlier leaders that were not lost.
 func (w awaited) newest() (at session.Seen) {
 	for _, s := range w {
 		if !s.Committed && cmp.Or(cmp.Compare(at.Pos.Term, s.Pos.Term), cmp.Compare(at.Pos.Index, s.Pos.Index)) < 0 {
@@ -103,8 +102,8 @@ func (o *ownWrites) shareOne() {
 	}
 }
 
-// shareAll records the position s for all applications, because the change at s affects all of them. It adds s to rest
-// and removes the positions that s covers from the lists of the applications.
+// shareAll records the position of a change that affects all applications. It adds the position to rest, and removes
+// all positions that it covers from the lists of the applications.
 func (o *ownWrites) shareAll(s *session.Seen) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -154,8 +153,8 @@ func (o *ownWrites) newest() (at session.Seen) {
 	return all.newest()
 }
 
-// settle removes the positions in applied from o, because the read q has waited until the replica had applied them.
-// Later reads need not wait for these positions again. A position that was added after the read began stays.
+// settle removes the given positions after the read q has waited for them, so that later reads do not wait for them
+// again. A position that was added after the read began stays.
 func (o *ownWrites) settle(q *query, applied []*session.Seen) {
 	if len(applied) == 0 {
 		return
@@ -173,12 +172,12 @@ func (o *ownWrites) settle(q *query, applied []*session.Seen) {
 	}
 }
 
-// settleElsewhere updates own after another server has answered the read q. The parameter done has the positions of own
-// for which the read had to wait, and got describes the answer.
+// settleElsewhere updates own after another server has answered the read q. done has the positions in own that the read
+// had to wait for, and got describes the answer.
 //
-// If got.ownDone is true, the answer reflects the writes at the positions in done, or reports which of them were lost.
-// settleElsewhere then removes these positions from own. It also adds the position of the answer to own, unless the
-// answer is stale and got.ownDone is false. So a later read from another replica returns no older data.
+// If got.ownDone is true, the answer reflects the writes at these positions or reports their loss, and settleElsewhere
+// removes them. It also adds the position of the answer, so that a later read from another replica returns no older
+// data. It does not add the position if the answer is stale and got.ownDone is false.
 func settleElsewhere(own *ownWrites, q *query, done []*session.Seen, got given) {
 	shared := own.shares(done)
 	if got.ownDone {
@@ -189,9 +188,9 @@ func settleElsewhere(own *ownWrites, q *query, done []*session.Seen, got given) 
 	}
 }
 
-// moveTo records at, the position of another server's answer to the read q. So later reads from other servers return no
-// older data. If shared is true, moveTo records the position for all applications, and otherwise only for the
-// applications whose keys q reads.
+// moveTo records the position of another server's answer to the read q, so that later reads from other servers return
+// no older data. It records the position for the applications whose keys q reads. If shared is true or q may read the
+// keys of several applications, it records the position for all applications.
 func (o *ownWrites) moveTo(q *query, at session.Seen, shared bool) {
 	if shared || q.all() {
 		o.shareAll(&at)

@@ -13,9 +13,9 @@ import (
 )
 
 // partitionOf returns the group of a stored key. All keys with the same store and prefix are in the same group. The
-// prefix is the part before the first "||", for example "app1" for the key "app1||x". The prefix is empty if the key
-// has no "||". Usually the prefix is the id of an application (see the setting keyPrefix). So all keys of one
-// application, and every transaction on them, are in one group.
+// prefix is the part before the first "||", for example "app1" for the key "app1||x", or empty if the key has no "||".
+// Usually it is the id of an application (see the setting keyPrefix), so that all keys of an application are in one
+// group.
 //
 // The internal stores of due work, topics and workflows have their own rules. The function is part of the data format
 // and must never change.

@@ -47,9 +47,11 @@ func queryOne(store, key string) *query {
 	return q
 }
 
-// look executes the query on m and stores the result in q. It omits items that have expired at the cluster time now.
-// pending is true if one of these items has not expired yet at the cluster time of m, because another reader may still
-// see such an item. A strong listing stores no result if pending is true.
+// look executes the query on m and stores the result in q. It omits items that have expired at the time now. pending is
+// true if an omitted item has not expired yet at the cluster time of m, so that another reader may still see it.
+//
+// A strong listing checks all items of the group for this, and stores no result if pending is true. For any other
+// listing, pending is false.
 func (q *query) look(m *kv.Machine, now uint64) (pending bool, err error) {
 	switch q.kind {
 	case queryGet:

@@ -145,9 +145,9 @@ func (s *server) readHere(ctx context.Context, gid uint32, ask asking, q *query)
 	return r.out, !r.untrusted, err
 }
 
-// unreplaced calls read, and calls it again whenever a received snapshot has replaced the state machine during the
-// call. In this case the result may be too old: read has waited until the earlier machine had applied an index, but the
-// new machine may have applied less. unreplaced returns the first error of read.
+// unreplaced calls read until the call fails or the state machine was not replaced during the call. If a received
+// snapshot has replaced the machine, the result may be too old: read waits until the earlier machine has applied an
+// index, but the new one may have applied less.
 func unreplaced(machine func() *kv.Machine, read func() error) error {
 	for {
 		m := machine()
@@ -243,8 +243,8 @@ func (r *reading) readIndex(ctx context.Context, pos raftlog.Position) (group.Re
 }
 
 // isInvented reports whether a client has invented the position s. The parameter ri is a read index that a leader
-// returned for this read. Everything that was committed when the read began is at or below ri. So a committed position
-// above ri cannot come from an earlier answer.
+// returned for this read. A committed position above it cannot come from an earlier answer, because all positions that
+// were committed when the read began are at or below it.
 func isInvented(s session.Seen, ri group.ReadIndex) bool {
 	return s.Committed && s.Pos.Index > ri.Index
 }
@@ -352,13 +352,13 @@ func (r *reading) restored(s session.Seen) bool {
 	return true
 }
 
-// await waits until the local replica has applied the position s. The local log may not show whether the entry at s
-// exists. In this case, await sends a request to the leader, to learn whether the leader's log has the entry. A
-// follower first waits up to replicaPatience for its own log. The result is one of these:
+// await waits until the local replica has applied the position s. If the local log does not show whether the entry at s
+// exists, await sends a request to the leader. On a follower, it first waits up to replicaPatience for the local log.
+// The result is one of these:
 //
 //   - reason is "" and err is nil: the replica has applied s.
 //   - reason is staleLost: entries of another leader have replaced s. The replica has applied every entry that s covers
-//     and that was not lost (see session.Seen.Covers). So the session can drop s.
+//     and that was not lost (see session.Seen.Covers), so the session can drop s.
 //   - reason is staleForeign: s is committed according to the session, but this cluster has committed less.
 //   - reason is staleNoQuorum: sessionPatience has passed.
 //   - err is not nil: ctx has ended, or a call has failed.
@@ -402,11 +402,9 @@ func (r *reading) await(ctx context.Context, s session.Seen) (reason string, err
 	return "", err
 }
 
-// hasApplied reports whether the local replica has applied the entry at the uncommitted position s. The replica must
-// already have applied everything up to s. If hasApplied returns false, another entry has replaced the entry at s.
-//
-// The parameter held is the leader's answer whether its log has the entry. It decides if the local log no longer shows
-// which entry was applied.
+// hasApplied reports whether the local replica has applied the entry at the uncommitted position s, and not another
+// entry in its place. The replica must already have applied everything up to s. The parameter held shows whether the
+// leader's log has the entry. It decides if the local log no longer shows which entry was applied.
 func (r *reading) hasApplied(s session.Seen, held group.Holding) bool {
 	here := r.group.Holds(s.Pos)
 	return here == group.Held || here == group.Unknown && held == group.Held

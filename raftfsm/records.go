@@ -180,7 +180,8 @@ func (a storeAccess) Locate(ctx context.Context, store, prefix string) (uint32, 
 	return a.access.Locate(ctx, store, prefix)
 }
 
-// Locks returns the lock store of a component, which stores its locks in the groups of s. See locks.NewStore.
+// Locks returns the lock store of a component. The locks are stored in the same groups as the data of s (see
+// locks.NewStore).
 func (s *Store) Locks(component string, reentrant bool) *locks.Store {
 	return locks.NewStore(storeAccess{access{s.router}, s}, s.id, component, reentrant)
 }

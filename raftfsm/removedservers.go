@@ -13,10 +13,11 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// Tombstones record which servers an operator has removed. No later leader adds such a server again. Every group has
+// Tombstones record which servers an operator has removed, so that no later leader adds them again. Each group has
 // tombstones in its replicated data. They are never deleted, because a server id is never reused.
 //
-// No application can access systemStore, because its name has no slash. The name of every application's store has one.
+// No application can access systemStore, because its name has no slash. The store names of applications always have
+// one.
 const (
 	systemStore   = kv.SystemStore // a restore does not change it
 	removedPrefix = "removed/"
@@ -28,12 +29,11 @@ func tombstone(server string) command.Op {
 	return command.Op{Kind: command.OpSet, Store: systemStore, Key: removedPrefix + server, Value: []byte("{}")}
 }
 
-// MarkRemoved permanently records in the group gid that an operator has removed a server. The parameter seen is the
-// result of Removals before the decision to remove the server. If another server was marked since then, MarkRemoved
-// returns fault.Conflict and changes nothing.
+// MarkRemoved permanently records in the group gid that an operator has removed a server. Call Removals before the
+// decision to remove the server, and pass its result as seen. If another server was marked since then, MarkRemoved
+// returns fault.Conflict and changes nothing. It also returns the errors of a strong write.
 //
-// For example, two operators may each remove one of two servers, because the group can lose one of the two. Then one
-// removal fails, even if the leader changes in between. MarkRemoved also returns the errors of a strong write.
+// For example, if the group can lose only one more server and two operators each remove one, the second removal fails.
 func (h *Host) MarkRemoved(ctx context.Context, gid uint32, server string, seen uint64) error {
 	next := command.Op{Kind: command.OpSet, Cond: command.CondAbsent, Store: systemStore, Key: removalsKey,
 		Value: []byte("{}")}
@@ -48,9 +48,10 @@ func (h *Host) MarkRemoved(ctx context.Context, gid uint32, server string, seen 
 	return outcome(&a.Result, nil)
 }
 
-// Removals returns a revision that changes with every MarkRemoved. It is 0 before the first one. Removals reads the
-// replica of this node, which may lag behind the leader. A later call of RemovedServers returns at least the servers
-// that were marked up to this revision. Removals returns fault.Invalid if this node has no replica of the group.
+// Removals returns a revision that changes whenever a server is marked as removed. It is 0 if no server is marked.
+// Removals reads the replica of this node, which may lag behind the leader. A later call of RemovedServers returns at
+// least the servers that were marked up to this revision. Removals returns fault.Invalid if this node has no replica of
+// the group.
 func (h *Host) Removals(gid uint32) (uint64, error) {
 	if int(gid) >= len(h.groups) {
 		return 0, errNoData("raftfsm.Removals")

@@ -43,13 +43,16 @@ func (s *Survey) Alone() bool {
 // majority of its voters. The server must not be running. Its data becomes the data of the cluster, including log
 // entries that were never committed. If o.Agree returns false, Rescue changes nothing.
 //
-// Rescue raises the revision counters, so that no ETag is used twice. It also starts a new epoch. Servers of the old
-// epoch are refused until their data directories are emptied. After an interrupted Rescue, the server does not start
-// until Rescue is run again.
+// Rescue raises the revision counters, so that no ETag is used twice. It also starts a new epoch. The rescued cluster
+// refuses servers of the old epoch until their data directories are emptied. If Rescue is interrupted, the server does
+// not start until Rescue is run again.
 //
-// Rescue returns fault.Unavailable if the server is running, and fault.Corrupt if the directory is damaged. It
-// returns fault.Invalid if the directory belongs to no cluster, if a newer version of Quorate has used it, or if an
-// operator has removed the server. It also returns the errors of o.Agree.
+// Rescue returns the errors of o.Agree and these errors:
+//
+//   - fault.Unavailable: the server is running
+//   - fault.Corrupt: the directory is damaged
+//   - fault.Invalid: the directory belongs to no cluster, a newer version of Quorate has used it, or an operator has
+//     removed the server
 func Rescue(o RescueOptions) (s Survey, err error) {
 	lock, err := datadir.LockDir(o.Dir)
 	if fault.Is(err, fault.Unavailable) {
@@ -116,10 +119,10 @@ func rescuable(dir string) (*datadir.Identity, error) {
 	return id, nil
 }
 
-// epochCount is the number of low bits of an epoch that are random. The bits above them count the rescues.
+// epochCount is the number of random low bits in an epoch. The higher bits count the rescues.
 //
-// Two servers of one cluster may be rescued separately by mistake. Their epochs then differ in the random bits, so the
-// two servers refuse each other.
+// If two servers of one cluster are rescued separately by mistake, their epochs differ in the random bits, so that the
+// servers refuse each other.
 const epochCount = 20
 
 func nextEpoch(epoch uint64) uint64 {

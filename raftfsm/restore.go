@@ -192,8 +192,8 @@ func (s *restore) chunk(ctx context.Context, p *backup.Part) error {
 	return s.send(ctx, p.Group, r)
 }
 
-// checkRemembered returns fault.Corrupt if the state machine cannot decode the remembered result m. If m reached the
-// log, all replicas would fail at the next retry of its request.
+// checkRemembered returns fault.Corrupt if the state machine cannot decode a remembered result. Such a result must not
+// reach the log, because all replicas would fail when its request is retried.
 func checkRemembered(m *command.Remembered) error {
 	if err := kv.CheckRemembered(m); err != nil {
 		return &fault.Error{Code: fault.Corrupt, Op: opRestore,
@@ -229,8 +229,8 @@ func (s *restore) commit(ctx context.Context) error {
 	return nil
 }
 
-// partly returns the error of a restore that failed with err when it committed the group at. The groups with lower ids
-// are restored by then. groups is the total number of groups.
+// partly returns the error of a restore that failed with err while it replaced the live data of a group. The parameter
+// at is the id of this group, and groups is the number of all groups. The groups with lower ids are already restored.
 func partly(err error, at, groups uint32) error {
 	msg := "the data was staged, but it is not known whether it was put in place"
 	if groups > 1 {

@@ -134,9 +134,12 @@ func (s *server) serveRoute(r *peercalls.Frame) ([]byte, error) {
 	return peercalls.AppendRoutes(nil, routes), nil
 }
 
-// whole checks that data is exactly one request that every replica can apply. The caller must not propose other data,
-// because it could stop all replicas. whole returns fault.TooLarge if data is too large for a log entry, fault.Corrupt
-// for a step of a restore whose remembered results cannot be decoded, and otherwise fault.Invalid.
+// whole checks that data is exactly one request that every replica can apply. Other data must not be proposed, because
+// it could stop all replicas. The error is one of these:
+//
+//   - fault.TooLarge: data is too large for a log entry
+//   - fault.Corrupt: data is a step of a restore with a remembered result that cannot be decoded
+//   - fault.Invalid: data is unusable for any other reason
 func whole(data []byte) error {
 	if len(data) > maxProposal {
 		return fault.New(fault.TooLarge, "raftfsm.Serve", "a forwarded request is larger than a log entry may be")
@@ -173,12 +176,12 @@ func serveReadIndex(ctx context.Context, g *group.Group, r *peercalls.Frame) ([]
 	return binary.AppendUvarint(b, uint64(held)), nil
 }
 
-// leaderIndex returns a read index, and whether the log of this leader contains the entry at the position given by
-// after. If it does, the read index is at or above this position, even if the entry was not committed when leaderIndex
-// was called.
+// leaderIndex returns a read index, and whether this leader's log contains the entry at a given position. If it does,
+// leaderIndex waits until the entry is applied, so the read index is at or above the position.
 //
-// Invariant: if the result is group.Lost, this server led the group at that moment. On any other server the entry might
-// only be missing because its log is behind. The caller may therefore remove a lost position from the session.
+// Invariant: if the result is group.Lost, this server led the group at that moment. The entry is then lost, and the
+// caller may remove its position from the session. On another server, the entry might only be missing because the log
+// is behind.
 func leaderIndex(ctx context.Context, g *group.Group, after raftlog.Position) (group.ReadIndex, group.Holding, error) {
 	for {
 		held := holds(g, after)

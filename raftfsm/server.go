@@ -27,8 +27,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/workflows"
 )
 
-// server implements the interface replica for a node with data. Such a node has a replica of every group. server
-// forwards calls that need the leader of a group if another server leads it.
+// server implements the interface replica for a node with data, which has a replica of every group. A call that needs
+// the leader of a group is forwarded if another server leads it.
 type server struct {
 	opts    Options
 	node    *membership
@@ -99,9 +99,9 @@ func (s *server) open(ctx context.Context) error {
 	return nil
 }
 
-// noteGroupsMade durably records that every group and its floor file were created. If one of them is missing at a later
-// start, this start fails. Without the record, an empty group would replace the missing one, and the server could vote
-// twice in a term.
+// noteGroupsMade durably records that every group and its floor file were created, so that a later start fails if one
+// of them is missing. Otherwise an empty group would replace the missing one, and the server could vote twice in a
+// term.
 func (s *server) noteGroupsMade() error {
 	if self := &s.node.self; self.Made && !self.Forming {
 		return nil
@@ -218,8 +218,8 @@ func checkFormats(dir string, id *datadir.Identity, logger *slog.Logger) error {
 	return nil
 }
 
-// memTable returns the size of one group's memtable in bytes. This is the configured size. If none is configured, each
-// group gets an equal share of defaultMemTable, but at least 1 MiB. Pebble takes this memory from the block cache.
+// memTable returns the size of one group's memtable in bytes. If no size is configured, each group gets an equal share
+// of defaultMemTable, but at least 1 MiB. Pebble takes this memory from the block cache.
 func memTable(asked uint64, partitions uint32) uint64 {
 	if asked != 0 {
 		return asked
@@ -286,8 +286,8 @@ func (s *server) ready(gid uint32) error {
 
 const opReady = "raftfsm.Ready"
 
-// errLeaderless returns the error for a group without a known leader. The message is msg, followed by the reason that
-// c.NoLeader returns. If c.NoLeader returns no hint, errLeaderless uses the parameter hint.
+// errLeaderless returns the error for a group without a known leader. The message is msg, followed by the reason from
+// c.NoLeader. The parameter hint is used only if c.NoLeader returns no hint.
 func errLeaderless(gid uint32, msg string, c Cluster, hint string) error {
 	why, what := c.NoLeader(gid)
 	if why != "" {
@@ -338,10 +338,9 @@ func (s *server) confirm(n session.Seen) (session.Seen, bool) {
 	return n, exists
 }
 
-// proposeHere proposes a request to a group of this node. hasValues is true if the request stores values. If the group
-// is read-only, it refuses such a request with the error of writesAllowed. Locks do not count as values (see
-// storesValues). If the group has the maximum number of locks, proposeHere returns fault.Overloaded for a request for a
-// new lock.
+// proposeHere proposes a request to a group of this node. hasValues is true if the request stores values (see
+// storesValues). A read-only group refuses such a request with the error of writesAllowed. If the group has the maximum
+// number of locks, a request for a new lock is refused with fault.Overloaded.
 func (s *server) proposeHere(ctx context.Context, g *group.Group, data group.Encoded, ack group.Ack,
 	hasValues bool) (group.Answer, error) {
 	if hasValues {
@@ -356,10 +355,9 @@ func (s *server) proposeHere(ctx context.Context, g *group.Group, data group.Enc
 	return g.Propose(ctx, data, outcomeKnown(g, ack))
 }
 
-// outcomeKnown returns the acknowledgement that a proposal must wait for, so that its outcome is known. This is ack,
-// with one exception: Durable becomes Committed if an origin of the group may expire now. In this case, an entry that
-// is already in the log could remove the origin of the request, so that the request is not applied. This is known only
-// after the commit.
+// outcomeKnown returns the acknowledgement that makes the outcome of a proposal known. This is ack, unless ack is
+// Durable and an origin of the group may expire now. The result is then Committed, because an entry already in the log
+// could remove the origin of the request, so that the request is not applied.
 func outcomeKnown(g *group.Group, ack group.Ack) group.Ack {
 	if ack == group.Durable && g.Machine().OriginDue() <= g.Now() {
 		return group.Committed

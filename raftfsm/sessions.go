@@ -15,29 +15,31 @@ func (h *Host) MergeSessions(a, b string) (string, bool) {
 	return h.router.tokens.Merge(a, b, h.router.cluster())
 }
 
-// AnswerSession updates token with the answer to a request, and returns the result. It adds the positions in
-// answerToken, which a store of this node has returned. It removes the uncommitted positions that the answer has
-// settled: the answer reflects their writes or reports that they were lost.
+// AnswerSession returns the token of a session after the answer to a request. The parameter token is the token before
+// the answer, requestToken is the token in the request, and answerToken is the token that a store of this node has
+// returned.
 //
-// requestToken is the token in the request. Positions that are also in requestToken come from the client, who may have
-// invented them. AnswerSession adds such a position only if this node knows that it exists. AnswerSession returns false
-// if token or answerToken cannot be decoded or belongs to another cluster.
+// AnswerSession removes the uncommitted positions that the answer has settled: the answer reflects their writes or
+// reports their loss. It adds the positions of answerToken. If a position is also in requestToken, the client may have
+// invented it, so it is added only if this node knows that it exists.
+//
+// AnswerSession returns false if token or answerToken cannot be decoded or belongs to another cluster.
 func (h *Host) AnswerSession(token, requestToken, answerToken string) (string, bool) {
 	return h.router.tokens.Answer(token, requestToken, answerToken, h.router.cluster(), h.router.confirm)
 }
 
-// ShareSession returns the part of token to send to a client or to another application. sentToken is the token that
-// this receiver has sent, or empty.
+// ShareSession returns the part of a token to send to a client or to another application. sentToken is the token that
+// the receiver has sent, or empty.
 //
-// ShareSession omits an uncommitted position if a later position makes it unnecessary: a read that waits for the later
-// position also sees the earlier write, unless the write was lost. ShareSession keeps the positions that the receiver
-// may know, so that the receiver learns of the loss.
+// ShareSession omits an uncommitted position if a later position is enough: a read that waits for the later one also
+// sees the earlier write, unless this write was lost. ShareSession keeps positions that the receiver may already know,
+// so that the receiver learns of a loss.
 func (h *Host) ShareSession(token, sentToken string) string {
 	return h.router.tokens.Shared(token, sentToken, h.router.cluster())
 }
 
-// VerifySession adds positions of the token claimed to the token current, and returns the resulting token. It adds only
-// positions that exist in this cluster, because claimed comes from a client, who may have invented them. If this node
+// VerifySession adds the positions in a client's token (claimed) to another token (current), and returns the result.
+// The client may have invented positions, so VerifySession adds only those that exist in this cluster. If this node
 // does not know a position, VerifySession sends a request to the leader of the group. It ignores a token that cannot be
 // decoded or belongs to another cluster.
 //
@@ -101,9 +103,9 @@ func raise(v *atomic.Uint64, n uint64) {
 	}
 }
 
-// confirm reports whether this node knows that the position n exists, and returns n. If n is committed, confirm
-// replaces its term, because a client may have invented it. No entry up to n has a higher term than the new one. With a
-// lower term, n could hide the loss of an earlier uncommitted write.
+// confirm reports whether this node knows that the position n exists, and returns n. If n is committed, a client may
+// have invented its term, so confirm replaces it by a term that no entry up to n exceeds. A lower term could hide the
+// loss of an earlier uncommitted write.
 func (r *router) confirm(n session.Seen) (session.Seen, bool) {
 	if n.Group >= r.replica.partitions() {
 		return n, false

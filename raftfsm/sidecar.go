@@ -22,7 +22,7 @@ import (
 // id after the last dot is hexadecimal.
 const sidecarSuffix = ".sidecar"
 
-// SidecarID returns the id of a node without replicas, by which other nodes know it. The parameter node is its node id.
+// SidecarID returns the id by which other nodes know a node without replicas. The parameter node is the node id.
 func SidecarID(node string) string { return node + sidecarSuffix }
 
 // sidecar implements replica for a node without data: it reads and writes through servers.

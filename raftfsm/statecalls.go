@@ -82,8 +82,8 @@ func (c replicas) AskState(ctx context.Context, server raft.Server, ask integrit
 	return err
 }
 
-// serveState accepts a request for the state of this server, which is then sent in the background. It returns
-// fault.Denied if the requesting server is not a member of the group.
+// serveState accepts another server's request for the state of this server. The state is sent in the background.
+// serveState returns fault.Denied if the requesting server is not a member of the group.
 func serveState(g *group.Group, f *peercalls.Frame) error {
 	ask := integrity.StateRequest{Applied: f.Uvarint(), Nonce: f.Uvarint(), To: raft.ServerID(f.Text())}
 	if f.Bad || len(f.Rest) > 0 {

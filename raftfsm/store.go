@@ -25,15 +25,15 @@ import (
 // raft-wal for an entry.
 const MaxRequest = 64<<20 - 64<<10
 
-// maxAnswer is the maximum total size in bytes of the values in one read for another node. The API permits no larger
-// read, so every read that it permits also works at another node.
+// maxAnswer is the maximum total size in bytes of the values in one read for another node. It is not below the limit of
+// the API, so every read that the API permits also works at another node.
 const maxAnswer = 32 << 20
 
 // maxPage is the maximum number of keys in one page of a listing.
 const maxPage = records.MaxPage
 
-// Store is one state store of type state.raft. Several stores share the groups of a Host. The namespace and name
-// identify a store in the whole cluster. It is safe for concurrent use.
+// Store is one state store of type state.raft. Its namespace and name identify it in the whole cluster. Several stores
+// share the groups of a Host. A Store is safe for concurrent use.
 type Store struct {
 	router *router
 	id     string // namespace "/" name
@@ -359,8 +359,8 @@ func (s *Store) write(ctx context.Context, w writing) (state.Written, error) {
 	return written, nil
 }
 
-// request returns the request that performs w in the group p, one of n groups. The operations of effects come first,
-// then the checks of locks and of the actor, then w.ops.
+// request returns the request that performs a write in the group p, one of n groups. It contains the operations of the
+// effects, then the checks of locks and of the actor, and then w.ops.
 func (s *Store) request(w *writing, p, n uint32) (*command.Request, error) {
 	req := &command.Request{Kind: command.KindWrite, Ops: w.ops}
 	if len(w.locks) > 0 || w.actor != nil {
@@ -442,8 +442,8 @@ func unconditional(ops []command.Op) bool {
 	return true
 }
 
-// outcome returns the error of a write with the result r, or nil if the write was applied. If one of the operations in
-// checks has failed, the error is fault.LockLost. These operations check the locks of the write.
+// outcome returns the error of a write with the result r, or nil if the write was applied. The operations in checks are
+// those that check the locks of the write. If one of them has failed, the error is fault.LockLost.
 func outcome(r *kv.Result, checks []command.Op) error {
 	switch r.Outcome {
 	case kv.Applied:

@@ -47,8 +47,8 @@ type remoteHistory struct {
 	at      history
 }
 
-// ask sends a call of MethodWatch to the nearest server. If this server fails, ask tries the next one. The result to is
-// the id of the server that answered.
+// ask sends a call of MethodWatch to the nearest server. If this server fails, ask tries the next one. It returns the
+// answer and the id of the server that answered.
 func (r *remoteHistory) ask(ctx context.Context, body []byte) (f *peercalls.Frame, to string, err error) {
 	err = errNoLeader("raftfsm.Watch", r.at.group)
 	for _, to = range r.sidecar.targets(r.at.group, false) {
@@ -94,14 +94,12 @@ func (r *remoteHistory) read(ctx context.Context, after uint64, maxBytes int) (k
 	return c, nil
 }
 
-// wait implements historyReader. It sends a server a call that waits for changes. If maxWatchWaits such calls of this
-// node are already waiting, wait returns after watchPoll without a call.
+// wait implements historyReader. It sends a server a call that waits for changes. At most maxWatchWaits such calls of
+// this node run at a time. If all are in use and none ends within watchPoll, wait returns without a call.
 //
-// After a failed call, wait returns within retryPause. It does not record the failure in the route table. The next read
-// does this if the server still fails.
-//
-// Package peer limits how many calls to one server may wait at a time, including those for locks, topics and workflows
-// (see peer.Client.Wait). If this limit is reached, the call fails after watchPatience + firstTry.
+// After a failed call, wait returns within retryPause. It does not record the failure in the route table; the next read
+// does this if the server still fails. If too many calls to the server are waiting (see peer.Client.Wait), the call
+// fails after watchPatience + firstTry.
 func (r *remoteHistory) wait(ctx context.Context, after uint64) {
 	poll := time.NewTimer(watchPoll)
 	defer poll.Stop()
@@ -254,7 +252,7 @@ func readWatch(ctx context.Context, l *localHistory, after, size uint64) ([]byte
 	return appendChanges(b, c.Items), nil
 }
 
-// scans holds the scans with which other nodes read the data of this server at present. The zero value is ready to use.
+// scans holds the open scans of this server's data, which other nodes read. The zero value is ready to use.
 type scans struct {
 	mu   sync.Mutex
 	open map[uint64]*openScan // by id. The ids are random, so that no id of an earlier process is used again.

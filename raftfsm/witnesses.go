@@ -42,8 +42,8 @@ func (w witnesses) Recall(ctx context.Context, server, self raft.ServerID, now r
 	return seen, nil
 }
 
-// serveRecall answers a Recall of another server. The answer is what this server has recorded about the other server so
-// far. serveRecall then records the state that the other server reports.
+// serveRecall answers another server's call Recall. It returns what this server has recorded about the caller so far,
+// and then records the state that the caller reports.
 func serveRecall(g *group.Group, f *peercalls.Frame) ([]byte, error) {
 	server, now := f.Text(), readRecalled(f)
 	if f.Bad || server == "" {
@@ -61,9 +61,9 @@ func readRecalled(f *peercalls.Frame) raftlog.Seen {
 	return raftlog.Seen{Term: f.Uvarint(), Vote: f.Uvarint(), Matched: f.Position(), Committed: f.Uvarint()}
 }
 
-// Meet requests, for each group, what another server has recorded about this server. It repeats the requests in the
-// background until they are answered, so call Meet only for a reachable server. Meet skips a group if the other server
-// has already answered since the start.
+// Meet queries another server, for each group, about what it has recorded about this server. It repeats the queries in
+// the background until they are answered, so call Meet only for a reachable server. It skips a group if the other
+// server has already answered since the start.
 func (h *Host) Meet(server string) {
 	for _, g := range h.groups {
 		g.Meet(raft.ServerID(server))

@@ -56,13 +56,13 @@ func (r *router) writeAfter(ctx context.Context, gid uint32, req *command.Reques
 	}
 }
 
-// send proposes a request until its outcome is known or ctx ends. Every attempt has the same request id. The result
-// sure is false if the outcome of an attempt is unknown, because that attempt may have succeeded.
+// send proposes a request until its outcome is known or ctx ends. Every attempt has the same request id. sure is false
+// if an attempt with an unknown outcome may have succeeded.
 //
-// With the acknowledgement Durable, a deposed leader that does not know its successor can still accept a request, which
-// may then be lost. A read might not report this loss, because the session may already have a position of the later
-// leader with a greater index. So send compares the term of the answer with term and with the newest term that this
-// node has seen. If the term of the answer is lower, send repeats the request with Committed.
+// With the acknowledgement Durable, a deposed leader can still accept a request, which may then be lost. A read might
+// not report this loss if the session already has a greater position of the new leader. Therefore, if the answer is
+// from an earlier term than the session or this node has already seen, send repeats the request with Committed. The
+// parameter term is the newest term of the session.
 func (r *router) send(ctx context.Context, gid uint32, req *command.Request, ack group.Ack,
 	term uint64) (a group.Answer, sure bool, err error) {
 	data, err := command.EncodeRequest(req, MaxRequest)
@@ -113,8 +113,8 @@ func storesValues(r *command.Request) bool {
 	return false
 }
 
-// noQuorum returns the error of a call that found no leader in time. The wrapped error is the reason why the group is
-// not ready. If the group is ready by now, it is err, the error of the last attempt.
+// noQuorum returns the error of a call that found no leader in time. It wraps the reason why the group is not ready. If
+// the group is ready by now, it wraps the given error of the last attempt instead.
 func noQuorum(op string, rep replica, gid uint32, err error) error {
 	if why := rep.ready(gid); why != nil {
 		return &fault.Error{Code: fault.Unavailable, Op: op, Msg: "no quorum", Err: why}

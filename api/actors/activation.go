@@ -58,10 +58,11 @@ func errGaveUp(ctx context.Context) error {
 		Msg: "the call ended before the actor had time for it"}
 }
 
-// enter begins a turn for the call c. It waits until the actor is free, and activates the actor if it is not active.
-// chain is the call chain of the turn. A reentrant call ignores chain, because it runs in the chain of the running
-// turn. If the error is nil, the caller must call leave at the end of the turn. Until then, the field chain of the
-// activation does not change.
+// enter begins a turn for the call c. It waits until the actor is free, and activates the actor if it is not active. If
+// the error is nil, the caller must call leave at the end of the turn.
+//
+// chain is the call chain of the new turn. A reentrant call ignores it, because it runs in the chain of the running
+// turn. The field chain of the activation does not change before the call of leave.
 func (h *Host) enter(ctx context.Context, c *Call, chain string) (*activation, error) {
 	for {
 		a, wait, err := h.tryEnter(c, chain)
@@ -91,8 +92,8 @@ func (h *Host) enter(ctx context.Context, c *Call, chain string) (*activation, e
 	}
 }
 
-// newActivation returns an activation that has not started. It copies the strings of key, because these may be parts of
-// a request and would keep the whole request in memory.
+// newActivation returns an activation that has not started. It copies the strings of key, because they may be parts of
+// a request that would otherwise stay in memory.
 func newActivation(key api.Actor, settings *TypeConfig) *activation {
 	key = api.Actor{Type: unique.Make(key.Type).Value(), ID: strings.Clone(key.ID)}
 	return &activation{key: key, settings: settings, starting: make(chan struct{}), dropped: true}
@@ -107,8 +108,8 @@ func (h *Host) acceptedLocked(kind string) *TypeConfig {
 	return h.config.Types[kind]
 }
 
-// unknown is a possible value of wait, which is a result of tryEnter. It means that the actor has no activation here
-// yet. The caller must then activate the actor in the directory.
+// unknown is a result of tryEnter. It means that the actor has no activation here yet, so the caller must activate the
+// actor in the directory.
 type unknown struct{}
 
 // tryEnter tries to begin a turn for c, and returns the activation of the actor. It returns an error in these cases:
@@ -224,8 +225,8 @@ func (h *Host) beginLocked(a *activation, chain string) {
 	}
 }
 
-// endLocked records that no turn of the activation is running any more. Reentrant calls run several turns of one call
-// chain at the same time. leave calls endLocked when the last of them has ended. The caller holds h.mu.
+// endLocked records that no turn of the activation is running any more. If reentrant calls run several turns at the
+// same time, it is called after the last of them. The caller holds h.mu.
 func (h *Host) endLocked(a *activation) {
 	if a.settings.Reentrancy {
 		if h.chains[a.chain]--; h.chains[a.chain] == 0 {
@@ -235,8 +236,8 @@ func (h *Host) endLocked(a *activation) {
 	a.running, a.chain, a.last = false, "", time.Since(h.begun)
 }
 
-// retireLocked ends an activation. Only reentrant calls of the running turn can still begin. Calls in the queue fail
-// with fault.ActorMoved, so that their senders look for the new owner. reason is a label value for the metric of
+// retireLocked ends an activation. From then on, only reentrant calls of the running turn can begin. Calls in the queue
+// fail with fault.ActorMoved, so that their senders look for the new owner. reason is the label value in the metric of
 // deactivations. The caller holds h.mu.
 func (h *Host) retireLocked(a *activation, reason string) {
 	if !a.gone {
@@ -256,11 +257,11 @@ func (h *Host) retireLocked(a *activation, reason string) {
 	a.queue = nil
 }
 
-// settleLocked completes the end of a retired activation. While a turn is running, it does nothing. Otherwise it wakes
+// settleLocked completes the end of a retired activation. It does nothing while a turn is running. Otherwise it wakes
 // awaitTurns. If the session of the activation has ended and leaving is not set, it also removes the activation.
 //
-// In all other cases, Host.deactivate removes the activation after it has notified the application. Until then, this
-// host does not activate the actor again, so no turn runs during the deactivation. The caller holds h.mu.
+// If settleLocked does not remove the activation, Host.deactivate does so after it has notified the application. The
+// actor is not activated here before that, so no turn runs during the deactivation. The caller holds h.mu.
 func (h *Host) settleLocked(a *activation) {
 	if !a.running && !a.leaving && (a.session == "" || a.session != h.session) {
 		h.removeLocked(a)
@@ -283,9 +284,8 @@ func (h *Host) removeLocked(a *activation) {
 	}
 }
 
-// activate makes this host the owner of an actor in the directory. The application may still have the actor in memory
-// from an earlier activation, with outdated state. In that case, activate first makes the application deactivate the
-// actor.
+// activate makes this host the owner of an actor in the directory. If the application may still have the actor in
+// memory from an earlier activation, with outdated state, activate first makes the application deactivate it.
 func (h *Host) activate(ctx context.Context, a *activation) (err error) {
 	h.mu.Lock()
 	session, revision, d := h.session, h.revision, h.directory
@@ -332,9 +332,9 @@ func (h *Host) activate(ctx context.Context, a *activation) (err error) {
 	return err
 }
 
-// notDelivered converts an error of the directory into the error of a call. If the directory did not return an owner,
-// the result is fault.Unavailable. The application has then not received the call, so the caller may retry. Other
-// errors stay unchanged.
+// notDelivered converts an error of the directory into the error of a call. If the owner of the actor could not be
+// found, the result is fault.Unavailable, so that the caller may retry. The application has not received the call in
+// this case. Other errors stay unchanged.
 func notDelivered(err error) error {
 	switch fault.CodeOf(err) {
 	case fault.NotFound, fault.Indeterminate, fault.NotLeader, fault.Unavailable:

@@ -60,8 +60,8 @@ func ParseConfig(body []byte) (Config, error) {
 	return NewConfig(d.Entities, base, own)
 }
 
-// NewConfig returns the configuration of an application that hosts the given actor types. overrides has the settings
-// of single types. All other types get the settings in base.
+// NewConfig returns the configuration of an application that hosts the given actor types. overrides has the settings of
+// individual types. All other types get the settings in base.
 func NewConfig(types []string, base TypeConfig, overrides map[string]TypeConfig) (Config, error) {
 	c := Config{Types: map[string]*TypeConfig{}}
 	for _, t := range types {

@@ -22,8 +22,8 @@ const (
 	headerEpoch      = "Quorate-Actor-Epoch"
 )
 
-// headerChain is the header that names the call chain of a call, for the node that hosts the actor. Runtime.verifyChain
-// sets it on the node of the caller, after it has verified that the call belongs to the chain.
+// headerChain is the header that carries the id of the call chain to the node that hosts the actor. The node of the
+// caller sets it, after it has verified that the call belongs to the chain.
 const headerChain = "Quorate-Actor-Chain"
 
 // maxConfig is the largest answer to GET /dapr/config, in bytes.
@@ -56,8 +56,9 @@ func request(ctx context.Context, verb string, header http.Header, body []byte, 
 	return r.WithContext(ctx)
 }
 
-// read reads the whole answer of the application. As in Dapr, an answer that is shorter than its Content-Length is no
-// error. read returns fault.Indeterminate if reading fails, and fault.Corrupt if the answer has more than limit bytes.
+// read reads the whole answer of the application. As in Dapr, it accepts an answer that is shorter than its
+// Content-Length. It returns fault.Indeterminate if reading fails, and fault.Corrupt if the answer has more than limit
+// bytes.
 func read(r *http.Response, limit int64) ([]byte, error) {
 	defer r.Body.Close() //nolint:errcheck // it was read
 	b, err := io.ReadAll(io.LimitReader(r.Body, limit+1))
@@ -114,9 +115,8 @@ func (a *httpApp) Take(ctx context.Context, c *Turn) (Answer, error) {
 // maxFields is the maximum number of headers of an answer.
 const maxFields = atmostonce.DefaultMaxFields
 
-// checked validates an answer and removes the headers that must not be forwarded. The answer may come from a stream or
-// from another node. checked returns fault.Corrupt if the answer has an impossible status or too many headers. If err
-// is not nil, it returns err.
+// checked validates an answer of an application, and removes the headers that must not be forwarded. It returns
+// fault.Corrupt if the answer has an impossible status or too many headers. If err is not nil, it returns err.
 func checked(a Answer, err error) (Answer, error) {
 	if err != nil {
 		return Answer{}, err

@@ -11,10 +11,10 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// drain ends the activations of this host, waits for their running turns (see awaitTurns), and releases the actors.
-// Other hosts can then activate them. If the directory does not answer, drain does not release the actors and returns
-// false. If the host has no session, drain only ends the activations and returns true. After drain has released the
-// actors, further calls do nothing.
+// drain ends the activations of this host, waits for their running turns, and releases the actors, so that other hosts
+// can activate them. If the directory does not answer, drain does not release the actors and returns false. If the host
+// has no session, drain only ends the activations and returns true. After the actors have been released, further calls
+// do nothing.
 func (h *Host) drain(ctx context.Context) (answered bool) {
 	h.mu.Lock()
 	if h.drained {
@@ -73,7 +73,8 @@ func drained(answered, late bool) string {
 }
 
 // drainLocked retires an activation and returns true. The caller must then pass the activation to awaitTurns. If the
-// activation is already retired or is still starting, drainLocked only returns false. The caller holds h.mu.
+// activation is already retired or is still starting, drainLocked does nothing and returns false. The caller holds
+// h.mu.
 func (h *Host) drainLocked(a *activation) bool {
 	if a.starting != nil || a.gone {
 		return false
@@ -85,13 +86,13 @@ func (h *Host) drainLocked(a *activation) bool {
 	return true
 }
 
-// awaitTurns waits until the running turns of the given retired activations have ended. Each turn may take the drain
-// timeout of its actor type, counted from the call of awaitTurns. After this time, awaitTurns cancels the turn and
-// waits at most cancelTime for its end. It handles the activations one after the other, so these additional waits add
-// up. It returns false if a turn did not end in time or if ctx ended first.
+// awaitTurns waits until the running turns of the given retired activations have ended. It returns false if a turn did
+// not end in time or if ctx ended first. Each turn may take the drain timeout of its actor type, counted from the call
+// of awaitTurns. After this time, awaitTurns cancels the turn and waits up to cancelTime for its end. The activations
+// are handled one after the other, so these additional waits add up.
 //
-// Only a draining host may call awaitTurns, because the application may continue with a canceled turn. If the host
-// activated the actor again, two turns of the actor could write at the same time. A draining host activates no actors.
+// Only a draining host may call awaitTurns, because the application may continue with a canceled turn. A host that
+// could activate the actor again would then run two turns of the actor at the same time.
 func (h *Host) awaitTurns(ctx context.Context, all []*activation) (ended bool) {
 	ended = true
 	begun := time.Now()

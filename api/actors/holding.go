@@ -8,12 +8,12 @@ import (
 // maxEarlier is the maximum number of actors in Host.earlier. Each of them takes about 100 bytes.
 //
 // If the previous process of the node did not end cleanly, the application may still have actors in memory. Therefore
-// the host deactivates each actor in the application before the first activation. Host.earlier has the actors for which
-// this is done. When it is full, the host clears it, and may deactivate these actors a second time.
+// the host deactivates each actor in the application before its first activation, and records this in Host.earlier.
+// When the map is full, it is cleared, and the actors that were in it may be deactivated a second time.
 const maxEarlier = 100_000
 
-// beginHolding records durably that the application may have actors in memory from now on. It also finds out whether
-// an earlier process of this node has left actors in the memory of the application.
+// beginHolding records durably that the application may have actors in memory from now on. If an earlier process of
+// this node has left actors in that memory, it also creates Host.earlier.
 func (h *Host) beginHolding() {
 	h.mu.Lock()
 	holding := h.holding
@@ -37,8 +37,8 @@ func (h *Host) beginHolding() {
 	h.earlier = map[api.Actor]struct{}{}
 }
 
-// endHolding records durably that the application has no actors in memory. It does nothing if this is not certain. For
-// example, the application may not have confirmed a deactivation.
+// endHolding records durably that the application has no actors in memory. It does nothing if this is not certain, for
+// example because the application has not confirmed a deactivation.
 func (h *Host) endHolding() {
 	h.mu.Lock()
 	clean := h.holding && h.earlier == nil && len(h.kept) == 0 && len(h.actors) == 0

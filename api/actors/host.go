@@ -15,7 +15,7 @@ import (
 	"github.com/quorate/quorate/internal/lifecycle"
 )
 
-// Intervals, timeouts and limits of a host. Each renewal makes the lease valid until leaseTime after the renewal was
+// Intervals, timeouts and limits of a host. A renewed lease is valid for leaseTime, counted from when the renewal was
 // sent. Package raftfsm/actors describes the rules for leases.
 const (
 	renewEvery  = 200 * time.Millisecond
@@ -80,9 +80,8 @@ func (h *Host) application() App {
 	return h.current
 }
 
-// returned is called when the application accepts calls again, over the connection a. It makes a the current
-// connection, and starts to request the configuration of the application. While the application has a healthy stream,
-// returned ignores an HTTP connection.
+// returned is called when the application accepts calls again. The connection a becomes the current connection, and run
+// starts if it is not running. An HTTP connection is ignored while the application has a healthy stream.
 func (h *Host) returned(a App) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -136,9 +135,13 @@ func (h *Host) run() {
 	}
 }
 
-// askConfig requests the configuration of the application until the application answers. It returns false if the
-// application has no configuration endpoint or becomes unhealthy. It also returns false if another connection
-// replaces a, or if the host closes.
+// askConfig requests the configuration of the application until the application answers. It returns false in these
+// cases:
+//
+//   - The application has no configuration endpoint.
+//   - The application becomes unhealthy.
+//   - Another connection replaces a.
+//   - The host closes.
 func (h *Host) askConfig(a App) (c Config, ok bool) {
 	said := false
 	for h.life.Err() == nil {
@@ -301,8 +304,8 @@ func (h *Host) renew(lost chan<- string) {
 	}
 }
 
-// extend makes the lease valid until leaseTime after sentAt, the time at which a renewal was sent. It does nothing if
-// the session has ended.
+// extend makes the lease valid for leaseTime after sentAt, the time at which a renewal was sent. It does nothing if the
+// session has ended.
 func (h *Host) extend(session string, sentAt time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -356,10 +359,10 @@ func (h *Host) leaveSession() {
 	}
 }
 
-// leased waits until the host has a valid lease. If that takes longer than Options.PlaceTime, it returns
-// fault.Unavailable. If the activation a is retired or its session has ended, another host may own the actor, so leased
-// returns fault.ActorMoved. Reentrant calls may continue in a retired activation, because they belong to a turn that
-// has already begun.
+// leased waits until the host has a valid lease. It returns fault.Unavailable after Options.PlaceTime. It returns
+// fault.ActorMoved if the session of the activation has ended or the activation is retired, because another host may
+// own the actor. Reentrant calls may continue in a retired activation, because they belong to a turn that has already
+// begun.
 func (h *Host) leased(ctx context.Context, a *activation) error {
 	limit := time.NewTimer(h.parts.PlaceTime)
 	defer limit.Stop()
@@ -385,8 +388,8 @@ func (h *Host) leased(ctx context.Context, a *activation) error {
 	}
 }
 
-// holds reports whether the host still owns the actor of the activation a, and may return its answer to the caller.
-// This is the case if the session of a has not ended and the lease is valid.
+// holds reports whether the session of the activation is still current and the lease is valid. The host then still owns
+// the actor, and may return its answers to callers.
 func (h *Host) holds(a *activation) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -450,10 +453,12 @@ func (h *Host) dropAll(ctx context.Context, all []*activation) {
 	dropping.Wait()
 }
 
-// deactivate notifies the application that the given actors are deactivated. It then transfers the actors to the host
-// in target, and removes their activations here. If target is zero, it releases the actors in the directory instead, so
-// that any host can activate them. All activations must be retired. Unless the host drains, their field leaving must be
-// set, and they must have no running turn.
+// deactivate notifies the application that the given actors are deactivated, transfers the actors to the target host,
+// and removes their activations here. If target is zero, the actors are only released in the directory, so that any
+// host can activate them.
+//
+// All activations must be retired. Unless the host is draining, they must also have the field leaving set, and must
+// have no running turn.
 func (h *Host) deactivate(ctx context.Context, all []*activation, target Target) {
 	if len(all) == 0 {
 		return
@@ -471,12 +476,12 @@ func (h *Host) deactivate(ctx context.Context, all []*activation, target Target)
 	}
 }
 
-// release transfers activations in the directory to the host in target. If target is zero or accepts no actors, release
+// release transfers activations in the directory to the target host. If target is zero or accepts no actors, release
 // only removes the activations from the directory.
 //
-// release repeats its request until the directory has answered, the session of this host has ended, or ctx ends. Until
-// then, this host does not activate the actors again. Otherwise a late request could remove a newer activation, because
-// that activation would have the same epoch.
+// release repeats its request until the directory has answered, the session of this host has ended, or ctx ends. This
+// host must not activate the actors again before release has returned. Otherwise a late request could remove the new
+// activation, which would have the same epoch.
 func (h *Host) release(ctx context.Context, released []Released, target Target) {
 	h.mu.Lock()
 	session, d := h.session, h.directory
@@ -528,8 +533,8 @@ func (h *Host) hostsType(kind string) bool {
 	return hosted
 }
 
-// setAsked records that no call needs to wait for the actor types of the application any more. The types are registered
-// or refused, or the attempt to register them has ended.
+// setAsked records that no call needs to wait any longer for the application to register its actor types. The
+// registration has succeeded, was refused, or has ended without success.
 func (h *Host) setAsked() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -587,9 +592,8 @@ func (h *Host) wrote(key api.Actor, epoch uint64, token string, moved bool) {
 	}
 }
 
-// counts returns the number of actors of each type that this host owns or is activating. A type that the application
-// hosts has the count 0 if there are no such actors. While the application is unhealthy or has no connection, types
-// without actors are left out, because this node does not host them.
+// counts returns the number of actors of each type that this host owns or is activating. Types without actors have the
+// count 0, and are included only while the application is healthy.
 func (h *Host) counts() map[string]int {
 	h.mu.Lock()
 	defer h.mu.Unlock()

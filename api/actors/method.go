@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// CleanMethod converts a method from a caller that does not escape it. It escapes each segment between slashes, and
-// then does the same as ParseMethod. For example, "a b/c" becomes "a%20b/c".
+// CleanMethod is like ParseMethod, except that the given method is not escaped. CleanMethod first escapes each segment
+// between slashes. For example, "a b/c" becomes "a%20b/c".
 func CleanMethod(method string) (string, error) {
 	parts := strings.Split(method, "/")
 	for i, part := range parts {
@@ -20,9 +20,9 @@ func CleanMethod(method string) (string, error) {
 	return ParseMethod(strings.Join(parts, "/"))
 }
 
-// ParseMethod checks the escaped method of a call and removes its dot segments. The method may end with a query after a
-// question mark. ParseMethod rejects what invoke.ParseMethod and invoke.CheckQuery reject. It also rejects the paths of
-// reminders and timers, because a caller could use them to forge ticks. All errors are *api.Error.
+// ParseMethod checks the escaped method of a call and removes its dot segments. The method may end with a query. The
+// rules are those of invoke.ParseMethod and invoke.CheckQuery. ParseMethod also rejects the paths of reminders and
+// timers, because a caller could use them to forge ticks. All errors are *api.Error.
 func ParseMethod(escaped string) (string, error) {
 	path, query, mark := strings.Cut(escaped, "?")
 	method, err := invoke.ParseMethod("/" + path)
@@ -53,8 +53,9 @@ func isCallback(path string) bool {
 	return strings.EqualFold(first, CallbackReminder) || strings.EqualFold(first, CallbackTimer)
 }
 
-// checkMethod checks a method that may come from another node. It returns the path to which the access rules apply: the
-// actor type, followed by the method. It returns fault.Invalid if ParseMethod could not have returned this method.
+// checkMethod checks that a method, which may come from another node, is a valid result of ParseMethod. If not, it
+// returns fault.Invalid. Otherwise it returns the path to which the access rules apply: the actor type, followed by the
+// method.
 func checkMethod(kind, method string) (invoke.MethodPath, error) {
 	parsed, err := ParseMethod(method)
 	if err != nil || parsed != method || decoded(method) == "" {

@@ -9,8 +9,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Metrics are the metrics of the actors of a node. They have no series until an actor is called for the first time.
-// The values of the label "type" are the actor types that applications of this node host.
+// Metrics are the metrics of the actors of a node. They have no series until an application hosts actors or an actor is
+// called. The values of the label "type" are the actor types that applications of this node host.
 type Metrics struct {
 	requests      *prometheus.CounterVec   // by outcome
 	turns         *prometheus.CounterVec   // by type, kind and outcome
@@ -89,8 +89,8 @@ func outcomeOf(err error) string {
 // requested counts a call of an actor, or a tick of a reminder, that this node has sent.
 func (m *Metrics) requested(a *Answer, err error) { m.requests.WithLabelValues(answered(a, err)).Inc() }
 
-// turned counts a turn and records its duration. begun is when the call arrived. A call that continues at another node
-// is not counted.
+// turned counts a turn and records its duration since begun, the time at which the call arrived. It ignores a call that
+// continues at another node.
 func (m *Metrics) turned(c *Call, begun time.Time, a *Answer, err error) {
 	if fault.Is(err, fault.ActorMoved) {
 		return

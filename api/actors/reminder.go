@@ -45,15 +45,15 @@ func (r *Reminder) callback(kind string) (*Call, error) {
 // canceled reports whether an answer says that there should be no more ticks.
 func canceled(a *Answer) bool { return a.Header.Get(headerCancel) == "true" }
 
-// Remind delivers one tick of the reminder rem to its actor, on whichever node the actor is. The application also gets
-// tick, which is the id of the tick, and attempt, which is the number of the delivery attempt.
+// Remind delivers one tick of a reminder to its actor, on any node of the cluster. The application also receives the id
+// of the tick and the number of the delivery attempt.
 //
 // If err is nil, the application has answered. status is the HTTP status of the answer, and cancel is true if the
 // application wants no more ticks. If err is fault.NotFound, no node hosts the actor type. Other errors have the same
 // meaning as those of Runtime.Take.
 //
-// The timeout in the Resiliency policy of the actor type limits the delivery, but Remind ignores the retries in this
-// policy. The failure policy of the reminder decides whether there are further attempts.
+// The timeout in the Resiliency policy of the actor type applies to the delivery, but the retries do not. The failure
+// policy of the reminder decides whether there are further attempts.
 func (r *Runtime) Remind(ctx context.Context, namespace string, rem *Reminder, tick string,
 	attempt uint64) (status int, cancel bool, err error) {
 	c, err := rem.callback(CallbackReminder)
@@ -72,8 +72,8 @@ func (r *Runtime) Remind(ctx context.Context, namespace string, rem *Reminder, t
 	return answer.Status, canceled(&answer), err
 }
 
-// Reminding returns how many ticks of reminders this node is delivering to an application at the moment. The result has
-// one number for each node that receives ticks.
+// Reminding returns the number of reminder ticks that this node is delivering to an application, for each node that
+// receives them.
 func (r *Runtime) Reminding(app api.App) map[string]int {
 	out := map[string]int{}
 	r.mu.Lock()
@@ -86,8 +86,7 @@ func (r *Runtime) Reminding(app api.App) map[string]int {
 	return out
 }
 
-// delivering counts a tick of a reminder that this node is delivering to a host. The caller must call end after the
-// delivery.
+// delivering counts a reminder tick as being delivered to a host, until end is called.
 func (r *Runtime) delivering(key hostKey) (end func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -139,9 +138,9 @@ func reminderFailed(code, sentence string, a api.Actor, err error) *api.Error {
 		Details: api.Details{Reason: reason, Metadata: api.Attributes("actorType", a.Type, "actorID", a.ID)}}
 }
 
-// checkHosts returns an error if the application does not host the actor type. While the application starts, checkHosts
-// waits up to Options.HostWait for its actor types. All requests about reminders call checkHosts, because an
-// application can use only reminders of its own actors.
+// checkHosts returns an error if the application does not host the actor type, because an application can use only
+// reminders of its own actors. While the application starts, checkHosts waits up to Options.HostWait for its actor
+// types.
 func (s *Service) checkHosts(ctx context.Context, kind string) error {
 	if h := s.runtime.started(ctx, s.app.ID); h != nil && h.hostsType(kind) {
 		return nil
@@ -173,7 +172,7 @@ func (s *Service) SetReminder(ctx context.Context, r *Reminder, overwrite bool) 
 	return reminderFailed(api.CodeReminderCreate, "error creating actor reminder "+api.Shorten(r.Name), r.Actor, err)
 }
 
-// Reminder returns the reminder of the actor a with the given name. If there is none, the error is of kind
+// Reminder returns a reminder of an actor. If the actor has no reminder with this name, the error is of kind
 // api.NotFound. All errors are *api.Error.
 func (s *Service) Reminder(ctx context.Context, a api.Actor, name string) (Reminder, error) {
 	if err := checkReminderName(a, name); err != nil {
@@ -194,9 +193,9 @@ func (s *Service) Reminder(ctx context.Context, a api.Actor, name string) (Remin
 	return r, nil
 }
 
-// Reminders returns one page of the reminders of the actor a. If a.ID is empty, these are the reminders of all actors
-// of the type. For the first page, after is empty. For each further page, after is the result next of the previous
-// page. On the last page, next is empty. All errors are *api.Error.
+// Reminders returns one page of the reminders of an actor, or of all actors of the type if a.ID is empty. For the first
+// page, pass an empty token. For a further page, pass the token that came with the previous one. The last page comes
+// with an empty token. All errors are *api.Error.
 func (s *Service) Reminders(ctx context.Context, a api.Actor, after string) (page []Reminder, next string, err error) {
 	if err := checkFamily(a); err != nil {
 		return nil, "", err

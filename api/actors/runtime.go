@@ -92,8 +92,8 @@ func NewRuntime(o Options) *Runtime {
 		pending: map[string]App{}}
 }
 
-// Open allows the Runtime to request the actor types of applications. If an application accepted calls before Open, the
-// Runtime now requests its actor types.
+// Open allows the Runtime to request the actor types of applications. It starts with the applications that already
+// accept calls.
 func (r *Runtime) Open() {
 	r.mu.Lock()
 	r.opened = true
@@ -111,9 +111,10 @@ func (r *Runtime) Returned(app string, channel Channel) {
 	r.attach(app, &httpApp{channel, &r.options})
 }
 
-// attach makes a the connection to an application. The host of the application then requests the actor types over a.
-// Before Open, attach only stores a for Open, and an HTTP connection does not replace a stored connection. After Drain
-// or Close, attach does nothing.
+// attach connects an application to its host, which then requests the actor types.
+//
+// Before Open, attach only stores the connection, and an HTTP connection does not replace a stored one. After Drain or
+// Close, attach does nothing.
 func (r *Runtime) attach(app string, a App) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -232,7 +233,8 @@ func (r *Runtime) Do(ctx context.Context, c *Call) (Answer, error) {
 }
 
 // repeat calls an actor, and retries as often as the policy of the actor type permits. Without a policy, it makes one
-// attempt. If the last attempt was not executed but an earlier one may have been, repeat returns fault.Indeterminate.
+// attempt. It returns fault.Indeterminate if the last attempt was not executed, but an earlier attempt may have been
+// executed.
 func (r *Runtime) repeat(ctx context.Context, c *Call) (answer Answer, err error) {
 	policy, attempts, doubt := r.options.Policy(c.Actor.Type), 0, false
 	_ = policy.Repeat(ctx, func(ctx context.Context) error {
@@ -260,9 +262,9 @@ func notExecuted(err error) bool {
 	return false
 }
 
-// again reports whether a call with this result may be repeated. If the application has answered, the policy p decides
-// by the status of the answer. If the call has failed, again returns true for errors that may be temporary, even if
-// the application may have executed the call.
+// again reports whether a call with this result may be repeated. For an answer of the application, the policy decides
+// by the status. For an error, again returns true if the error may be temporary, even if the application may have
+// executed the call.
 func again(p *resiliency.Policy, answer *Answer, err error) bool {
 	switch fault.CodeOf(err) {
 	case "":
@@ -274,8 +276,8 @@ func again(p *resiliency.Policy, answer *Answer, err error) bool {
 	return false
 }
 
-// find looks up the owner of the actor and sends the call to it. If the owner has certainly not received the call,
-// find retries until Options.PlaceTime has passed. If no node hosts the actor type, it retries for Options.HostWait.
+// find looks up the owner of the actor and sends the call to it. If the owner has certainly not received the call, find
+// retries for at most Options.PlaceTime. If no node hosts the actor type, it retries for at most Options.HostWait.
 func (r *Runtime) find(ctx context.Context, c *Call) (answer Answer, err error) {
 	defer func() { r.options.Metrics.requested(&answer, err) }()
 	return r.place(ctx, c)
@@ -307,8 +309,8 @@ func (r *Runtime) place(ctx context.Context, c *Call) (answer Answer, err error)
 	}
 }
 
-// attempt finds the owner of the actor and calls it once. The search for the owner ends when Options.PlaceTime has
-// passed since begun. If the call fails, attempt removes the owner from the cache.
+// attempt finds the owner of the actor and calls it once. begun is the start of the search for the owner, which may
+// take Options.PlaceTime. If the call fails, attempt removes the owner from the cache.
 func (r *Runtime) attempt(ctx context.Context, c *Call, begun time.Time) (Answer, error) {
 	placing, cancel := context.WithDeadline(ctx, begun.Add(r.options.PlaceTime))
 	app, d, err := r.options.Directories.Find(placing, c.namespace, c.Actor.Type)
@@ -416,11 +418,11 @@ func verdict(err error) (kind api.Kind, reason string) {
 	return api.Failed, api.ReasonInternal
 }
 
-// HandOver transfers the given actors of an application of this node to the host with the session id target. An actor
-// with a running turn moves when the turn has ended. If the turn does not end within 5 s, the actor stays and counts as
-// busy. HandOver returns the number of actors that have moved, and the number of busy actors. It does not count actors
-// that are not active here. If ctx ends before the transfer, HandOver returns fault.Indeterminate, and the transfer
-// continues.
+// HandOver transfers actors of an application of this node to the host with the session id target. It waits up to 5 s
+// for running turns to end. It returns the number of actors that have moved, and the number that stay because their
+// turn did not end in time. Actors that are not active here are not counted.
+//
+// If ctx ends first, HandOver returns fault.Indeterminate, and the transfer continues.
 func (r *Runtime) HandOver(ctx context.Context, app string, all []api.Actor,
 	target string) (moved, busy int, err error) {
 	h := r.host(app)

@@ -21,6 +21,6 @@ func (s *Service) Do(ctx context.Context, c *Call) (Answer, error) {
 	return s.runtime.Do(ctx, c)
 }
 
-// Attach makes the stream a the connection over which this node calls the actors of the application. An earlier stream
-// is replaced. When a.Healthy returns false, the node no longer hosts these actors. Attach does not block.
+// Attach sets the stream over which this node calls the actors of the application. It replaces an earlier stream. The
+// node hosts these actors until a.Healthy returns false. Attach does not block.
 func (s *Service) Attach(a App) { s.runtime.attach(s.app.ID, a) }

@@ -36,9 +36,9 @@ func (p *parting) reason() string {
 // givesLocked reports whether this host may now transfer actors to hosts with fewer actors. The caller holds h.mu.
 func (h *Host) givesLocked() bool { return !h.parts.KeepActors && !h.giving && !h.draining }
 
-// adopt activates actors that another host has transferred to this host. Without adopt, such an actor would become
-// active only at its next call. Until then, this host would not count the actor, and would not deactivate it when it is
-// idle. adopt does not notify the application, which learns about an actor in its first turn.
+// adopt activates actors that another host has transferred to this host, so that this host counts them and can
+// deactivate them when they are idle. It does not notify the application, which learns about an actor in its first
+// turn.
 func (h *Host) adopt(all []api.Actor) {
 	slots := make(chan struct{}, parallel)
 	var adopting sync.WaitGroup
@@ -106,8 +106,8 @@ func (h *Host) handOver(ctx context.Context, keys []api.Actor, target string) (m
 	}
 }
 
-// activeLocked returns those of the given actors that are active here. busy has the actors with a running turn, and
-// idle has the others. The caller holds h.mu.
+// activeLocked returns the given actors that are active here. idle has the actors without a running turn, and busy has
+// the actors with one. The caller holds h.mu.
 func (h *Host) activeLocked(keys []api.Actor) (idle, busy []*activation) {
 	for _, key := range keys {
 		switch a := h.actors[key]; {
@@ -124,17 +124,16 @@ func (h *Host) activeLocked(keys []api.Actor) (idle, busy []*activation) {
 // partLocked begins to transfer actors to another host. The caller holds h.mu. After the call, the caller must release
 // h.mu and pass the result to transfer.
 //
-// An actor without a running turn is transferred at once. Any other actor is transferred when its turn has ended, and
-// its waiting calls continue at the new owner. A transfer never ends a turn. If a turn lasts longer than partTime, the
-// actor stays.
+// An idle actor is transferred at once. A busy actor is transferred when its turn has ended, but stays if the turn
+// lasts longer than partTime. Waiting calls continue at the new owner.
 //
 // A transfer neither loses nor repeats a turn:
 //
-//   - An activation is retired only while no turn runs, and gets no turn afterwards. So its waiting calls have not
-//     reached the application, and their senders look for the new owner.
+//   - An activation is retired only while no turn runs, and gets no turn afterwards. Its waiting calls have not reached
+//     the application, so they can be sent to the new owner.
 //   - The activation at the new owner has a later epoch. Its first turn begins after the transfer.
-//   - If the outcome of the transfer is unknown, release repeats the transfer. Meanwhile this host does not activate
-//     the actor.
+//   - If the outcome of the transfer is unknown, this host repeats the request. Meanwhile it does not activate the
+//     actor.
 func (h *Host) partLocked(idle, busy []*activation, to Target) *parting {
 	p := &parting{to: to, idle: idle, busy: busy, ended: make(chan *activation, len(busy))}
 	for _, a := range idle {

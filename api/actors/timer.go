@@ -219,8 +219,8 @@ func (h *Host) tick(a *activation, t *timer) {
 	}
 }
 
-// call delivers one tick of the timer t to the application, as a turn of a. It returns true if the application wants no
-// more ticks.
+// call delivers one tick of a timer to the application, as a turn of the activation. It returns true if the application
+// wants no more ticks.
 func (h *Host) call(a *activation, t *timer) (cancel bool) {
 	c, err := t.callback(CallbackTimer)
 	if err == nil {

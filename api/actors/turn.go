@@ -63,13 +63,11 @@ func (h *Host) take(ctx context.Context, c *Call) (answer Answer, err error) {
 	}
 }
 
-// verifyChain sets headerChain in header, so that the host of the actor knows the call chain of the call. It does so
-// only if the calling application is executing a turn of this chain on this node. Without headerChain, the host begins
-// a new chain.
+// verifyChain sets headerChain to the call chain in headerReentrancy, if the calling application is executing a turn of
+// this chain on this node. Otherwise it removes headerChain, and the host of the actor begins a new chain.
 //
 // Without this check, a caller could choose the id of a chain. Two callers with the same id could then enter an actor
-// at the same time. A reentrant call needs no check. It calls an actor that is already in the chain, and only
-// participants know the id of a running chain.
+// at the same time. A reentrant call needs no check, because only participants know the id of a running chain.
 func (r *Runtime) verifyChain(caller string, header http.Header) {
 	delete(header, headerChain)
 	chain, h := first(header, headerReentrancy), r.host(caller)
@@ -91,8 +89,8 @@ func first(header http.Header, name string) string {
 	return ""
 }
 
-// beginTurn adds a turn to the activation a, and returns the context for the request to the application. If a drain
-// takes too long, cancelTurns cancels this context. The caller must call end after the turn.
+// beginTurn adds a turn to the activation, and returns the context for the request to the application. This context is
+// canceled if a drain takes too long. The caller must call end after the turn.
 func (h *Host) beginTurn(a *activation) (life context.Context, end func()) {
 	life, cancel := context.WithCancelCause(h.turnLife)
 	h.mu.Lock()
@@ -115,8 +113,8 @@ func (h *Host) beginTurn(a *activation) (life context.Context, end func()) {
 	}
 }
 
-// cancelTurns cancels the turns of a retired activation and waits for their end. It stops waiting when cancelTime has
-// passed or ctx ends. idle is the channel of a that is closed when the running turn has ended.
+// cancelTurns cancels the turns of a retired activation and waits for their end, at most for cancelTime or until ctx
+// ends. The channel idle is closed when the running turn has ended.
 func (h *Host) cancelTurns(ctx context.Context, a *activation, idle chan struct{}) {
 	h.mu.Lock()
 	a.canceled = true

@@ -214,7 +214,7 @@ func (h *handler) apps(w http.ResponseWriter, r *http.Request) {
 	h.answer(w, list, err)
 }
 
-// decode decodes the JSON body of a request, which has at most maxBody bytes. Unknown fields are an error.
+// decode decodes the JSON body of a request. The body may have at most maxBody bytes and no unknown fields.
 func decode(w http.ResponseWriter, r *http.Request, op string, body any) error {
 	return decodeUpTo(w, r, op, body, maxBody)
 }

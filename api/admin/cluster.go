@@ -26,8 +26,8 @@ const (
 	version     = "/v1/"
 )
 
-// NodePath returns the path at which a request is forwarded to the node with the id in the parameter node. That node
-// then serves the request at path.
+// NodePath returns the path of a request that this node forwards to another node. The other node serves the request at
+// the given path.
 func NodePath(node, path string) string {
 	return nodesPrefix + url.PathEscape(node) + "/" + strings.TrimPrefix(path, version)
 }

@@ -36,8 +36,7 @@ func ConfigurationWatchPath(store string) string {
 }
 
 // ConfigurationLine is one line of the response to a watch of a configuration store. The first line has the items that
-// exist when the watch begins. If there are no items, the first line has no field, and only shows that the watch has
-// begun. Every later line has exactly one field.
+// exist when the watch begins, or no field if there are none. Every later line has exactly one field.
 type ConfigurationLine struct {
 	Items []configurations.Change `json:"items,omitempty"`
 	Error json.RawMessage         `json:"error,omitempty"` // encoded like an error body; only in the last line

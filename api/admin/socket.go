@@ -63,8 +63,8 @@ func FindSocket(dataDir string) (string, error) {
 	return strings.TrimSpace(string(text)), nil
 }
 
-// chooseSocket returns the path for the socket. If the path is outside dataDir, chooseSocket also writes the path to a
-// file in dataDir, where FindSocket reads it.
+// chooseSocket returns the path for the socket. It writes a path outside dataDir to a file in dataDir, where FindSocket
+// reads it.
 func chooseSocket(dataDir, runtimeDir string) (string, error) {
 	note, path := filepath.Join(dataDir, socketNote), filepath.Join(dataDir, socketFile)
 	if len(path) <= maxSocketPath {
@@ -89,8 +89,8 @@ func chooseSocket(dataDir, runtimeDir string) (string, error) {
 	return path, nil
 }
 
-// privateDir makes sure that only the current user can access dir. It creates dir if necessary. It returns an error if
-// another user owns dir or can access it. This is possible if dir is in a directory that all users share, such as /tmp.
+// privateDir creates dir if necessary, and returns an error if another user owns it or can access it. In a directory
+// that all users share, such as /tmp, another user may have created dir.
 func privateDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return socketFault(fault.Denied, err, "the directory for sockets cannot be made: "+dir, "set XDG_RUNTIME_DIR")

@@ -28,8 +28,8 @@ const (
 // the message in base64, which makes the data one third larger.
 const maxPublished = 64 << 20
 
-// TopicPath returns the path at which the admin API lists a topic. If topic is empty, the path lists all topics of the
-// component pubsub. If both parameters are empty, it lists the topics of all components.
+// TopicPath returns the path at which the admin API lists a topic. If topic is empty, all topics of the component are
+// listed. If pubsub is empty too, the topics of all components are listed.
 func TopicPath(pubsub, topic string) string {
 	q := url.Values{}
 	if pubsub != "" {

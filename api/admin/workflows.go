@@ -52,8 +52,8 @@ type Workflows interface {
 	RerunWorkflow(ctx context.Context, r schema.WorkflowRerun) (schema.WorkflowChanged, error)
 }
 
-// numberOf returns the number with the given name in the query q. If q does not have the name, it returns the value of
-// the parameter otherwise. It returns fault.Invalid if the value in q is not a number from 0 to highest.
+// numberOf parses a query parameter as a number from 0 to highest. If the query does not have it, numberOf returns the
+// given default. For any other value, it returns fault.Invalid.
 func numberOf(op string, q url.Values, name string, otherwise, highest int) (int, error) {
 	text := q.Get(name)
 	if text == "" {
@@ -66,7 +66,7 @@ func numberOf(op string, q url.Values, name string, otherwise, highest int) (int
 	return n, nil
 }
 
-// momentOf returns the time with the given name in a query, or the zero time if there is none.
+// momentOf parses a query parameter as a time. If the query does not have it, momentOf returns the zero time.
 func momentOf(op string, q url.Values, name string) (at time.Time, err error) {
 	if text := q.Get(name); text != "" {
 		if at, err = time.Parse(time.RFC3339Nano, text); err != nil {
@@ -144,8 +144,8 @@ func (h *handler) rerunWorkflow(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// steer decodes the body of a request, calls apply with the decoded body, and answers the request with the result
-// of apply. The body may have up to maxInput bytes, because it may contain the input of a workflow.
+// steer decodes the body of a request, passes it to apply, and answers with the result. The body may have up to
+// maxInput bytes, because it may contain the input of a workflow.
 func (h *handler) steer(w http.ResponseWriter, r *http.Request, op string, body any,
 	apply func(ctx context.Context, body any) (any, error)) {
 	if err := decodeUpTo(w, r, op, body, maxInput); err != nil {

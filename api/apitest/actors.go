@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/api/actors"
 )
 
-// ActorsElsewhere returns the actor service of app for actors on another node. The function in the parameter answer
-// answers every call of an actor.
+// ActorsElsewhere returns the actor service of app for actors on another node. Every call of an actor gets its answer
+// from the given function.
 func ActorsElsewhere(app api.App, answer func(ctx context.Context) (actors.Answer, error)) *actors.Service {
 	e := elsewhere{answer: answer}
 	return actors.NewService(app, actors.NewRuntime(actors.Options{Directories: e, Carrier: e,

@@ -11,7 +11,7 @@ import (
 )
 
 // outside is a source of bindings with one output binding, "events". The binding answers with the data and the metadata
-// of the request. Its operation send has no answer, and its operation fail returns an error.
+// of the request. Its operation "send" has no answer, and its operation "fail" returns an error.
 type outside struct{}
 
 func (outside) Binding(name string) (*bindings.Instance, bool) {

@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// faultyBroker is a broker in memory. A publish to a topic whose name begins with "fail" fails. In a bulk publish to a
-// topic whose name begins with "half", every second message fails.
+// faultyBroker is a broker in memory. Publishing to a topic fails if its name begins with "fail". In a bulk publish,
+// every second message fails if the name of the topic begins with "half".
 type faultyBroker struct{ pubsub.Broker }
 
 // Publish implements pubsub.Broker.
@@ -33,7 +33,7 @@ func (b faultyBroker) Publish(ctx context.Context, r pubsub.PublishRequest) (out
 //
 //	messages  accepts everything
 //	faulty    fails; see the type faultyBroker
-//	limited   allows only the topic a
+//	limited   allows only the topic "a"
 //	foreign   belongs to another application
 type PubSubCatalogue struct {
 	List  []*pubsub.Instance

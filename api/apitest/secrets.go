@@ -13,11 +13,11 @@ import (
 // Secrets is a catalogue of secret stores. Each has one behaviour under test:
 //
 //	vault    several keys per secret, two versions of "db"
-//	plain    the only key of each secret is the name of the secret
-//	scoped   like plain; the secret db is denied
-//	only     like plain; only the secrets a and gone are allowed
+//	plain    each secret has one key, which is the name of the secret
+//	scoped   like plain; the secret "db" is denied
+//	only     like plain; only the secrets "a" and "gone" are allowed
 //	closed   like plain; every secret is denied by default
-//	folding  like plain; case in names does not matter; the secret DB is denied
+//	folding  like plain; case in names does not matter; the secret "DB" is denied
 //	faulty   a read fails with the fault code that is the name of the secret
 //	foreign  belongs to another application
 type Secrets struct {
@@ -75,8 +75,8 @@ func (m memorySecrets) Bulk(context.Context, map[string]string) (map[string]map[
 
 func (m memorySecrets) Close() error { return nil }
 
-// versions is a secret store whose secrets have versions. For version 1, Get returns an older password. It also returns
-// the version stage and the namespace of the request, so that tests can check them. Version 9 does not exist.
+// versions is a secret store whose secrets have versions. Version 1 has an older password. It also contains the version
+// stage and the namespace of the request, so that tests can check them. Version 9 does not exist.
 type versions struct{ memorySecrets }
 
 func (v versions) Get(ctx context.Context, name string, metadata map[string]string) (map[string]string, error) {

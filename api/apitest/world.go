@@ -1,5 +1,5 @@
 // Package apitest provides World, a fake node for tests of the HTTP and gRPC servers. The tests of both servers use the
-// same data.
+// same data. The package owns the fake stores, secrets and bindings of a World.
 //
 // A World has several stores, secret stores and bindings, each for one behaviour under test. The package is independent
 // of HTTP and gRPC, and has no goroutines.

@@ -35,10 +35,12 @@ const (
 	callbackTime   = time.Minute            // limit of one call
 )
 
-// SubscribeCallback starts a subscription and returns its id. The node then calls the application for each change of an
-// item. An application has only one HTTP subscription to the same keys with the same metadata. If there is one already,
-// it is renewed or replaced, and its old id becomes invalid. A subscription lasts until UnsubscribeCallback is called
-// or the node stops.
+// SubscribeCallback starts a subscription over HTTP and returns its id. The node then calls the application for each
+// change of an item.
+//
+// If the application already has an HTTP subscription to the same keys with the same metadata, this subscription is
+// renewed or replaced, and its old id becomes invalid. A subscription lasts until UnsubscribeCallback is called, the
+// store is removed, or the node stops.
 func (c *Service) SubscribeCallback(ctx context.Context, r Request) (string, error) {
 	if _, failure := c.store(r.Store); failure != nil {
 		return "", failure
@@ -178,9 +180,9 @@ func (p *callbacks) run(ctx context.Context) {
 	}
 }
 
-// source returns the channel from which run receives changes. If too many changes wait for the application, it returns
-// nil, so that run receives no more. New changes then stay in the queue of the subscription. If this queue overflows,
-// the subscription drops the queued changes. It later reports the current items and the deleted keys instead.
+// source returns the channel from which run receives changes, or nil while too many changes wait for the application.
+// Meanwhile new changes stay in the queue of the subscription. If this queue overflows, its changes are dropped, and
+// the subscription later reports the current items and the deleted keys.
 func (p *callbacks) source(changes <-chan []configuration.Item) <-chan []configuration.Item {
 	if len(p.waiting) >= configuration.MaxWaiting {
 		return nil
@@ -209,8 +211,8 @@ func (p *callbacks) read(ctx context.Context, to chan<- []configuration.Item) {
 	}
 }
 
-// start calls the application for the changes that are due, the oldest first. It returns how long run may wait before
-// the next call of start.
+// start calls the application for the changes that are due, the oldest first. It returns how long its caller may wait
+// before it calls start again.
 func (p *callbacks) start(ctx context.Context) time.Duration {
 	now := time.Now()
 	next := time.Hour
@@ -242,8 +244,8 @@ func (p *callbacks) start(ctx context.Context) time.Duration {
 	return next
 }
 
-// finish handles the result of a call to the application. After a failed call, the same change is sent again after a
-// pause. But if a newer change of the same key waits, the newer change is sent at once.
+// finish handles the result of a call to the application. If a newer change of the same key waits, it is sent at once.
+// Otherwise a change that the application did not take is sent again after a pause.
 func (p *callbacks) finish(f *finished) {
 	p.calling--
 	now := p.waiting[f.key] // a newer change, if the item changed during the call
@@ -269,8 +271,8 @@ func (p *callbacks) count(outcome string) {
 	p.stream.service.options.Metrics.events.WithLabelValues(p.stream.store, outcome).Inc()
 }
 
-// notify sends a changed item to the application. If the call fails, notify repeats it as the resiliency policy allows.
-// When the context retrying ends, notify starts no further attempt. It does not cancel a call in progress, because the
+// notify sends a changed item to the application, with the retries of the resiliency policy. ctx bounds the calls, and
+// the other context bounds only the retries. When the retries end, a call in progress continues, because the
 // application must not get two values of a key at the same time.
 func (p *callbacks) notify(ctx, retrying context.Context, i *configuration.Item) error {
 	body, err := json.Marshal(struct {

@@ -191,8 +191,8 @@ func (c *Service) store(name string) (*configuration.Instance, *api.Error) {
 	return inst, nil
 }
 
-// failed returns the public error for a failed operation on a store. code is the error code of the operation: as in
-// Dapr, it does not depend on the cause of the failure. The message begins with sentence.
+// failed returns the public error for a failed operation on a store. As in Dapr, the code depends on the operation and
+// not on the cause of the failure. The message begins with the given sentence.
 func failed(code, sentence, store string, err error) *api.Error {
 	kind, reason := api.StoreFailure(err)
 	if kind != api.Indeterminate && kind != api.Unavailable && kind != api.Timeout {

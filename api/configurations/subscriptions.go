@@ -144,8 +144,8 @@ func (c *Service) subscribe(ctx context.Context, r Request, protocol string) (*S
 	return s, nil
 }
 
-// identityOf returns a string that identifies the store, the keys and the metadata of a subscription. Two subscriptions
-// for which these are equal have the same identity. The order of the keys does not matter.
+// identityOf returns a string that is equal for two subscriptions if they have the same store, keys and metadata. The
+// order of the keys does not matter.
 func identityOf(r *Request) string {
 	keys := slices.Clone(r.Keys)
 	slices.Sort(keys)
@@ -157,8 +157,8 @@ func identityOf(r *Request) string {
 	return b.String()
 }
 
-// add registers a new subscription. It returns an error if the node is stopping. It also returns an error if the
-// application already has MaxSubscriptions, unless the new subscription will replace one of them.
+// add registers a new subscription. It returns an error if the node is stopping, or if the application already has
+// MaxSubscriptions and the new subscription will replace none of them.
 func (s *subscriptions) add(added *Stream) *api.Error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -181,8 +181,8 @@ func errStopping(store string) *api.Error {
 		fault.New(fault.Unavailable, "configurations.Subscribe", "the node stops"))
 }
 
-// identicalTo returns the other HTTP subscriptions that have the same identity as the given subscription. If the given
-// subscription uses gRPC, identicalTo returns none. The caller must hold s.mu.
+// identicalTo returns the other HTTP subscriptions with the same identity as the given one, or none if the given one
+// uses gRPC. The caller must hold s.mu.
 func (s *subscriptions) identicalTo(one *Stream) (found []*Stream) {
 	for _, other := range s.open {
 		if other != one && one.protocol == subscribedHTTP && other.protocol == one.protocol &&
@@ -193,9 +193,8 @@ func (s *subscriptions) identicalTo(one *Stream) (found []*Stream) {
 	return found
 }
 
-// replace marks the subscription added as working, because the store has accepted it. It then ends the identical
-// subscriptions that were working already. Therefore only one subscription remains if several identical ones start at
-// the same time.
+// replace records that the store has accepted a new subscription. It then ends identical subscriptions that the store
+// accepted before, so that only one remains.
 func (s *subscriptions) replace(added *Stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -251,8 +250,8 @@ const (
 	lastResubscribe  = 5 * time.Second
 )
 
-// Overflow returns a context that ends when too many changes wait and some are dropped. It is valid until the next
-// call of Next.
+// Overflow returns a context that ends when changes are dropped because too many wait. It is valid until the next call
+// of Next.
 func (s *Stream) Overflow() context.Context { return s.current.Overflow() }
 
 // next waits for changes and returns them. It subscribes to the store again in two cases:
@@ -337,10 +336,9 @@ func (s *Stream) expected() []string {
 	return slices.Compact(keys)
 }
 
-// firstOf returns the first changes after a resubscription. These are the current items, and a deletion for each
-// expected key that is no longer in the store. The new subscription reports the current items, but not these deletions.
-// firstOf takes the current items before it looks for deleted keys. So if an item is deleted in between, the new
-// subscription reports this deletion later.
+// firstOf returns the first changes after a resubscription: the current items, and a deletion for each expected key
+// that is no longer in the store. If an item is deleted while firstOf runs, the new subscription reports the deletion
+// later.
 func firstOf(ctx context.Context, store configuration.Store, again configuration.Subscription,
 	expected []string) ([]configuration.Item, error) {
 	waiting, cancel := context.WithCancel(ctx)

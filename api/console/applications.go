@@ -25,8 +25,7 @@ func applicationsBody(r *request) (html, error) {
 		card("instances", "Instances", instanceTable(instances)), nil
 }
 
-// instances returns all application instances that the node with this console knows. It returns nil if the snapshot
-// has no view of that node.
+// instances returns the application instances that this node knows, or nil if the snapshot has no view of this node.
 func (s *Snapshot) instances() []schema.AppInstance {
 	if v := s.self(); v != nil {
 		return v.Apps
@@ -274,9 +273,8 @@ func marker(id html) html {
 		`markerUnits="userSpaceOnUse" orient="auto-start-reverse"><path d="M 0 0 L 10 5 L 0 10 z"/></marker>`, id)
 }
 
-// freePlace chooses where to draw the label of an arrow. It returns the first element of places that overlaps no
-// element of taken. If there is none, ok is false, and the arrow gets no label. The rate of the arrow then appears only
-// in the table of calls and in the tooltip of the arrow.
+// freePlace chooses where to draw the label of an arrow: at the first of the given places that overlaps no taken one.
+// If there is none, ok is false, and the arrow gets no label.
 func freePlace(places, taken []box) (free box, ok bool) {
 	for _, p := range places {
 		if !slices.ContainsFunc(taken, func(t box) bool {
@@ -288,9 +286,9 @@ func freePlace(places, taken []box) (free box, ok bool) {
 	return free, false
 }
 
-// alongCurve returns the possible positions of a label on its arrow, the best first. Position 0 is the calling
-// application, and 1 is the called application. The best positions are nearer to the caller. So if two applications
-// call each other, the labels of the two arrows do not overlap.
+// alongCurve returns the possible positions of the label on an arrow, the best first. Position 0 is the calling
+// application, and 1 is the called application. Positions near the caller come first, so that the labels of two
+// opposite arrows do not overlap.
 func alongCurve() []float64 { return []float64{0.35, 0.25, 0.45, 0.18, 0.55, 0.65, 0.75, 0.82} }
 
 // arrow draws the calls from one application to another. It returns the line, the text of its label, and the possible
@@ -337,8 +335,8 @@ func (b box) label(shown string, fails bool) html {
 // moved returns the point that is dx and dy away from the middle of b, as text for the path of an SVG.
 func (b box) moved(dx, dy float64) html { return coordinate(b.x+dx) + " " + coordinate(b.y+dy) }
 
-// border returns the point where an arrow from or to b begins or ends. The point is on the straight line from the
-// middle of b to the middle of the other box, 3 units outside the border of b. The parameter to is the other box.
+// border returns the point where an arrow between b and another box begins or ends. The point is on the straight line
+// between the middles of the two boxes, 3 units outside b.
 func (b box) border(to box) box {
 	dx, dy := to.x-b.x, to.y-b.y
 	part := min((b.wide/2+3)/max(math.Abs(dx), 0.1), (boxTall/2+3)/max(math.Abs(dy), 0.1), 1)

@@ -43,8 +43,8 @@ func (c *comparisons) latest(group uint64) comparison {
 	return c.last[group]
 }
 
-// begin marks the comparison of a group as running and returns true. The caller must then run it. If the comparison
-// cannot start, for example because one is running already, begin returns false.
+// begin registers a comparison of a group, which the caller must then run. It returns false if the comparison cannot
+// start, for example because one is running already.
 func (c *comparisons) begin(group uint64, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -57,8 +57,8 @@ func componentTable(s *Snapshot) html {
 	return grid("Components", "Component|Type|Nodes|State|Declared in|Problem", rows)
 }
 
-// reloads renders for each node when it last read its component files. It also shows whether the node runs with the
-// components in these files.
+// reloads renders a table with one line for each node. It shows when the node last read its component files, and
+// whether it runs with the components in these files.
 func reloads(s *Snapshot) html {
 	var rows []html
 	for _, m := range s.Members {

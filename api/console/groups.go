@@ -46,8 +46,8 @@ func leaderLink(node string) html {
 	return link(node, "nodes", node)
 }
 
-// groupState renders whether a group serves reads and writes. Like quorate status, it warns if the loss of one more
-// voter would stop writes.
+// groupState renders whether a group serves reads and writes. Like the command "quorate status", it warns if the loss
+// of one more voter would stop writes.
 func groupState(one group) html {
 	margin := schema.Margin(one.Servers)
 	switch {

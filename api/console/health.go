@@ -109,8 +109,8 @@ func health(s *Snapshot) (level, text string) {
 		" with a leader, no problem."
 }
 
-// missing returns a text about the nodes in silent, which do not answer. For example, the text is lead followed by
-// "node n2 does not answer". It is empty if silent is empty.
+// missing returns lead, followed by a text about the nodes that do not answer, such as "node n2 does not answer". If
+// there are no such nodes, it returns "".
 func missing(silent []Member, lead string) string {
 	if len(silent) == 0 {
 		return ""
@@ -132,9 +132,8 @@ func plural(n int, word string) string {
 	return strconv.Itoa(n) + " " + word + "s"
 }
 
-// alert is a problem that an operator should know about. Name has the names of the corresponding alerts in
-// deploy/prometheus, separated by commas. If a node reports the problem as an issue, Name is the subject of the issue
-// instead (see schema.Issue.About).
+// alert is a problem that an operator should know about. Name lists the corresponding alerts in deploy/prometheus,
+// separated by commas. For an issue that a node reports, Name is schema.Issue.About.
 type alert struct{ Level, Name, Where, Text string }
 
 const (
@@ -204,8 +203,8 @@ func (s *Snapshot) leaderChanges(group uint64) (n int) {
 	return n
 }
 
-// backupAlerts returns the problems with the backups of the cluster. Backups are optional. So there is no problem if no
-// backup was ever written and none has failed.
+// backupAlerts returns the problems with the backups of the cluster. Backups are optional: a cluster without backups
+// has no problem, unless a backup has failed.
 func (s *Snapshot) backupAlerts() (out []alert) {
 	var b schema.Backups
 	for _, m := range s.Members {

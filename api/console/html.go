@@ -121,7 +121,8 @@ func label(title, name, value string, extra html) html {
 }
 
 // choose renders a drop-down list with a label. Each option is a value, or has the form "value=text", where text is
-// what the user sees. The option with the value current is selected.
+// what the user sees. current is the value of the selected option.
+//
 //go:noinline
 func choose(title, name, current string, options []string) html {
 	var list []html

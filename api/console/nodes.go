@@ -39,8 +39,8 @@ func nodeTable(s *Snapshot) html {
 	return grid("Nodes", "Node|State|Role|Leads|Behind|Requests|p99|CPU|Memory|Disk free|Uptime|Version", rows)
 }
 
-// behind returns how many log entries a node is behind the leaders of its groups, as text. If the number differs
-// between the groups, the result is the largest. If no leader has reported a number, the result is "".
+// behind returns the largest number of log entries that a node is behind the leader of a group, as text. If no leader
+// has reported a number, the result is "".
 func behind(groups []group, node string) string {
 	lag, known := uint64(0), false
 	for _, one := range groups {

@@ -56,8 +56,8 @@ func (s *Snapshot) entryRate(node string, group uint64) float64 {
 	return s.Logs[logOf{node, group}]
 }
 
-// sumPast adds the samples of all nodes. For latencies, it takes the largest value instead. It does the same for log
-// entries, because every replica appends the same entries.
+// sumPast combines the samples of all nodes. It adds up requests, errors and CPU, and takes the largest latency. It
+// also takes the largest number of log entries, because every replica appends the same entries.
 func (s *Snapshot) sumPast() []Sample {
 	longest := 0
 	for _, one := range s.Past {

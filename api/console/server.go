@@ -89,8 +89,8 @@ func New(c Config) (*Console, error) {
 	return con, nil
 }
 
-// Close ends all open event streams, so that the HTTP server can stop. It then waits for running comparisons of
-// replicas.
+// Close ends all open event streams, so that the HTTP server can stop. It then cancels running comparisons of replicas
+// and waits for them.
 func (c *Console) Close() { c.close() }
 
 // Login returns the path of a link that signs one browser in, and when the link expires.
@@ -239,8 +239,8 @@ func (c *Console) change(r *request, handle func(*request) error) {
 
 const readOnlyText = "The console is read-only. Start the node with --console-write to change something here."
 
-// page answers a request with the page p. If the browser requests server-sent events, the request instead stays open,
-// and page sends each new version of the content.
+// page answers a request with a page. If the browser requests server-sent events, the response stays open, and each new
+// version of the content is sent as an event.
 func (c *Console) page(r *request, p page) {
 	if p.follow != nil && r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/event-stream") {
 		c.stream(r, p)

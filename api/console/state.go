@@ -236,9 +236,8 @@ func indented(v []byte) (string, bool) {
 	return b.String(), true
 }
 
-// change renders a form that deletes the value of item. If the value is JSON and has no content type, it also renders a
-// form that replaces the value. The forms contain the ETag of the value. If the value has another ETag when a form is
-// submitted, the change fails.
+// change renders a form that deletes the value of item and, for JSON without a content type, a form that replaces it.
+// Submitting a form fails if the ETag of the value has changed meanwhile.
 func (r *request) change(c choice, item state.Item, shown string) html {
 	deletion := h(`<form class="inline" method="post" action="/state/delete">%%<button class="danger" `+
 		`data-confirm="%">Delete</button></form>`, r.csrf(), formTarget(c, item), esc("Delete "+c.key+"?"))

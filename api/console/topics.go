@@ -254,8 +254,8 @@ func shownData(m *schema.TopicMessage) string {
 	return cutData(string(v), whole, maxMessage)
 }
 
-// cutData returns the text of some data, of which only the beginning is shown. first is the text of the beginning, and
-// whole is the size of all data in bytes. If whole is larger than limit, cutData appends a note with the size.
+// cutData returns the shown beginning of some data. If the whole data has more bytes than limit, cutData appends a note
+// with the size.
 func cutData(first string, whole, limit int) string {
 	if whole <= limit {
 		return first

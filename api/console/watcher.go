@@ -75,8 +75,8 @@ func newWatcher(c Cluster, now func() time.Time) *watcher {
 	return &watcher{cluster: c, now: now, pages: map[chan<- struct{}]struct{}{}, past: map[string][]Sample{}}
 }
 
-// open keeps the snapshot up to date until closed is called. The channel changed receives an element when there is a
-// new snapshot, unless the channel is full. Therefore changed must have a buffer of one element.
+// open keeps the snapshot up to date until closed is called. For each new snapshot, it sends an element to the given
+// channel. The channel needs a buffer of one element, because open does not wait if the channel is full.
 func (w *watcher) open(changed chan<- struct{}) (closed func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -114,8 +114,7 @@ func (s *actorMethods) ListActorReminders(ctx context.Context,
 // its data.
 const reminderMemory = 256
 
-// listReminders reads reminders page by page with the function read. It reserves memory for each page before it reads
-// the next one.
+// listReminders reads all reminders, page by page. It reserves memory for each page before it reads the next one.
 func (s *actorMethods) listReminders(ctx context.Context, a api.Actor,
 	read func(ctx context.Context, a api.Actor, after string) (page []actors.Reminder, next string, err error),
 ) (out []*runtimev1.NamedActorReminder, err error) {

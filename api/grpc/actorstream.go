@@ -41,8 +41,8 @@ type actorStream struct {
 }
 
 // SubscribeActorEventsAlpha1 lets an application host actors over a stream. A new stream replaces the previous stream
-// of the application. When the stream ends, the node no longer hosts these actors. An application that is called over
-// HTTP lists its actors in its answer to GET /dapr/config. Therefore its stream is refused.
+// of the application. When the stream ends, the node no longer hosts these actors. The stream of an application that is
+// called over HTTP is refused, because such an application lists its actors at GET /dapr/config.
 func (s *actorMethods) SubscribeActorEventsAlpha1(out runtimev1.Dapr_SubscribeActorEventsAlpha1Server) error {
 	if err := s.state.CheckActors(); err != nil {
 		return err
@@ -118,8 +118,8 @@ func streamType(t actors.TypeConfig, idle, drain *durationpb.Duration,
 	return t
 }
 
-// receive reads the answers of the application, and passes each answer to the call of ask that waits for it. It runs
-// until the stream ends, and returns the error of the stream.
+// receive reads the answers of the application, and passes each answer to the request that waits for it. It runs until
+// the stream ends, and returns the error of the stream.
 func (a *actorStream) receive() error {
 	for {
 		m, err := a.out.Recv()
@@ -138,8 +138,8 @@ func (a *actorStream) receive() error {
 	}
 }
 
-// ask sends a request to the application and waits for the answer. It chooses an id for the request. The function
-// request returns the message with this id.
+// ask sends a request to the application and waits for the answer. It chooses an id, and calls the given function to
+// make the message with this id.
 func (a *actorStream) ask(ctx context.Context, request func(id string) *toApp) (*fromApp, error) {
 	answer := make(chan *fromApp, 1)
 	a.mu.Lock()
@@ -168,8 +168,8 @@ func (a *actorStream) ask(ctx context.Context, request func(id string) *toApp) (
 }
 
 // send sends a message to the application. It returns when ctx ends, even if the application reads nothing. If the
-// application does not receive the message within the stall timeout, send ends the stream, because the message would
-// block all further ones.
+// application does not take the message within the stall timeout, the stream ends, because the message would block all
+// further ones.
 func (a *actorStream) send(ctx context.Context, m *toApp) error {
 	select {
 	case a.sending <- struct{}{}:
@@ -281,8 +281,8 @@ func turnRequest(t *actors.Turn) (func(id string) *toApp, error) {
 	}, nil
 }
 
-// validText replaces invalid UTF-8 in text. A caller over HTTP can send such text, but gRPC cannot transport it. gRPC
-// would end the stream, and the application would lose all its actors.
+// validText replaces invalid UTF-8, which a caller over HTTP can send. gRPC cannot transport it and would end the
+// stream, so that the application would lose all its actors.
 func validText(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
 
 // turnMetadata returns the headers of a turn as metadata, including the headers that the runtime adds.

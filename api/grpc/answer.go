@@ -18,9 +18,8 @@ import (
 const (
 	freeAnswer  = 64 << 10  // size in bytes up to which an answer reserves no memory
 	answerPiece = 256 << 10 // size in bytes of the pieces of an answer; each is freed once it is sent
-	// answerCopies is the memory for an answer, as a multiple of its size. An answer exists twice: as the value that
-	// was read, and as the encoded message. If the connection breaks, both stay in memory until the next garbage
-	// collection.
+	// answerCopies is the number of copies of an answer for which memory is reserved: the value that was read, and the
+	// encoded message. If the connection breaks, both stay in memory until the next garbage collection.
 	answerCopies = 2
 )
 
@@ -35,9 +34,9 @@ type answer struct {
 	over     atomic.Bool
 }
 
-// answering returns the value to pass to grpc-go for a message of size bytes. A small message is returned unchanged.
-// For a large message, answering reserves memory and returns an *answer, which the caller must send or end. It
-// returns a fault if the memory cannot be reserved.
+// answering returns the value to pass to grpc-go for a message of the given size in bytes. A small message is returned
+// unchanged. For a large message, answering reserves memory and returns an *answer, which the caller must send or end.
+// It returns a fault if the memory cannot be reserved.
 func (c *core) answering(ctx context.Context, message any, size int) (any, error) {
 	to := connOf(ctx)
 	if c.answers == nil || size <= freeAnswer || to == nil {
@@ -57,10 +56,9 @@ func (c *core) answering(ctx context.Context, message any, size int) (any, error
 	return a, nil
 }
 
-// held reads a value and reserves memory for the answer. It first calls read with a small options.MaxValue, so that the
-// store returns only the size of a large value. If the value is large or no memory is free, held drops the result and
-// waits for memory. Then it calls read again, without the limit. Therefore a waiting call holds no value. read must
-// pass the options to the store.
+// held reads a value and reserves memory for the answer. While it waits for memory, it holds no value. Therefore it may
+// call read twice: first with a small options.MaxValue, for which the store returns only the size of a large value, and
+// then without the limit. read must pass the options to the store.
 func (c *core) held(
 	ctx context.Context, options *api.ReadOptions, read func() (state.Item, error),
 ) (state.Item, error) {
@@ -88,8 +86,8 @@ func (c *core) held(
 	return read()
 }
 
-// smallBulk and largeBulk limit the total size in bytes of the values in a bulk read. The first attempt reserves
-// memory for smallBulk. If the values are larger, a second attempt reserves memory for largeBulk.
+// smallBulk and largeBulk limit the total size in bytes of the values in a bulk read. A bulk read starts with
+// smallBulk. If the values are larger, it is repeated with largeBulk.
 const (
 	smallBulk  = 128 << 10
 	largeBulk  = 32 << 20
@@ -125,8 +123,8 @@ func (c *core) bulk(
 	return out, err
 }
 
-// hold replaces the reservation of a call. It first releases the memory that the call has reserved earlier, and
-// then reserves memory for an answer with at most size bytes.
+// hold reserves memory for an answer of at most size bytes. It first releases the memory that the call has reserved
+// before.
 func (c *core) hold(ctx context.Context, size int64) error {
 	a := arrivalOf(ctx)
 	if c.answers == nil || a == nil {
@@ -140,7 +138,8 @@ func (c *core) hold(ctx context.Context, size int64) error {
 	return nil
 }
 
-// extend reserves memory for the next size bytes of an answer. The call keeps the memory that it has reserved before.
+// extend reserves more memory for an answer that grows by size bytes. The call keeps the memory that it has reserved
+// before.
 func (c *core) extend(ctx context.Context, size int64) error {
 	a := arrivalOf(ctx)
 	if c.answers == nil || a == nil {
@@ -165,8 +164,8 @@ func (a *answer) end() {
 	a.conn.finish(a)
 }
 
-// marshal returns the encoded message as several buffers. It does not copy the data of a frame or the value of a
-// GetStateResponse. grpc-go calls sent.Put for each piece of the data that was sent.
+// marshal encodes the message as several buffers. It copies neither the data of a frame nor the value of a
+// GetStateResponse. After grpc-go has sent or discarded a piece of the data, it calls sent.Put.
 func (a *answer) marshal() (mem.BufferSlice, error) {
 	if f, ok := a.message.(*frame); ok {
 		return a.cut(nil, f.data, nil), nil
@@ -214,8 +213,8 @@ func (a *answer) cut(head, data, rest []byte) mem.BufferSlice {
 	return out
 }
 
-// The type sent implements mem.BufferPool for the buffers of an answer. It counts the buffers that grpc-go returns. It
-// does not reuse them, because their bytes may belong to a stored value.
+// The type sent implements mem.BufferPool for the buffers of an answer. It counts the buffers that grpc-go puts back.
+// It does not reuse them, because their bytes may belong to a stored value.
 type sent answer
 
 // Get returns a new buffer. grpc-go does not call it.

@@ -12,8 +12,8 @@ import (
 	"github.com/quorate/quorate/internal/admission"
 )
 
-// arrival is the context of a call. If the message of a unary call does not arrive within the request timeout, the
-// context ends. Without this limit, a client that sends no message would occupy a goroutine until it disconnects.
+// arrival is the context of a call. For a unary call, it ends if the message does not arrive within the request
+// timeout. Otherwise, a client that sends no message would occupy a goroutine until it disconnects.
 type arrival struct {
 	context.Context
 	refused error              // the error to answer the call with; nil = the call is not refused
@@ -35,8 +35,8 @@ func (a *arrival) Err() error {
 
 type arrivalKey struct{}
 
-// Value implements context.Context. For arrivalKey, it returns the arrival itself, so that arrivalOf finds the arrival
-// in derived contexts. For other keys, it returns the value of the parent context.
+// Value implements context.Context. For arrivalKey, it returns the arrival, so that arrivalOf finds it in derived
+// contexts. For other keys, it returns the value of the parent context.
 func (a *arrival) Value(key any) any {
 	if key == (arrivalKey{}) {
 		return a
@@ -49,8 +49,8 @@ func arrivalOf(ctx context.Context) *arrival {
 	return a
 }
 
-// arrived stops the timer for the arrival of a call's message. It returns an error if the call was refused before its
-// message was read.
+// arrived stops the timer that limits how long the server waits for a call's message. If the call was refused when it
+// arrived, the result is the error of the refusal.
 func arrived(ctx context.Context) error {
 	a := arrivalOf(ctx)
 	if a == nil {
@@ -62,9 +62,9 @@ func arrived(ctx context.Context) error {
 	return a.refused
 }
 
-// arrive checks a call before its first message is read. It refuses calls without a valid token. For other calls, it
-// returns an arrival as the context. For unary calls, it also starts the timer for the arrival of the message. grpc-go
-// calls arrive in the goroutine that reads the connection, so arrive must not block.
+// arrive checks the token of a call before its first message is read. If the token is valid or not needed, the returned
+// context is an arrival. For a unary call, the time limit for the message starts now. grpc-go calls arrive in the
+// goroutine that reads the connection, so it must not block.
 func (s *Server) arrive(ctx context.Context, info *tap.Info) (context.Context, error) {
 	if err := s.check(info.Header, info.FullMethodName); err != nil {
 		s.away.Note(s.log, remote(ctx), s.metrics.label(info.FullMethodName), err)
@@ -78,10 +78,10 @@ func (s *Server) arrive(ctx context.Context, info *tap.Info) (context.Context, e
 	return a, nil
 }
 
-// refuse refuses a call with err before its message is read. Usually it returns err to grpc-go. Then grpc-go keeps a
-// timer in memory until the deadline of the call. If this deadline is later than the request timeout, many such timers
-// could use too much memory. In this case, refuse returns no error. It pauses the connection, and returns a context
-// with which guard or enter answers the call with err.
+// refuse refuses a call with err before its message is read. Normally it returns err to grpc-go, which then keeps a
+// timer in memory until the deadline of the call. If the deadline is later than the request timeout, many such timers
+// could fill the memory. In this case, refuse returns no error. It pauses the connection, and returns a context that
+// makes the server answer the call with err.
 func (s *Server) refuse(ctx context.Context, method string, err error) (context.Context, error) {
 	c := connOf(ctx)
 	if end, ok := ctx.Deadline(); !ok || time.Until(end) <= s.timeout || c == nil {

@@ -43,8 +43,8 @@ func (s *bindingMethods) InvokeBinding(ctx context.Context,
 	return &runtimev1.InvokeBindingResponse{Data: r.Data, Metadata: r.Metadata}, nil
 }
 
-// traceKeys returns the names of the gRPC metadata keys with trace context. Their values are passed on to the
-// external system.
+// traceKeys returns the gRPC metadata keys that carry the trace context. Their values are passed on to the external
+// system.
 func traceKeys() []string { return []string{keyTraceparent, "tracestate", "baggage"} }
 
 // bindingMetadata returns the metadata of a request, with the trace of the call added.

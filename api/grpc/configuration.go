@@ -15,8 +15,8 @@ import (
 	"github.com/quorate/quorate/component/configuration"
 )
 
-// configurationMethods serves Dapr's configuration methods. None of them writes items. For writes, Quorate has a
-// service of its own (see configurationServer).
+// configurationMethods serves Dapr's configuration methods, which cannot write items. Quorate has its own service for
+// writes (see configurationServer).
 type configurationMethods struct {
 	*core
 	configurations *configurations.Service

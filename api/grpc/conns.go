@@ -15,8 +15,8 @@ import (
 )
 
 // bounded is a listener with a connection limit. If there are too many connections, it closes the one that has been
-// idle longest. A connection without open calls is idle. Health watches do not count as open calls, because they need
-// no token. If they counted, any client could use them to keep its connections.
+// idle longest. A connection is idle if it has no open calls. Calls of the health service do not count, because clients
+// can make them without a token.
 type bounded struct {
 	net.Listener
 	crowd *connlimit.Limiter
@@ -161,9 +161,9 @@ func (c *conn) finish(a *answer) {
 	delete(c.answers, a)
 }
 
-// pause stops the reading of the connection because a call was refused. Otherwise grpc-go could buffer one flow-control
-// window of data for each refused call. When the refused call ends, resume must be called. Reading continues when all
-// refused calls have ended and their answers are written.
+// pause stops reading from the connection because a call was refused. Otherwise grpc-go could buffer one flow-control
+// window of data for each refused call. The caller must call resume when the call ends. Reading continues after the
+// answers to all refused calls are written.
 func (c *conn) pause() {
 	c.gate.Lock()
 	defer c.gate.Unlock()

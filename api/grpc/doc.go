@@ -1,4 +1,5 @@
-// Package grpc serves the API over gRPC. It serves these services:
+// Package grpc serves the API over gRPC. The package owns the translation between protobuf messages and the types of
+// package api, and the gRPC codes of public errors. It serves these services:
 //
 //   - dapr.proto.runtime.v1.Dapr, for the Dapr SDKs for Go, Python, Java and .NET
 //   - TaskHubSidecarService, for the workflow SDKs

@@ -48,12 +48,12 @@ func (s *Server) check(md metadata.MD, method string) error {
 	return api.TokenInvalid()
 }
 
-// enter must be called when the server begins to serve a call. For a unary call, this is after the message has arrived.
-// enter stops the timer for the arrival of the message. If the call needs a token, enter marks the connection as busy,
-// so that the connection limit does not close it. The caller must call leave when the call ends. leave is never nil.
+// enter must be called when the server begins to serve a call. A unary call begins when its message has arrived. enter
+// stops the timer for the message. If the call needs a token, the connection limit does not close the connection before
+// leave is called. The caller must call leave when the call ends. leave is never nil.
 //
-// enter returns an error if arrive has refused the call. Only streaming calls get this error, because Server.guard has
-// already answered refused unary calls.
+// enter returns an error if a streaming call was refused when it arrived. Refused unary calls were already answered by
+// Server.guard.
 func enter(ctx context.Context, method string) (leave func(), err error) {
 	if err := arrived(ctx); err != nil {
 		return func() {}, err
@@ -72,9 +72,9 @@ func first(ctx context.Context, key string) string {
 	return ""
 }
 
-// unary serves one unary call. It checks whether the method is served, and calls the handler with the request timeout.
-// The timeout does not apply to methods that call an application or an actor, or wait for a workflow instance. unary
-// also counts and logs the call, and recovers from panics.
+// unary serves one unary call. It checks whether the method is served, calls the handler, logs and counts the call, and
+// recovers from panics. The request timeout applies, except to methods that call an application or an actor, or wait
+// for a workflow instance.
 func (s *Server) unary(ctx context.Context, in any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (out any,
 	err error) {
 	begun := time.Now()
@@ -170,8 +170,8 @@ func (s *Server) awaitStart(ctx context.Context, method string) {
 	}
 }
 
-// panicked logs a panic and returns the error with which the call is answered. The log contains the text of the panic
-// only if it is a runtime error of Go. Other texts may contain a value of a client.
+// panicked logs a panic and returns the error for the client. It logs the text of the panic only for runtime errors of
+// Go, because other texts may contain a value of a client.
 func (s *Server) panicked(method string, cause any) error {
 	text := "withheld: it may contain a value"
 	if e, ok := cause.(interface{ RuntimeError() }); ok {

@@ -106,9 +106,9 @@ func decodeCall(ctx context.Context, in *runtimev1.InvokeServiceRequest) (*invok
 		Header: h, Body: io.NopCloser(bytes.NewReader(data)), Length: int64(len(data)), Remote: remote(ctx)}, nil
 }
 
-// readAnswer reads the body of an application's answer, which must fit into one message. It reads the first freeAnswer
-// bytes without a reservation of memory. If the body is longer, readAnswer reserves memory before it reads on. If the
-// length of the body is unknown, it doubles the reservation each time the body exceeds it.
+// readAnswer reads the body of an application's answer, which must fit into one message. If the body is longer than
+// freeAnswer bytes, readAnswer reserves memory before it reads the rest. For a body of unknown length, it doubles the
+// reservation whenever the body exceeds it.
 func (s *invokeMethods) readAnswer(ctx context.Context, r *http.Response) ([]byte, error) {
 	most, next := s.limit, int64(DefaultMaxBodySize)
 	if r.ContentLength >= 0 {
@@ -201,8 +201,8 @@ func codeOfHTTP(code int) codes.Code {
 	return codes.Unknown
 }
 
-// ended returns the error of a gRPC call that has ended with the trailers h. It returns nil if the status is OK. If h
-// has no status message, the function message supplies the error text. message may be nil.
+// ended returns the error of a gRPC call with the given trailers, or nil if their status is OK. If the trailers have no
+// status message, the text comes from message, which may be nil.
 func ended(h http.Header, message func() string) error {
 	n, err := strconv.ParseUint(h.Get("Grpc-Status"), 10, 32)
 	if err != nil {

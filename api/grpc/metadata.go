@@ -99,7 +99,7 @@ func (s *runtimeMethods) Shutdown(ctx context.Context, _ *runtimev1.ShutdownRequ
 	return &emptypb.Empty{}, nil
 }
 
-// healthServer implements the standard gRPC health service. It reports the server and the Dapr service as serving
+// healthServer implements the standard gRPC health service. The server and the Dapr service have the status SERVING
 // when the start of the node is complete.
 type healthServer struct {
 	healthv1.UnimplementedHealthServer

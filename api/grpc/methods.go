@@ -8,8 +8,8 @@ import (
 	"github.com/quorate/quorate/api/runtimepb"
 )
 
-// daprMethods has the methods of Dapr's service. The methods of a building block belong to a separate type, which has
-// the services that they call. For a new building block, add a line here and in newDaprMethods.
+// daprMethods implements Dapr's service. It embeds one type for each building block, which holds the services that its
+// methods call. A new building block needs a line here and in newDaprMethods.
 type daprMethods struct {
 	stateMethods
 	actorMethods
@@ -25,8 +25,8 @@ type daprMethods struct {
 	unimplemented
 }
 
-// unimplemented has all methods of Dapr's service, and refuses each call. A method of a building block takes
-// precedence over the method of unimplemented, because building blocks are embedded one level less deeply.
+// unimplemented refuses all calls of Dapr's service. The methods of the building blocks take precedence over its
+// methods, because UnimplementedDaprServer is embedded one level deeper.
 type unimplemented struct {
 	runtimev1.UnimplementedDaprServer
 }

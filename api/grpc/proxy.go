@@ -28,10 +28,10 @@ import (
 // keyAppID is the metadata key with the id of the application whose gRPC service is called.
 const keyAppID = "dapr-app-id"
 
-// proxy handles calls of gRPC services that this server does not have. It forwards them to an application. The metadata
-// key dapr-app-id of the call names the application. The call becomes an invocation of the method /<service>/<method>,
-// whose body is the stream of messages. As for other invocations, discovery, load balancing, policies, access control
-// and sessions apply. Messages are forwarded unchanged, one at a time in each direction.
+// proxy forwards calls of unknown gRPC services to applications. The metadata key dapr-app-id of a call names the
+// application. The call becomes an invocation of the method /<service>/<method>, so discovery, load balancing,
+// policies, access control and sessions apply. The messages of the stream are forwarded unchanged, one at a time in
+// each direction.
 func (s *invokeMethods) proxy(_ any, stream grpc.ServerStream) error {
 	ctx := stream.Context()
 	method, _ := grpc.Method(ctx)

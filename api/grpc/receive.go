@@ -38,8 +38,8 @@ const (
 	costFixed  = 4 << 10
 )
 
-// wire is a transport stream of grpc-go. It returns the bytes of a message as they arrive. grpc.ServerStream only
-// returns complete, decoded messages.
+// wire is a transport stream of grpc-go. It returns the bytes of a message as they arrive, whereas grpc.ServerStream
+// returns only complete, decoded messages.
 type wire interface {
 	ReadMessageHeader(into []byte) error // fills into, or fails with io.EOF at the end of the stream
 	RecvCompress() string
@@ -76,8 +76,8 @@ func (s *Server) receiver(ctx context.Context, method string, single bool) *rece
 	return r
 }
 
-// receive receives one message and decodes it into m. The memory of the message stays reserved until release is
-// called.
+// receive receives one message and decodes it into m. The memory of the message stays reserved until the next call of
+// receive, release or finish.
 func (r *receiver) receive(m any) error {
 	r.release()
 	var head [prefixSize]byte
@@ -126,8 +126,8 @@ func (r *receiver) release() {
 	r.share.Release()
 }
 
-// finish releases the reserved memory when the call ends. A receive that is still running in another goroutine can
-// then no longer reserve memory.
+// finish releases the reserved memory when the call ends. If receive is still running in another goroutine, it can no
+// longer reserve memory.
 func (r *receiver) finish() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -144,8 +144,8 @@ func (r *receiver) unwaitLocked() {
 // read fills b. It fails when the call ends.
 func (r *receiver) read(b []byte) error { return r.wire.ReadMessageHeader(b) }
 
-// body reads a message of size bytes. It reserves memory only after the first part has arrived, so a client cannot
-// block memory by announcing a large message.
+// body reads a message of size bytes. It reserves memory only after the first part has arrived. Otherwise a client
+// could block memory by announcing a large message.
 func (r *receiver) body(size int64) (*[]byte, error) {
 	pool := r.server.buffers
 	data, have, reserved := pool.Get(int(min(size, firstPiece))), 0, false
@@ -183,9 +183,9 @@ func (r *receiver) body(size int64) (*[]byte, error) {
 	return data, nil
 }
 
-// wait counts bytes that the call will receive before it reserves memory. If all calls together would have more than
-// maxWaiting such bytes, wait counts nothing and returns false. The same is true after the call has ended. The caller
-// must then reserve memory. Despite its name, wait does not block.
+// wait reports whether the given number of bytes may arrive before memory is reserved for them. It returns false if all
+// calls together would have more than maxWaiting such bytes, or if the call has ended. Despite its name, wait does not
+// block.
 func (r *receiver) wait(bytes int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -208,8 +208,8 @@ func (r *receiver) work() {
 	r.share.Work()
 }
 
-// reserve reserves bytes in the memory budget of the node. It waits until the budget grants or refuses them, or the
-// context of the call ends. If it fails, it returns a gRPC status error or an *api.Error.
+// reserve reserves memory in the budget of the node. It waits until the budget grants or refuses the memory, or until
+// the call ends. The error is a gRPC status error or an *api.Error.
 func (r *receiver) reserve(bytes int64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -226,8 +226,8 @@ func (r *receiver) reserve(bytes int64) error {
 	return nil
 }
 
-// pieces fills b with the next part of a message. The parameter reserved says whether memory is reserved for the
-// message. If so, pieces aborts the call when the client sends slowly while other requests wait for memory.
+// pieces fills b with the next part of a message. reserved must be true if memory is reserved for the message. In this
+// case, pieces aborts the call if the client sends slowly while other requests wait for memory.
 func (r *receiver) pieces(b []byte, reserved bool) error {
 	var transfer *admission.Transfer
 	if reserved {
@@ -291,8 +291,7 @@ func (r *receiver) end() error {
 		"cardinality violation: received multiple request messages for non-client-streaming RPC")
 }
 
-// unpack decompresses a message if it is compressed. It returns data itself if the message is not compressed, or if
-// there is an error.
+// unpack decompresses a message. If the message is not compressed, or if an error occurs, the result is data itself.
 func (r *receiver) unpack(flag byte, data *[]byte) (*[]byte, error) {
 	if flag == 0 {
 		return data, nil
@@ -454,8 +453,8 @@ func (s *Server) guard(method string, handle grpc.MethodHandler) grpc.MethodHand
 	}
 }
 
-// dropped returns the public error for a call whose answer was dropped, because memory could not be reserved for it.
-// err is the error of the reservation. For a method in acts, the result says that the request was executed.
+// dropped returns the public error for a call whose answer was dropped for lack of memory. err is the error of the
+// reservation. If the method has side effects (see acts), the result says that the request was executed.
 func dropped(method string, err error) error {
 	if acts[method] {
 		return api.AnswerOverloaded(err)
@@ -463,8 +462,8 @@ func dropped(method string, err error) error {
 	return api.Overloaded(err) // a read, which the client can repeat
 }
 
-// received returns the gRPC error for a call whose message could not be received, and counts the call as refused.
-// It does not count calls that the client cancelled, or late messages, which tooLate has already counted.
+// received returns the gRPC error for a call whose message could not be received. It also counts the call as refused,
+// unless the client cancelled the call or tooLate has already counted it.
 func (s *Server) received(ctx context.Context, method string, err error) error {
 	if err == nil {
 		return nil
@@ -513,9 +512,8 @@ func (s *guardedStream) SendMsg(m any) error {
 	return s.ServerStream.SendMsg(m)
 }
 
-// answers is called when the handler begins to answer. If the call has only one request, the handler has then executed
-// the request, so answers releases its memory. The answer may be a long stream, which must not keep this memory
-// reserved.
+// answers must be called when the handler begins to answer. If the call has only one request, answers releases the
+// memory of the request, because a long stream of answers must not keep it reserved.
 func (s *guardedStream) answers() {
 	if s.from.single {
 		s.from.release()

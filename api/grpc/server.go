@@ -179,13 +179,13 @@ func (s *Server) Serve(l net.Listener) {
 	})
 }
 
-// drainIdle is the time after which Close closes connections that have no calls. Until then, it waits for the client to
-// confirm the end of the connection.
+// drainIdle is how long Close waits for clients to confirm the end of connections that have no calls. Close then closes
+// these connections.
 const drainIdle = time.Second
 
 // Close stops accepting connections and waits for the calls in progress. Connections without a call are closed after
-// drainIdle. If ctx ends first, Close aborts the calls and waits until their handlers return. It then returns an error
-// if a call was in progress. Close is idempotent.
+// drainIdle. If ctx ends while calls are in progress, Close aborts them, waits until their handlers return, and returns
+// an error. Close is idempotent.
 func (s *Server) Close(ctx context.Context) error {
 	s.end() // ends health watches, which otherwise last until their client closes them
 	graceful := make(chan struct{})

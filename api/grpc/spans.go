@@ -10,10 +10,9 @@ import (
 	"github.com/quorate/quorate/api"
 )
 
-// startSpan starts the span of a call about state, secrets, actors, jobs or configuration. For other calls, and if
-// spans are not exported, the span is nil. request is the message of the call, or nil for a stream. The span of a
-// stream ends with the stream. If the call invokes an actor, the returned context has the new traceparent, so that the
-// actor continues the trace.
+// startSpan starts the span of a call about state, secrets, actors, jobs or configuration. The span is nil for other
+// calls, or if spans are not exported. request is the message of a unary call, and nil for a stream. If the call
+// invokes an actor, the returned context has the new traceparent, so that the actor continues the trace.
 func (s *Server) startSpan(ctx context.Context, method string, request any) (context.Context, api.RequestSpan) {
 	if s.tracer == nil || !s.tracer.Exports() {
 		return ctx, nil

@@ -68,9 +68,9 @@ func code(e *api.Error) codes.Code {
 // maxMessage bounds the message of a status, in bytes. The message travels in headers, whose size clients limit.
 const maxMessage = 2 << 10
 
-// statusOf returns the gRPC status of a failure. Its message begins with the same words as in Dapr. The details have
-// the error code that an HTTP answer would have. The message is shortened, because it may contain the answer of an
-// application.
+// statusOf returns the gRPC status of a failure. The message begins with the same words as in Dapr. It is shortened,
+// because it may contain the answer of an application. The details contain the error code that the HTTP API would
+// return.
 func statusOf(method string, e *api.Error) error {
 	c := code(e)
 	if transactional(method) && failedInStore(c) && e.Code != api.CodeOverloaded {

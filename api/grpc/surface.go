@@ -17,8 +17,8 @@ import (
 // ownServices is the prefix of the full names of the methods that only Quorate has.
 const ownServices = "/quorate.runtime.v1."
 
-// served returns an Unimplemented error if the Configuration resource disables a method of the services of Quorate
-// or Dapr. It returns nil for enabled methods, and for all methods of applications, health checks and reflection.
+// served returns an Unimplemented error if the Configuration resource disables the method. Methods of applications,
+// health checks and reflection cannot be disabled.
 func (s *Server) served(method string) error {
 	name, ours := strings.CutPrefix(method, "/"+runtimev1.Dapr_ServiceDesc.ServiceName+"/")
 	if own, ok := strings.CutPrefix(method, ownServices); ok {
@@ -59,7 +59,7 @@ func (l *levelStream) SetHeader(md metadata.MD) error {
 	return l.ServerTransportStream.SetHeader(md)
 }
 
-// recordLevel returns a context that records which consistency the answer of a unary call reports. If no client watches
+// recordLevel returns a context that records the consistency that a unary call's answer reports. If no client watches
 // the calls, it returns ctx and nil.
 func (s *Server) recordLevel(ctx context.Context) (context.Context, *levelStream) {
 	if !s.calls.Watched() {

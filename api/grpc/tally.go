@@ -34,12 +34,12 @@ type tally struct {
 	depth int
 }
 
-// counted checks the number of elements of a list, and returns an error if the list is too long. n is the number, and
-// store is the name of the store in the request.
+// counted returns an error if a list is too long. n is the number of its elements, and store is the name of the store
+// in the request.
 type counted func(s *api.State, store string, n int) error
 
-// lists are the list fields that have a limit of their own. Limits that depend on the store apply only to fields of
-// the outermost message.
+// lists maps each list field with a limit of its own to the check of this limit. A limit that depends on the store
+// works only for a field of the outermost message, which has the name of the store.
 var lists = map[protoreflect.FullName]counted{
 	field(&protos.CompleteWorkflowAction{}, "carryoverEvents"): func(_ *api.State, _ string, n int) error {
 		if n > turn.MaxCarried {
@@ -175,8 +175,8 @@ func (t *tally) message(d protoreflect.MessageDescriptor, b []byte) error {
 	return nil
 }
 
-// checkEvery is the number of elements after which tally checks the limit again. Without these checks, tally would
-// count all elements before it refuses a message. A message of 4 MiB can have two million.
+// checkEvery is the number of elements between two checks of the limit, so that a list that is too long is refused
+// early. A message of 4 MiB can have two million elements.
 const checkEvery = 1_000
 
 func (t *tally) field(p *part, num protowire.Number, typ protowire.Type, value []byte) error {
@@ -206,8 +206,8 @@ func (t *tally) field(p *part, num protowire.Number, typ protowire.Type, value [
 	return nil
 }
 
-// check returns an error if the field p has more than its maximum number of elements. Some limits depend on the store.
-// If the name of the store has not been read yet, check searches for it in rest, the unread part of the message.
+// check returns an error if n elements are too many for a field. Some limits depend on the store. If the name of the
+// store has not been read yet, check searches for it in rest, the unread part of the message.
 func (t *tally) check(p *part, n int, rest []byte) error {
 	switch {
 	case p.kind == ofEntries:

@@ -47,8 +47,9 @@ func waits(method string) bool {
 	return false
 }
 
-// refusal converts an error to the gRPC error that clients of workflows expect. missing is the gRPC code if the
-// instance does not exist. invalid is the code if the request or the state of the instance does not allow the call.
+// refusal converts an error to the gRPC error that clients of workflows expect. If the instance does not exist, the
+// code is the parameter missing. If the request or the state of the instance does not allow the call, the code is the
+// parameter invalid.
 func refusal(err error, missing, invalid codes.Code) error {
 	if err == nil {
 		return nil
@@ -82,9 +83,8 @@ func errClosing() error {
 	return status.Error(codes.Unavailable, "the node is stopping")
 }
 
-// ended converts the error of a call that has waited for an instance. If the server closes during the wait, the result
-// makes clients retry the call on another node. A call that may have stored a change must not be retried, so its error
-// is passed to refusal.
+// ended converts the error of a call that has waited for an instance. If the server closed during the wait, the result
+// makes clients retry the call on another node, unless the call may have stored a change.
 func (s *hubServer) ended(ctx context.Context, err error) error {
 	if err != nil && s.life.Err() != nil && ctx.Err() == nil && api.AsError(err).Kind != api.Indeterminate {
 		return errClosing()
@@ -92,10 +92,9 @@ func (s *hubServer) ended(ctx context.Context, err error) error {
 	return refusal(err, codes.Unknown, codes.Unknown)
 }
 
-// created converts the error of a call that creates an instance. If the server closes and the call has certainly
-// created no instance, the result makes clients retry the call on another node. In all other cases, created returns the
-// result of refusal, because a retry could create a second instance. missing and invalid are the codes for refusal. err
-// must not be nil.
+// created converts the error of a call that creates an instance. err must not be nil. Normally it returns refusal(err,
+// missing, invalid). If the server closes and certainly no instance was created, the result makes clients retry the
+// call on another node.
 func (s *hubServer) created(ctx context.Context, err error, missing, invalid codes.Code) error {
 	if s.life.Err() != nil && ctx.Err() == nil && api.AsError(err).Kind != api.Indeterminate {
 		return errClosing()
@@ -255,13 +254,13 @@ func (s *hubServer) CompleteOrchestratorTask(ctx context.Context,
 	return s.CompleteWorkflowTask(ctx, in)
 }
 
-// maxLost limits how many bytes of an oversized answer are read, as a multiple of the size limit. If the payload is
-// even larger, the fields after it stay unknown. One of these fields is the completion token.
+// maxLost limits how many bytes of an oversized answer are read, as a multiple of the size limit. Fields after these
+// bytes, such as the completion token, stay unknown.
 const maxLost = 8
 
-// lost returns a function that handles an oversized answer of a worker. The worker does not answer a second time. So if
-// the server only refused the answer, the work item would stay assigned to the worker. If workers send no answers with
-// the given method, lost returns nil.
+// lost returns a function that handles a worker's answer that exceeds a limit, or nil if workers send no answers with
+// the given method. If such an answer were only refused, the work item would stay assigned to the worker, because the
+// worker does not answer twice.
 func (s *hubServer) lost(ctx context.Context, method string) func(message io.Reader, why error) {
 	activity, token := false, protowire.Number(4)
 	switch method {

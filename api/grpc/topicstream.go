@@ -117,7 +117,7 @@ func (t *topicStream) setLocked(id string, list []chan pubsub.Verdict) {
 }
 
 // send sends a message to the client. If the client does not accept the message before ctx ends, send ends the stream.
-// Otherwise the unsent message would block all further messages, and a stopping node would wait for it.
+// Otherwise this message would block all further messages and the shutdown of the node.
 func (t *topicStream) send(ctx context.Context, m *runtimev1.SubscribeTopicEventsResponseAlpha1) error {
 	sent := make(chan error, 1)
 	t.running.Go(func() { // ends with the stream

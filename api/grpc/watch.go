@@ -156,8 +156,8 @@ func (t *watchStream) change(kind string, c *state.Change) error {
 	return t.send(e)
 }
 
-// send sends an event to the client. It ends the call if the client has not received the event within the stall
-// timeout of connections.
+// send sends an event to the client. If the client does not receive the event within the stall timeout, send ends the
+// call.
 func (t *watchStream) send(e *runtimepb.WatchEvent) error {
 	stall := time.AfterFunc(t.stall, func() {
 		t.stalled.Store(true)

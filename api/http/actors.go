@@ -117,8 +117,8 @@ func actorPath(u *url.URL) (actor api.Actor, key string, err error) {
 	return actor, key, err
 }
 
-// actorMethod returns the method of a request for /v1.0/actors/{type}/{id}/method/{method}, including the query. It
-// removes dot segments and changes nothing more. It returns an error if the method is invalid.
+// actorMethod returns the method in the path /v1.0/actors/{type}/{id}/method/{method}, followed by the query of the
+// request. It removes dot segments and duplicate slashes. It returns an error if the method is invalid.
 func actorMethod(r *http.Request) (string, error) {
 	path, query, mark := received(r)
 	rest, _ := strings.CutPrefix(collapsed(r.Method, path), actorsPrefix)

@@ -20,18 +20,17 @@ const (
 	answerPiece = 64 << 10
 )
 
-// smallBulk and largeBulk limit the total size in bytes of the values in a bulk read. The first attempt reserves
-// memory for smallBulk. If the values are larger, a second attempt reserves memory for largeBulk.
+// smallBulk and largeBulk limit the total size in bytes of the values in a bulk read. A bulk read starts with
+// smallBulk. If the values are larger, it is repeated with largeBulk.
 const (
 	smallBulk  = 128 << 10
 	largeBulk  = 32 << 20
 	bulkCopies = 2 // the values, and the encoded answer
 )
 
-// held reads a value and reserves memory for the answer. It first calls read with a small options.MaxValue, so that the
-// store returns only the size of a large value. If the value is large or no memory is free, held drops the result and
-// waits for memory. Then it calls read again, without the limit. Therefore a waiting request holds no value. read must
-// pass the options to the store.
+// held reads a value and reserves memory for the answer. It first reads with a small options.MaxValue, so that the
+// store returns only the size of a large value. If the value is large, held waits for memory and then reads again
+// without the limit. A waiting request therefore holds no large value. read must pass the options to the store.
 func (c *core) held(
 	p *reply, r *http.Request, options *api.ReadOptions, read func() (state.Item, error),
 ) (state.Item, error) {
@@ -57,8 +56,8 @@ func (c *core) held(
 	return read()
 }
 
-// bulk reads several keys within the memory budget for answers. The size of the result is not known before the read.
-// So bulk first reads with a small limit. If the values are larger, it reads them again with a large limit.
+// bulk reads several keys within the memory budget for answers. It first reads with a small limit. If the values are
+// larger, it reads them again with a large limit.
 func (c *core) bulk(
 	p *reply, r *http.Request, request api.BulkGetRequest, read func(api.BulkGetRequest) (api.Bulk, error),
 ) (api.Bulk, error) {
@@ -77,8 +76,8 @@ func (c *core) bulk(
 	return out, err
 }
 
-// room reserves memory for an answer of size bytes that is already in memory. It does nothing if the answer is small,
-// or if memory was reserved before. It returns the errors of admission.Share.AddUsed.
+// room reserves memory for an answer that has already been made. size is its number of bytes. room does nothing if the
+// answer is small, or if memory was reserved before. It returns the errors of admission.Share.AddUsed.
 func (p *reply) room(size int) error {
 	if size < countedAnswer || p.answer.Held() {
 		return nil
@@ -86,8 +85,8 @@ func (p *reply) room(size int) error {
 	return p.answer.AddUsed(p.ctx, int64(size))
 }
 
-// transmit writes a body while memory is reserved for the answer or for the request. It aborts the answer if the client
-// reads slowly while others wait for that memory.
+// transmit writes a body. It aborts the answer if the client reads slowly while others wait for the memory that this
+// request and its answer have reserved.
 func (p *reply) transmit(body []byte) {
 	cut := p.cutter()
 	answer, request := p.answer.Transfer(cut), p.share.Transfer(cut)
@@ -107,10 +106,9 @@ func (p *reply) transmit(body []byte) {
 	}
 }
 
-// cutter returns a function that aborts the answer. Over HTTP/2, the function resets the stream. If the client reads
-// nothing from its connection, the reset cannot be sent, and the stream does not end. Therefore, if the function is
-// called again more than admission.SlowAfter after its first call, it closes the connection. The function is the
-// argument of Share.Transfer, which may call it several times.
+// cutter returns a function that aborts the answer, for use with Share.Transfer. Over HTTP/2, the function resets the
+// stream. The reset cannot be sent to a client that reads nothing. If the function is called again more than
+// admission.SlowAfter after its first call, it closes the connection.
 func (p *reply) cutter() (cut func()) {
 	control, conn := http.NewResponseController(p.ResponseWriter), watches.ConnOf(p.ctx)
 	var mu sync.Mutex // two budgets may call the function at the same time

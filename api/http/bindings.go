@@ -21,8 +21,8 @@ type bindingBody struct {
 	Operation string            `json:"operation"`
 }
 
-// traceHeaders returns the names of the headers with trace context. Their values are passed on to the external system
-// as metadata.
+// traceHeaders returns the names of the headers that carry the trace context. Their values are passed on to the
+// external system as metadata.
 func traceHeaders() []string { return []string{"Traceparent", "Tracestate", "Baggage"} }
 
 // bindingRoutes serves output bindings.

@@ -82,9 +82,8 @@ func (c *core) body(p *reply, r *http.Request) (*buffer, error) {
 }
 
 // afford reserves memory for the decoded values of a body. If the body has too many elements, the caller passes the
-// error about this limit as tooMany. Otherwise tooMany is nil. If tooMany is not nil, or if the body has too much
-// metadata, afford reserves nothing and returns the error. If the body is also invalid JSON, it returns the error of
-// the JSON parser instead.
+// error as tooMany, and afford returns it. afford also returns an error if the body has too much metadata. In both
+// cases, the error of the JSON parser takes precedence if the body is also invalid JSON.
 func (c *core) afford(p *reply, r *http.Request, body []byte, t *jsonbody.Tally, tooMany error) error {
 	if tooMany == nil {
 		tooMany = api.CheckMetadata(t.Metadata)
@@ -161,8 +160,7 @@ func (c *core) fill(b *buffer, p *reply, r *http.Request, control *http.Response
 	return nil
 }
 
-// grow reserves more memory for a body of unknown length when the reserved bytes have arrived. *reserved is the
-// number of bytes reserved so far. grow updates it.
+// grow reserves more memory for a body of unknown length when *reserved bytes have arrived. It then updates *reserved.
 func (c *core) grow(b *buffer, p *reply, r *http.Request, reserved *int64) error {
 	if r.ContentLength >= 0 || int64(len(b.data)) < *reserved {
 		return nil

@@ -12,10 +12,13 @@ const (
 	headerFetchSite = "Sec-Fetch-Site"
 )
 
-// checkOrigin refuses requests from web pages of other sites. A page of another site is accepted if the configuration
-// allows the site. If the API requires a token, a request with a valid token is also accepted, because such a page
-// cannot know the token. Requests without the headers of browsers are accepted, too. If the request is a CORS
-// preflight, checkOrigin may answer it itself. The result answered is then true.
+// checkOrigin refuses requests from web pages of other sites. It accepts a request if one of these is true:
+//
+//   - The request has no headers of a browser.
+//   - The configuration allows the site.
+//   - The API requires a token, and the request has a valid one, which a foreign page cannot know.
+//
+// answered is true if the request is a CORS preflight that checkOrigin has answered.
 func (g *guard) checkOrigin(p *reply, r *http.Request) (answered bool, err error) {
 	origin, site := header(r, headerOrigin), header(r, headerFetchSite)
 	if origin == "" {

@@ -62,9 +62,9 @@ func (d *deadline) Err() error {
 	return nil
 }
 
-// Value delegates to the parent until Done has created the timed context, and then to the timed context. Therefore
-// package context finds the timed context as the parent of contexts that are derived from d. It then needs no
-// goroutines for them.
+// Value implements context.Context. After the first call of Done, it delegates to the timed context instead of the
+// parent. Package context then finds the timed context as the parent of derived contexts, and needs no goroutines for
+// them.
 func (d *deadline) Value(key any) any {
 	if timed := d.made(); timed != nil {
 		return timed.Value(key)

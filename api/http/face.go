@@ -133,8 +133,8 @@ type endpoint struct {
 	traced bool // has a span
 }
 
-// ServeHTTP serves a request. w is the reply that Face.ServeHTTP made. A request without a token is refused, unless
-// the endpoint is open.
+// ServeHTTP serves a request. w must be a *reply. A request without a valid token is refused, unless the endpoint is
+// open.
 func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p := w.(*reply)
 	if !p.trusted && !e.open {
@@ -207,9 +207,9 @@ func (f *Face) notFound(p *reply, r *http.Request) error {
 	return api.PathNotFound(r.URL.Path)
 }
 
-// byHeader reports whether a request that matches no endpoint is a call to an application. Such a call names the
-// application in a header (see namesApp). If the path differs only in spelling from an endpoint that needs no token,
-// byHeader returns false. An example is "/V1.0//healthz".
+// byHeader reports whether a request that matches no endpoint is a call to an application that is named in a header
+// (see namesApp). It returns false if the path is another spelling of a path that needs no token, such as
+// "/V1.0//healthz".
 func (f *Face) byHeader(r *http.Request) bool {
 	return f.call != nil && !f.exempt[strings.ToLower(path.Clean("/"+r.URL.Path))] && namesApp(r)
 }
@@ -264,9 +264,9 @@ func (f *Face) turnAway(p *reply, r *http.Request, err error) {
 	f.fail(p, r, err)
 }
 
-// direct finds the endpoints of frequent requests without the mux, because this is faster (ADR 44 has the measurement).
-// Frequent requests are a GET of one key, a POST of items to save, and calls to methods of applications. For all other
-// requests, direct returns nil. The tests TestDirect_* check that direct and the mux choose the same endpoints.
+// direct finds the endpoint of a frequent request without the mux, which is slower (ADR 44 has the measurement).
+// Frequent requests are reads of one key, saves of items, and calls to methods of applications. For all other requests,
+// direct returns nil. The tests TestDirect_* check that direct and the mux choose the same endpoints.
 func (f *Face) direct(r *http.Request) *endpoint {
 	path := r.URL.RawPath // as the mux does
 	if path == "" {

@@ -12,9 +12,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// guard checks every request before it is routed. It refuses requests that come from web pages of other sites and have
-// no token. On a loopback listener without a token, it also refuses host names (see localHost). It records whether the
-// request has a valid token.
+// guard checks every request before it is routed. It refuses requests from web pages of other sites (see checkOrigin).
+// On a loopback listener without a token, it also refuses host names (see localHost). It records whether the request
+// has a valid token.
 type guard struct {
 	anyHost bool
 	origins origins
@@ -28,8 +28,8 @@ func newGuard(c Config) (guard, error) {
 	return g, err
 }
 
-// check returns an error if the request must be refused. It does not refuse requests without a token, because some
-// endpoints need none. The result answered is true if check has answered the request. check sets two fields of p:
+// check returns an error if the request must be refused. answered is true if check has answered the request. A request
+// without a token is not refused, because some endpoints need none. Instead, check sets two fields of p:
 //
 //   - trusted: the request has a valid token, or the API requires no token.
 //   - proven: the API requires a token, and the request has a valid one.
@@ -47,9 +47,8 @@ func foreignHost(fix string) error {
 		")")
 }
 
-// LocalHost returns a handler that protects another handler against DNS rebinding (see localHost). It answers 403
-// unless the Host header is an IP address, localhost or empty. The API makes the same check if it listens on a loopback
-// address and needs no token. The error text ends with fix, which describes how to allow host names.
+// LocalHost returns a handler that protects another handler against DNS rebinding. It answers 403 unless the Host
+// header is an IP address, localhost or empty. The error text contains fix, which describes how to allow host names.
 func LocalHost(handler http.Handler, fix string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if localHost(r.Host) {

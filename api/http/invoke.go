@@ -117,9 +117,8 @@ func decodeCall(r *http.Request) (*invoke.Call, error) {
 }
 
 // addressIn splits a path whose target is an address. For example, /v1.0/invoke/https://host/base/method/name has the
-// target https://host/base and the method /name. Some clients merge duplicate slashes, so the scheme may be followed by
-// a single slash. Some clients escape the host, so addressIn decodes it. The rest of the address stays escaped, because
-// it is sent on unchanged.
+// target https://host/base and the method /name. The scheme may be followed by a single slash, because some clients
+// merge slashes. Only the host is decoded, because some clients escape it.
 func addressIn(path string) (target, method string, ok bool) {
 	rest, ok := strings.CutPrefix(path, invokePrefix)
 	scheme, after, found := strings.Cut(rest, ":/")

@@ -178,7 +178,7 @@ func (s *jobRoutes) listJobs(p *reply, r *http.Request) error {
 	return p.send(http.StatusOK, valueJSON, body)
 }
 
-// affordJobs reserves memory for an answer with these jobs: for the jobs, their JSON, and the whole answer. A small
+// affordJobs reserves memory for an answer that lists jobs: for the jobs, their JSON, and the whole answer. A small
 // answer needs no reservation (see countedAnswer).
 func affordJobs(p *reply, list []api.Job) error {
 	const copies = 3

@@ -14,8 +14,8 @@ type rest struct {
 	escaped bool
 }
 
-// restOf returns the part of the path after prefix. It does not compare the prefix: it only skips as many bytes as
-// prefix has. The path must not be shorter than prefix.
+// restOf returns the part of the path after prefix. It skips as many bytes as prefix has, without comparing them. The
+// path must not be shorter than prefix.
 func restOf(u *url.URL, prefix string) rest {
 	if u.RawPath != "" {
 		return rest{text: u.RawPath[len(prefix):], escaped: true}

@@ -17,8 +17,8 @@ type Pipeline struct {
 	filters  atomic.Pointer[[]*middleware.Instance]
 }
 
-// NewPipeline returns a Pipeline without middleware. expected must be true if the node will open middleware later and
-// then call Set. In this case, requests wait until Set is called. After the request timeout, they are refused with 503.
+// NewPipeline returns a Pipeline without middleware. If expected is true, requests wait until Set is called. After the
+// request timeout, they are refused with 503.
 func NewPipeline(expected bool) *Pipeline { return &Pipeline{expected: expected} }
 
 // Set replaces the middleware. Requests pass the filters in the order of the slice.
@@ -50,8 +50,8 @@ func (f *Face) filter(r *http.Request) error {
 	return nil
 }
 
-// dispatch serves a request that the guard has admitted. As in Dapr, a request without a required token skips the
-// pipeline. Therefore it does not count against a rate limit, and no filter decides its answer.
+// dispatch serves a request that the guard has admitted. As in Dapr, a request that lacks a required token skips the
+// pipeline, so that it does not count against a rate limit.
 func (f *Face) dispatch(p *reply, r *http.Request) {
 	if p.trusted { // otherwise only the error about the token follows, or a health probe
 		if err := f.filter(r); err != nil {

@@ -121,7 +121,7 @@ func (s *pubsubRoutes) publishBulk(p *reply, r *http.Request) error {
 }
 
 // bulkFailed answers a bulk request if some of its entries were not published. It writes the failed entries to the
-// body, and also to headers if they are short enough, because Dapr's clients read one or the other.
+// body. It also writes them to headers if they are short enough, because some of Dapr's clients read only these.
 func bulkFailed(p *reply, err error, partial *pubsub.Partial) error {
 	e := api.AsError(err)
 	answer, failed := json.Marshal(struct {

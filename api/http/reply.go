@@ -78,13 +78,13 @@ var (
 	valueStale        = []string{string(state.Stale)}
 )
 
-// autoLength is the size in bytes of the smallest body for which net/http does not set the Content-Length itself. A
-// smaller body fits into a buffer of net/http. Therefore a handler that writes it never waits for the client.
+// autoLength is the minimum size in bytes of a body for which net/http does not set the Content-Length. A smaller body
+// fits into a buffer of net/http, so writing it never waits for the client.
 const autoLength = 2048
 
-// send answers a read with a status, a content type and a body. For a large body, it first reserves memory. If no
-// memory is free, it sends nothing and returns an error of kind api.Unavailable, so that the client repeats the read. A
-// handler that may have changed something must not use send. It must call room and respond instead.
+// send answers a read. For a large body, it first reserves memory. If no memory is free, it sends nothing and returns
+// an error of kind api.Unavailable, so that the client repeats the read. If the request may have changed something, the
+// handler must call room and respond instead.
 func (p *reply) send(status int, contentType []string, body []byte) error {
 	if err := p.room(len(body)); err != nil {
 		return api.Overloaded(err)
@@ -93,8 +93,8 @@ func (p *reply) send(status int, contentType []string, body []byte) error {
 	return nil
 }
 
-// respond answers with a status, a content type and a body. It never fails, because it reserves no memory. For a body
-// that clients can make large, the caller must have reserved memory with room.
+// respond answers with a status, a content type and a body. It reserves no memory, so it cannot fail. If clients can
+// make the body large, the caller must call room first.
 func (p *reply) respond(status int, contentType []string, body []byte) {
 	h := p.Header()
 	h[headerContentType] = contentType
@@ -160,8 +160,8 @@ func (p *reply) written(w *state.Written, etag string) {
 	p.empty()
 }
 
-// proofHeaders sets the headers that report the freshness of an answer. It appends the header values to the slice
-// values and returns the longer slice (see setHeader).
+// proofHeaders sets the headers that report the freshness of an answer. Like setHeader, it appends their values to
+// values and returns the result.
 func proofHeaders(h http.Header, values []string, proof *state.Proof) []string {
 	if proof.Session != "" {
 		values = setHeader(h, values, headerSession, proof.Session)
@@ -175,8 +175,8 @@ func proofHeaders(h http.Header, values []string, proof *state.Proof) []string {
 	return values
 }
 
-// setHeader sets a header to value. It appends value to the slice values and returns the longer slice, so that several
-// headers share one allocation.
+// setHeader sets a header of h. It stores the header's value at the end of values and returns the longer slice, so that
+// several headers share one allocation.
 func setHeader(h http.Header, values []string, name, value string) []string {
 	n := len(values)
 	values = append(values, value)

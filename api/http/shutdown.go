@@ -5,7 +5,7 @@ import "net/http"
 // headerForce is the header that requests a shutdown without a grace period.
 const headerForce = "Dapr-Force-Shutdown"
 
-// shutdown serves POST /v1.0/shutdown. It sends the answer and then asks the process to stop.
+// shutdown serves POST /v1.0/shutdown. It sends the answer and then makes the process stop.
 func (s *runtimeRoutes) shutdown(p *reply, r *http.Request) error {
 	p.Header()["Connection"] = []string{"close"}
 	p.empty()

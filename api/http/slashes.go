@@ -7,10 +7,9 @@ import (
 	"strings"
 )
 
-// collapse removes duplicate slashes from the path of r. For example, //v1.0//metadata becomes /v1.0/metadata. It does
-// not change the keys of state, actor state, locks, secrets and metadata, because a key may contain any text (see
-// freeAfter). From the method name of an application, it removes only the leading slashes. If the result is a path that
-// needs no token, collapse changes nothing.
+// collapse removes duplicate slashes from the path of r. For example, //v1.0//metadata becomes /v1.0/metadata. Keys are
+// not changed, because they may contain any text. From the method name of an application, only the leading slashes are
+// removed. If the result is a path that needs no token, collapse changes nothing.
 func (f *Face) collapse(r *http.Request) {
 	path := r.URL.EscapedPath()
 	short := collapsed(r.Method, path)
@@ -55,9 +54,8 @@ func collapsed(verb, path string) string {
 	return out
 }
 
-// freeAfter reports whether a key or a method name follows the given parts of a path. Both may contain any text,
-// including duplicate slashes. key is true if a key follows. method is true if the method name of an application
-// follows. If neither is true, another fixed part follows.
+// freeAfter reports whether a key or the method name of an application follows the given parts of a path. Both may
+// contain any text, including duplicate slashes. If both results are false, another fixed part follows.
 func freeAfter(verb string, parts []string) (key, method bool) {
 	if len(parts) < 2 || parts[0] != "v1.0" {
 		return false, false

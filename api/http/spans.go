@@ -8,9 +8,9 @@ import (
 	"github.com/quorate/quorate/api"
 )
 
-// isTraced reports whether Face starts a trace span for the requests of a route. It starts none for calls of
-// applications and operations of bindings, because other packages start their spans. Watches have no span, because
-// they last as long as their client wants.
+// isTraced reports whether Face starts a trace span for the requests of a route. For calls of applications and
+// operations of bindings, other packages start the spans. Watches have no span, because they last as long as the client
+// wants.
 func isTraced(pattern string) bool {
 	_, rest, _ := strings.Cut(strings.TrimPrefix(pattern, "/"), "/") // after the version
 	switch block, _, _ := strings.Cut(rest, "/"); block {

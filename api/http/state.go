@@ -130,8 +130,8 @@ func (s *stateRoutes) decodeBulkGet(p *reply, r *http.Request) (api.BulkGetReque
 	return api.BulkGetRequest{Store: store, Keys: in.Keys, Parallelism: in.Parallelism, ReadOptions: options}, err
 }
 
-// overlay merges the metadata of the body and of the query. If both have a value for a name, the value of the query
-// applies. overlay may change and return the map body.
+// overlay merges the metadata of the body and of the query. If a name is in both, the value of the query applies.
+// overlay may modify body and return it.
 func overlay(body, query map[string]string) map[string]string {
 	if len(body) == 0 {
 		return query

@@ -123,8 +123,8 @@ func (s *workflowRoutes) get(p *reply, r *http.Request) error {
 	return p.send(http.StatusOK, valueJSON, body)
 }
 
-// change serves an operation that changes a workflow instance. It calls do with the ids of the instance and of its
-// application. The answer is 202 without a body.
+// change serves an operation that changes a workflow instance. It calls do with the id of the instance and the id of
+// its application. The answer is 202 without a body.
 func (s *workflowRoutes) change(p *reply, r *http.Request, do func(ctx *deadline, id, app string) error) error {
 	id, _, err := named(r)
 	if err != nil {

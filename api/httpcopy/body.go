@@ -37,14 +37,13 @@ func (b *Body) done() bool {
 	return b.ended.Load() || b.length >= 0 && b.count.Load() >= b.length
 }
 
-// drainTime limits how long the unread rest of a request body is read and discarded. This is done after an answer, or
-// before an error answer. If the server closed the connection at once instead, TCP could reset it before the client has
-// read the answer.
+// drainTime limits how long the server reads and discards the rest of a request body after an answer, or before an
+// error answer. If the server closed the connection at once, TCP could reset it before the client has read the answer.
 const drainTime = 250 * time.Millisecond
 
-// duplex lets the answer on w begin before the HTTP/1.1 request has been read completely. Without it, net/http discards
-// the unread rest of the request when the answer begins. But the rest is still being forwarded. If duplex returns true
-// and the answer has begun, the caller must call drain after the answer. net/http then closes the connection.
+// duplex lets the answer on w begin while the HTTP/1.1 request is still being forwarded. By default, net/http would
+// discard the rest of the request. If duplex returns true, the caller must call drain after an answer that has begun.
+// net/http then closes the connection.
 func (b *Body) duplex(w http.ResponseWriter, r *http.Request) bool {
 	if r.ProtoMajor != 1 || b.done() {
 		return false
@@ -65,8 +64,8 @@ func (b *Body) drain(w http.ResponseWriter) {
 }
 
 // LimitRest limits how long an error answer on w waits for the rest of an HTTP/1.1 request. net/http reads up to 256
-// KiB of this rest before it sends the answer. If the client stopped sending, the answer would wait forever without the
-// limit. net/http removes the limit before the next request.
+// KiB of the rest before it sends the answer, so a client that stops sending could delay the answer forever. The limit
+// does not apply to the next request.
 func (b *Body) LimitRest(w http.ResponseWriter, r *http.Request) {
 	if r.ProtoMajor == 1 && !b.done() {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(drainTime)) // test writers may have none

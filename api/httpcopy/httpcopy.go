@@ -30,9 +30,9 @@ const bufferSize = 32 << 10
 // Copier forwards answers. The zero value is ready to use. It is safe for concurrent use.
 type Copier struct{ buffers sync.Pool }
 
-// Relay writes answer to w and closes the body of answer. r is the request that was answered, and requestBody is its
-// body. If the length of the answer is unknown, Relay flushes after each write, so that streams are not delayed. An
-// error wraps ErrStarted if a part of the answer was sent.
+// Relay writes an answer to w and closes the body of the answer. r is the request that was answered, and requestBody is
+// its body. If the length of the answer is unknown, Relay flushes after each write. An error wraps ErrStarted if a part
+// of the answer was sent.
 func (c *Copier) Relay(w http.ResponseWriter, r *http.Request, requestBody *Body, answer *http.Response) error {
 	if answer.StatusCode == http.StatusSwitchingProtocols {
 		there, ok := answer.Body.(io.ReadWriteCloser)
@@ -90,10 +90,11 @@ func (c *Copier) Relay(w http.ResponseWriter, r *http.Request, requestBody *Body
 	return nil
 }
 
-// beginning reads the body of answer into p and returns its size n. If the body does not fit in p or its length is
-// unknown, beginning reads nothing. If the connection ends too early, beginning reduces the header Content-Length to
-// the received part, which is forwarded as in Dapr. The result ended is then true. beginning returns an error if the
-// connection failed or ended before the first byte.
+// beginning reads the body of answer into p and returns the number of bytes. It reads nothing if the body does not fit
+// in p or has an unknown length. It returns an error if the connection fails, or ends before the first byte.
+//
+// If the connection ends after a part of the body, the received part is forwarded, as in Dapr. beginning then reduces
+// the header Content-Length to the size of this part, and ended is true.
 func beginning(answer *http.Response, p []byte) (n int, ended bool, err error) {
 	if answer.ContentLength <= 0 || answer.ContentLength > int64(len(p)) {
 		return 0, false, nil
@@ -110,8 +111,8 @@ func beginning(answer *http.Response, p []byte) (n int, ended bool, err error) {
 }
 
 // trailers copies the received trailers to the header h. announced is the number of trailers that the answer has
-// announced. If it differs from the number of received trailers, all names get the prefix http.TrailerPrefix. net/http
-// requires this prefix for trailers that were not announced.
+// announced. If a different number was received, the names get the prefix http.TrailerPrefix, which net/http requires
+// for trailers that were not announced.
 func trailers(h, came http.Header, announced int) {
 	for name, values := range came {
 		if len(came) != announced {
@@ -145,9 +146,9 @@ func (c *Copier) copy(w http.ResponseWriter, body io.Reader, p *[bufferSize]byte
 	}
 }
 
-// Informational returns the context for forwarding the request r. With this context, informational answers (1xx) such
-// as early hints are forwarded to w as soon as they arrive. The function clean removes headers from each of them. 100
-// (Continue) is not forwarded, because each hop sends its own. HTTP/1.0 has no informational answers.
+// Informational returns the context for forwarding a request. With this context, informational answers (1xx) such as
+// early hints are forwarded to w as soon as they arrive. clean removes headers from each of them. 100 (Continue) is not
+// forwarded, because each hop sends its own. Clients with HTTP/1.0 get no informational answers.
 func Informational(w http.ResponseWriter, r *http.Request, clean func(http.Header)) context.Context {
 	if !r.ProtoAtLeast(1, 1) {
 		return r.Context()
@@ -167,8 +168,8 @@ func Informational(w http.ResponseWriter, r *http.Request, clean func(http.Heade
 	})
 }
 
-// upgrade sends the head of answer to the client, and then copies data between both connections until one of them
-// ends.
+// upgrade sends the head of answer to the client. It then copies data in both directions between the client and the
+// other side, until one of them closes its connection.
 func (c *Copier) upgrade(w http.ResponseWriter, r *http.Request, answer *http.Response,
 	there io.ReadWriteCloser) error {
 	here, buffered, err := http.NewResponseController(w).Hijack()

@@ -58,8 +58,7 @@ func NewAccess(spec *component.AccessControl, insecure bool) *Access {
 }
 
 // standardVerbs returns the standard HTTP verbs. Access.Allow refuses every other verb, such as "delete" in lower case,
-// unless a rule names it. Some servers ignore the case of verbs. Therefore, a caller could otherwise evade a rule about
-// DELETE by sending "delete".
+// unless a rule names it. Some servers ignore the case of verbs, so "delete" would evade a rule about DELETE.
 func standardVerbs() map[string]bool {
 	out := map[string]bool{}
 	for _, v := range []string{
@@ -88,10 +87,15 @@ func patternParts(name string) []string {
 	return slices.DeleteFunc(strings.Split(strings.ToLower(name), "/"), void)
 }
 
-// Allow returns fault.Denied unless the rules allow the call. An application may call itself. This permission and the
-// policies for single callers require a proven identity, unless the rules are insecure (see NewAccess). For all other
-// callers, the default action decides. Servers decode paths in different ways, so a policy must allow every possible
-// decoding of the path.
+// Allow returns fault.Denied unless the rules allow the call:
+//
+//   - An application may call itself.
+//   - The policy for a caller decides about the calls of this caller. It must allow every possible decoding of the
+//     path, because servers decode paths in different ways.
+//   - The default action decides about all other calls.
+//
+// The first two points apply only if the identity of the caller is proven, or if the rules are insecure (see
+// NewAccess).
 func (a *Access) Allow(in *Inbound) error {
 	if a == nil || in.Caller.App == in.Target && (in.Caller.Proven || a.insecure) {
 		return nil

@@ -57,8 +57,8 @@ type externalTable struct {
 	open     bool            // every caller may call these addresses; otherwise only callers with a token
 }
 
-// Set replaces the declared servers. Calls to all other addresses use the transport undeclared. If open is false, such
-// calls require a valid API token. Set closes the idle connections to servers that are no longer declared.
+// Set replaces the declared servers, and closes the idle connections to servers that are no longer declared. undeclared
+// is the transport for calls to all other addresses. If open is false, these calls require a valid API token.
 func (e *Externals) Set(declared []*External, undeclared *http.Transport, open bool) {
 	for _, one := range declared {
 		one.target, one.limits = api.App{ID: one.Name}, atmostonce.Limits{Memory: e.Memory}
@@ -94,9 +94,13 @@ func (e *Externals) Names(app string) (out []string) {
 
 func (x *External) allows(app string) bool { return x.VisibleTo == nil || x.VisibleTo(app) }
 
-// find returns the external server for the target of a call, or nil if target is the name of an application. If target
-// is an address that cannot be called, the error is of kind api.Malformed. If the caller may not call this undeclared
-// address, the error is of kind api.Denied. The parameter proven is Call.Proven.
+// find returns the external server for the target of a call, or nil if the target is not external. An error has one of
+// these kinds:
+//
+//   - api.Malformed: The target is an address that cannot be called.
+//   - api.Denied: The address is not declared, and the caller may not call such addresses.
+//
+// proven is Call.Proven.
 func (e *Externals) find(caller api.App, target string, proven bool) (*External, error) {
 	for _, one := range e.Declared() {
 		if one.Name == target && one.allows(caller.ID) {
@@ -132,8 +136,8 @@ func (e *Externals) find(caller api.App, target string, proven bool) (*External,
 		address: u.Scheme + "://" + strings.ToLower(u.Host), limits: atmostonce.Limits{Memory: e.Memory}}, nil
 }
 
-// isBasePath reports whether the path of u can be put before the path of a method. This is so if the path is empty, or
-// if ParseMethod returns it unchanged and it has no empty segments. One slash at its end is ignored.
+// isBasePath reports whether the path of u can be put before the path of a method. Such a path is empty, or has no
+// empty segments and is returned unchanged by ParseMethod. A slash at its end is ignored.
 func isBasePath(u *url.URL) bool {
 	text := strings.TrimSuffix(writtenPath(u), "/")
 	if text == "" {

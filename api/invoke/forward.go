@@ -17,9 +17,10 @@ func passes(name string, binary bool) bool {
 	return !headers.PerHop(name) && (binary || !strings.HasSuffix(name, "-Bin")) && !headers.FoldsToOurs(name)
 }
 
-// trailerPasses reports whether a trailer is forwarded to the next hop. Hop-by-hop fields and fields that only the
-// runtime sets are not forwarded (see passes). Neither are fields that affect the framing, the target or the sender of
-// a message.
+// trailerPasses reports whether a trailer is forwarded to the next hop. It returns false for:
+//
+//   - hop-by-hop fields, and fields that only the runtime sets (see passes)
+//   - fields that affect the framing, the target or the sender of a message
 func trailerPasses(name string) bool {
 	switch name {
 	case "Content-Length", "Content-Type", "Content-Encoding", "Content-Range", "Host", "Authorization", "Cookie",
@@ -29,8 +30,8 @@ func trailerPasses(name string) bool {
 	return passes(name, true)
 }
 
-// ForwardHeader returns the headers of in that are forwarded to the next hop. The result is a new map, but it shares
-// the slices of values with in. Therefore, the caller must not change these slices.
+// ForwardHeader returns the headers to forward to the next hop. The result is a new map that shares the slices of
+// values with in. The caller must not change these slices.
 func ForwardHeader(in http.Header) http.Header {
 	out := make(http.Header, len(in)+8)
 	binary := isGRPC(in)
@@ -108,9 +109,9 @@ func cleanTrailer(trailer http.Header, hop []string) {
 	}
 }
 
-// ForwardTrailer prepares the trailers of a request for the next hop. header and received are the headers and the
-// trailers of the request. It returns the body to send, and the trailers that may be forwarded. Their values are
-// complete only when the returned body has been read to its end, because net/http receives trailers after the body.
+// ForwardTrailer returns the body to send to the next hop, and the trailers to forward. The arguments are the headers,
+// the body and the trailers of the received request. The values of the trailers are complete only when the returned
+// body has been read to its end, because net/http receives trailers after the body.
 func ForwardTrailer(header http.Header, body io.ReadCloser, received http.Header) (io.ReadCloser, http.Header) {
 	if len(received) == 0 {
 		return body, nil
@@ -175,6 +176,6 @@ func hasToken(lists []string, token string) bool {
 	return false
 }
 
-// Chunked returns the transfer encoding for requests with trailers. Without this encoding, net/http reads the first
-// byte of a GET body in another goroutine. This read would race with the code that fills the trailers.
+// Chunked returns the transfer encoding for requests with trailers. With another encoding, net/http would read the
+// first byte of a GET body in a separate goroutine, which would race with the code that fills the trailers.
 func Chunked() []string { return []string{"chunked"} }

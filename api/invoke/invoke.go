@@ -121,9 +121,8 @@ func (c *Call) method() (MethodPath, error) {
 	return ParseMethod(c.Path)
 }
 
-// parseTarget parses the target of a call. The target has the form "app" or "app.namespace", or it is the name or the
-// address of a server outside the cluster. The result *External is nil if the target is an application. The parameter
-// proven is Call.Proven.
+// parseTarget parses the target of a call: "app" or "app.namespace", or the name or address of a server outside the
+// cluster. The *External is nil if the target is an application. proven is Call.Proven.
 func (i *Service) parseTarget(text string, proven bool) (api.App, *External, error) {
 	if x, err := i.externals.find(i.app, text, proven); err != nil || x != nil {
 		if err != nil {
@@ -176,8 +175,7 @@ type attempts struct {
 	late   bool             // the timeout of an attempt expired
 }
 
-// run makes attempts until the answer of one of them needs no retry. It also stops when no further attempt is allowed
-// (see again) or ctx ends.
+// run makes attempts until an answer needs no retry, no further attempt is allowed (see again), or ctx ends.
 func (a *attempts) run(ctx context.Context) (Answer, error) {
 	if a.external == nil {
 		session, err := a.invoke.sessions.Verify(ctx, a.invoke.app, a.trace.TraceID(), a.call.Header)
@@ -214,8 +212,8 @@ func (a *attempts) run(ctx context.Context) (Answer, error) {
 	}
 }
 
-// doubtful returns the final error of a call whose last attempt failed with err. Even if the target certainly did not
-// execute this attempt, it may have executed an earlier one. In that case, the result has the kind api.Indeterminate.
+// doubtful returns the final error of a call whose last attempt failed with err. The result is err, unless the target
+// did not execute the last attempt but may have executed an earlier one. The kind is then api.Indeterminate.
 func (a *attempts) doubtful(err error) error {
 	e, ok := err.(*api.Error) //nolint:errorlint // all errors of attempts are
 	if !ok || !a.doubt || e.Kind != api.Unavailable && e.Kind != api.Timeout {
@@ -276,8 +274,8 @@ func (a *attempts) circuit() resiliency.Circuit {
 // measure starts the metrics of the call and returns true. If they have already started, it does nothing and returns
 // false.
 //
-// It is called after the first instance has been chosen. A node that has just started may first have to learn which
-// applications exist. Before that, the call would be counted for an unknown application.
+// It is called after the first instance was chosen. Until then, a node that has just started may not know the target,
+// and would count the call for an unknown application.
 func (a *attempts) measure() bool {
 	if a.meter.metrics != nil {
 		return false
@@ -286,8 +284,8 @@ func (a *attempts) measure() bool {
 	return true
 }
 
-// choose returns the instance for the next attempt. If attempts.again has already chosen one, choose returns it.
-// Otherwise, choose picks an instance that this call has not tried yet. If all have been tried, it picks any of them.
+// choose returns the instance for the next attempt: the one that was already chosen for it, or an instance that this
+// call has not tried yet. If all instances have been tried, it picks any of them.
 func (a *attempts) choose(ctx context.Context) (*discovery.Lease, error) {
 	if a.external != nil {
 		return a.external.lease(), nil
@@ -315,8 +313,8 @@ func (a *attempts) release() {
 	}
 }
 
-// at sends one attempt to the instance at place, or to the external server. The timeout of the policy limits the time
-// until the headers of the answer arrive.
+// at sends one attempt to the instance, or to the external server if the target is one. The timeout of the policy
+// limits the time until the headers of the answer arrive.
 func (a *attempts) at(ctx context.Context, place *discovery.Instance) (Answer, error) {
 	ctx, limit := a.policy.Deadline(ctx)
 	i, id := a.invoke, a.trace.TraceID()
@@ -363,8 +361,8 @@ func (a *attempts) hop(p *discovery.Instance) string {
 	return "node " + p.Node
 }
 
-// again reports whether to make another attempt, and returns the pause before it. If the last instance was unavailable,
-// it tries to choose another instance for the next attempt. If it finds one, there is no pause.
+// again reports whether to make another attempt, and returns the pause before it. If the last instance was unavailable
+// and there is another one, the next attempt uses the other instance without a pause.
 func (a *attempts) again(answer Answer, err error) (time.Duration, bool) {
 	if a.pauses == nil {
 		a.pauses = a.policy.Pauses()
@@ -417,7 +415,7 @@ const (
 	drainTime = time.Second
 )
 
-// discard closes the body of an answer. It first reads a short body, so that the connection can be reused.
+// discard closes the body of an answer. It reads a short body to its end first, so that the connection can be reused.
 func discard(r *http.Response) {
 	if r.ContentLength >= 0 && r.ContentLength <= drainSize {
 		t := time.AfterFunc(drainTime, func() { _ = r.Body.Close() }) // ends CopyN

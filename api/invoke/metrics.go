@@ -11,8 +11,8 @@ import (
 	"github.com/quorate/quorate/api/resiliency"
 )
 
-// Metrics are the metrics of calls to applications. Their labels have the ids of known applications. All other
-// applications share the label "unknown".
+// Metrics are the metrics of calls to applications. Known applications appear in the labels with their ids, and all
+// other applications as "unknown".
 type Metrics struct {
 	requests *prometheus.CounterVec
 	duration *prometheus.HistogramVec
@@ -25,8 +25,8 @@ type Metrics struct {
 	kept     sync.Map // *invokeSeries by invokeLabels
 }
 
-// NewMetrics creates and registers the metrics. An application has its own time series if the function known returns
-// true for it. All other applications share the label "unknown". If known is nil, every application has its own series.
+// NewMetrics creates and registers the metrics. known reports whether an application gets its own time series. All
+// other applications share the label "unknown". If known is nil, every application gets its own time series.
 func NewMetrics(reg prometheus.Registerer, known func(api.App) bool) (*Metrics, error) {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
@@ -147,8 +147,8 @@ func (m *Metrics) refused(in *Inbound) {
 	m.denied.WithLabelValues(m.label(in.Caller.App), m.label(in.Target)).Inc()
 }
 
-// CircuitChanged counts a state change of a circuit breaker and reports it to the observer. document is the name of the
-// Resiliency document that declares the circuit breaker. state is the new state.
+// CircuitChanged counts a change of a circuit breaker to a new state, and reports it to the observer. document is the
+// name of the Resiliency document that declares the circuit breaker.
 func (m *Metrics) CircuitChanged(document string, target api.App, state string) {
 	if m.observer != nil {
 		m.observer.PolicyActivated("", document, resiliency.KindBreaker, m.id(target), state)

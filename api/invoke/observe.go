@@ -50,8 +50,8 @@ func streaming(h http.Header) bool {
 	return err == nil && on
 }
 
-// statusOf returns the status of an answer: the gRPC code for a gRPC answer, and otherwise the HTTP status. If the code
-// is not in the headers but in the trailers, statusOf returns 0, because the trailers have not arrived yet.
+// statusOf returns the status of an answer: the gRPC code for a gRPC answer, and otherwise the HTTP status. If the gRPC
+// code is in the trailers, which have not arrived yet, statusOf returns 0.
 func statusOf(r *http.Response) string {
 	if code := r.Header.Get("Grpc-Status"); code != "" {
 		return code
@@ -115,8 +115,7 @@ func (a *attempts) observePolicies() {
 	}
 }
 
-// activated reports to the observer that the timeout has expired or that a call is retried. kind is KindTimeout or
-// KindRetry.
+// activated reports to the observer that the timeout has expired (KindTimeout) or that a call is retried (KindRetry).
 func (a *attempts) activated(kind string) {
 	o, p := a.invoke.metrics.observer, a.policy
 	if o == nil {

@@ -39,9 +39,9 @@ type MethodPath struct {
 	Text    string // method for a gRPC application, if the caller used gRPC; "" = it gets Decoded
 }
 
-// ParseText parses the method of a gRPC call. Unlike the path of an HTTP request, text is not escaped and does not
-// begin with a slash. If text contains escape sequences such as %2F, access rules and HTTP applications interpret them
-// as in a path. A gRPC application gets text unchanged, except that dot segments are removed.
+// ParseText parses the method of a gRPC call. In contrast to the path of an HTTP request, the text is not escaped and
+// does not begin with a slash. A gRPC application gets the text unchanged, except that dot segments are removed. Access
+// rules and HTTP applications decode escape sequences such as %2F in the text.
 func ParseText(text string) (MethodPath, error) {
 	escaped := Escape(text)
 	if _, err := url.PathUnescape(escaped); err != nil {
@@ -68,15 +68,15 @@ func Escape(text string) string {
 	return b.String()
 }
 
-// ParseMethod parses the escaped path of a method and removes dot segments (RFC 3986, 5.2.4). It rejects a path that
-// has one of these properties, because an application might interpret it differently from the access rules:
+// ParseMethod parses the escaped path of a method and removes dot segments (RFC 3986, 5.2.4). It rejects a path with
+// one of these properties, because an application might interpret it differently from the access rules:
 //
-//   - It contains a raw '?', '#' or space.
-//   - It contains a control character, escaped or not.
-//   - It contains a dot segment that is escaped, has parameters or is next to a backslash.
+//   - a raw '?', '#' or space
+//   - a control character, escaped or not
+//   - a dot segment that is escaped, has parameters or is next to a backslash
 //
-// It also rejects a path that does not begin with a slash or has an invalid escape sequence. Finally, it rejects a path
-// that becomes "/" when its dot segments are removed.
+// It also rejects a path that does not begin with a slash, has an invalid escape sequence, or becomes "/" when its dot
+// segments are removed.
 func ParseMethod(escaped string) (MethodPath, error) {
 	switch {
 	case !strings.HasPrefix(escaped, "/"):
@@ -138,10 +138,11 @@ func removeDotSegments(path string) string {
 	return "/" + strings.Join(out, "/")
 }
 
-// MethodURL returns a URL for the path m. net/http sends m.Path unchanged, unless m.Path begins with two slashes. For
-// such a path, MethodURL uses URL.RawPath, because net/http would take the first segment of URL.Opaque for a host. In
-// RawPath, bytes that net/url does not accept are escaped. If mark is true, the URL has a question mark even if query
-// is empty.
+// MethodURL returns a URL for the path m. If mark is true, the URL has a question mark even if query is empty.
+//
+// The URL has m.Path in Opaque, which net/http sends unchanged. If m.Path begins with two slashes, the URL has it in
+// RawPath instead, because net/http would take the first segment of Opaque for a host. In RawPath, bytes that net/url
+// does not accept are escaped.
 func MethodURL(m MethodPath, query string, mark bool) *url.URL {
 	u := &url.URL{Path: m.Decoded, RawQuery: query, ForceQuery: mark}
 	if strings.HasPrefix(m.Path, "//") {

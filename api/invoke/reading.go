@@ -14,10 +14,9 @@ const (
 	maxAmbiguousParts = 64  // parts, plus characters that may separate more parts
 )
 
-// everyReading reports whether the function allowed returns true for every common interpretation of a request path. It
-// returns false for a path with too many interpretations. The path is escaped, begins with a slash, and was accepted by
-// ParseMethod. The function allowed gets the decoded segments of one interpretation in lower case. An empty last
-// segment is omitted.
+// everyReading reports whether allowed returns true for every common interpretation of a request path. It returns false
+// if the path has too many interpretations. The path must be escaped and accepted by ParseMethod. The argument of
+// allowed is one interpretation: its segments, decoded and in lower case, without an empty last segment.
 //
 // Servers differ in these points:
 //
@@ -62,8 +61,8 @@ func everyReading(path string, allowed func(parts []string) bool) bool {
 	return true
 }
 
-// ambiguities returns how many elements of a decoded path servers interpret in different ways. These elements are
-// slashes and backslashes within a segment, semicolons, and empty segments except the last one.
+// ambiguities counts the places in a decoded path that servers interpret in different ways: slashes and backslashes
+// within a segment, semicolons, and empty segments except the last one.
 func ambiguities(parts []string) (n int) {
 	for i, part := range parts {
 		if part == "" && i < len(parts)-1 {
@@ -74,8 +73,7 @@ func ambiguities(parts []string) (n int) {
 	return n
 }
 
-// reading is one possible interpretation of a path, or an intermediate form of one. The function steps returns the
-// transformations that lead to it. parts are the segments.
+// reading is one possible interpretation of a path, or an intermediate form on the way to one (see steps).
 type reading struct {
 	parts   []string
 	decoded bool

@@ -39,8 +39,8 @@ type oneMessage interface {
 	Single() bool
 }
 
-// spent reports whether the application may have processed a part of a streamed body. If so, the call must not be
-// repeated. spent returns true in two cases:
+// spent reports whether the application may have processed a part of a streamed body, so that the call must not be
+// repeated. This is possible in two cases:
 //
 //   - The last attempt is still reading the stream.
 //   - A part of the stream was read. The first message of a oneMessage does not count.
@@ -76,8 +76,9 @@ func (p *replay) open() io.ReadCloser {
 // readWait is how long replay.again waits for a read of the last attempt.
 const readWait = 100 * time.Millisecond
 
-// again ends the last attempt, and reports whether another attempt can read the whole body. It returns false if the
-// last attempt is still waiting for a part of the body from the caller.
+// again ends the last attempt, and reports whether another attempt can read the whole body. It returns false if too
+// much of the body was read (see replayLimit), or if the last attempt is still waiting for the caller to send a part of
+// it.
 func (p *replay) again() bool {
 	if p.source == nil {
 		return true
@@ -125,8 +126,7 @@ func (r *replayReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// remember appends the bytes b, which were read from the source, to the buffer. If the buffer would exceed replayLimit,
-// remember drops it.
+// remember appends bytes from the source to the buffer. If the buffer would exceed replayLimit, remember discards it.
 func (p *replay) remember(b []byte) {
 	switch {
 	case p.lost:

@@ -31,9 +31,9 @@ type Carrier interface {
 	Carry(at *discovery.Instance, in *Inbound) (Answer, error)
 }
 
-// Routes finds instances of applications and sends calls to them. All applications of a node share one Routes. A node
-// serves the API before it has joined the cluster. Therefore, calls fail with fault.Unavailable until Open is called.
-// The zero value is ready to use. Routes is safe for concurrent use.
+// Routes finds instances of applications and sends calls to them. All applications of a node share one Routes. Calls
+// fail with fault.Unavailable until Open is called, because a node serves the API before it has joined the cluster. The
+// zero value is ready to use. Routes is safe for concurrent use.
 type Routes struct{ ways atomic.Pointer[ways] }
 
 type ways struct {

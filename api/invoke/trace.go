@@ -34,8 +34,8 @@ type Span interface {
 	End(*http.Response, error) // one of the arguments is nil
 }
 
-// endSpan ends the span of a call that was answered or has failed. If a gRPC answer has its status in the trailers, the
-// span ends later: when the body has been read or is closed.
+// endSpan ends the span of a call that was answered or has failed. For a gRPC answer whose status is in the trailers,
+// the span ends when the body has been read or is closed.
 func endSpan(s Span, answer *http.Response, err error) {
 	if err != nil || answer.Header.Get("Grpc-Status") != "" ||
 		!strings.HasPrefix(answer.Header.Get("Content-Type"), "application/grpc") {

@@ -74,8 +74,8 @@ func ParsePolicy(text json.RawMessage) (*api.JobPolicy, error) {
 	return PolicyOf(&p), nil
 }
 
-// inSeconds converts the interval of a failure policy to seconds, and returns the JSON of the policy. Seconds are the
-// only unit that the JSON form of protobuf permits. inSeconds returns invalid text unchanged.
+// inSeconds converts the interval of a failure policy in JSON to seconds, the only unit that the JSON form of protobuf
+// permits. It returns invalid text unchanged.
 func inSeconds(text json.RawMessage) json.RawMessage {
 	var policy, constant map[string]json.RawMessage
 	var interval string
@@ -110,10 +110,13 @@ func Decode(record []byte) (*runtimev1.Job, error) {
 	return out, nil
 }
 
-// Parse parses the body of an HTTP request that schedules a job. The body has the fields of the message Job and the
-// field overwrite. Unknown fields are ignored. As in Dapr, the field data may be any JSON value, even null. It has at
-// most api.MaxJobData bytes. All other fields count as absent if they are null. The interval of a failure policy may be
-// any Go duration. All errors are *api.Error.
+// Parse parses the body of an HTTP request that schedules a job. All errors are *api.Error. The body has the fields of
+// the message Job and the field overwrite, with these rules:
+//
+//   - Unknown fields are ignored.
+//   - As in Dapr, the field data may be any JSON value, even null. It has at most api.MaxJobData bytes.
+//   - All other fields count as absent if they are null.
+//   - The interval of a failure policy may be any Go duration.
 func Parse(name string, body []byte) (job *runtimev1.Job, overwrite bool, err error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(body, &fields); err != nil {
@@ -168,8 +171,8 @@ func Parse(name string, body []byte) (job *runtimev1.Job, overwrite bool, err er
 	return job, overwrite, nil
 }
 
-// problem explains why the JSON object fields cannot be decoded into the message m. The text names the wrong field by
-// its path. at is the path of m and ends with a dot, or is empty if m is the job itself.
+// problem explains why a JSON object cannot be decoded into the message m. The text names the wrong field by its path.
+// at is the path of m and ends with a dot. If m is the job itself, at is empty.
 func problem(at string, fields map[string]json.RawMessage, m protoreflect.Message) string {
 	known := m.Descriptor().Fields()
 	for _, name := range slices.Sorted(maps.Keys(fields)) {

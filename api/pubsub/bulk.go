@@ -33,7 +33,7 @@ type FailedEntry struct {
 	Error string `json:"error"`
 }
 
-// Partial lists the entries that a bulk request did not publish. It is the cause of the error of PublishBulk.
+// Partial lists the entries of a bulk request that were not published (see PublishBulk).
 type Partial struct{ Entries []FailedEntry }
 
 // Error returns a text with the ids of the entries that were not published.
@@ -48,13 +48,13 @@ func (p *Partial) Error() string {
 // MaxEntries is the largest number of entries of a bulk.
 const MaxEntries = 10_000
 
-// maxFilled is the maximum product of two numbers in a bulk request: its entries, and its metadata pairs. Each entry
-// gets a copy of the pairs, so a small request could need much memory without this limit.
+// maxFilled limits the number of entries of a bulk request, multiplied by the number of its metadata pairs. Each entry
+// gets a copy of the pairs, so a small request could otherwise need much memory.
 const maxFilled = 100_000
 
-// PublishBulk publishes several messages. It checks the component and the topic before it calls the function read,
-// which returns the entries. If some or all entries were not published, the cause of the error is a *Partial that lists
-// them.
+// PublishBulk publishes several messages. It checks the component and the topic before it calls read, which returns the
+// entries. If the entries are sent to the broker and some or all are not published, the cause of the error is a
+// *Partial that lists them.
 func (s *Service) PublishBulk(ctx context.Context, r *BulkRequest, read func() ([]Entry, *api.Error)) error {
 	i, err := s.target(r.PubSub, r.Topic, r.Metadata)
 	if err != nil {
@@ -140,8 +140,8 @@ func (s *Service) checkEntries(r *BulkRequest, entries []Entry) *api.Error {
 	return e
 }
 
-// fill returns metadata together with those defaults whose names are not in metadata. If metadata has a time to live,
-// fill omits all defaults for the time to live, even if their names are spelled differently (see isTTL).
+// fill returns metadata together with the defaults whose names are not in metadata. The names for the time to live (see
+// isTTL) count as the same name.
 func fill(metadata, defaults map[string]string) map[string]string {
 	switch {
 	case len(defaults) == 0:
@@ -168,7 +168,7 @@ type EntryJSON struct {
 	Metadata    map[string]string `json:"metadata"`
 }
 
-// EntriesInvalid returns the error for a request body that is not a list of entries. why is the reason.
+// EntriesInvalid returns the error for a request body that is not a list of entries, with the given reason.
 func (s *Service) EntriesInvalid(r *BulkRequest, why string) *api.Error {
 	return eventsInvalid(reasonUnmarshal, "error when unmarshaling the request", r.PubSub, r.Topic, ": ", s.o.App.ID,
 		why)

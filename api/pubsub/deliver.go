@@ -104,10 +104,11 @@ type reader struct {
 	absent bool // the target could not be reached: wait before the next message
 }
 
-// run receives messages and delivers them until the context given by receiving ends or the broker fails. Then run waits
-// for the deliveries in progress. If the context given by working ends, these deliveries are canceled. After a failure
-// of the broker, they are also canceled if they take longer than drainTime, and run returns the error of the broker.
-// Otherwise run returns nil.
+// run receives messages and delivers them. It stops receiving when its first context ends or the broker fails, and then
+// waits for the deliveries in progress. The end of its second context cancels these deliveries.
+//
+// After a failure of the broker, run waits at most drainTime before it cancels the deliveries, and returns the error of
+// the broker. Otherwise, it returns nil.
 func (r *reader) run(receiving, working context.Context) error {
 	r.cond = sync.NewCond(&r.mu)
 	defer context.AfterFunc(receiving, func() {
@@ -126,8 +127,8 @@ func (r *reader) run(receiving, working context.Context) error {
 	return err
 }
 
-// receive receives messages and delivers them in goroutines, which it adds to handlers. It returns when the context
-// given by receiving ends or the broker fails. It returns an error only in the second case.
+// receive receives messages until its first context ends or the broker fails. It delivers them in goroutines, which it
+// adds to handlers. It returns an error only if the broker fails.
 func (r *reader) receive(receiving, working context.Context, handlers *sync.WaitGroup) error {
 	if r.sub.bulk > 0 {
 		return r.runBulk(receiving, working)
@@ -225,8 +226,8 @@ func sequences(list []pubsub.Delivery) (out [][]pubsub.Delivery) {
 	return out
 }
 
-// handleSequence handles messages one after another. If a message must be delivered again, handleSequence returns all
-// later messages to the broker, so that their order is kept. begin becomes the function that Event.Sent calls.
+// handleSequence handles messages one after another. If a message must be delivered again, it returns all later
+// messages to the broker, so that the order is kept. Event.Sent calls begin.
 func (r *reader) handleSequence(ctx context.Context, list []pubsub.Delivery, begin func()) {
 	for i := range list {
 		if r.handle(ctx, &list[i], begin) {
@@ -240,7 +241,7 @@ func (r *reader) handleSequence(ctx context.Context, list []pubsub.Delivery, beg
 }
 
 // handle delivers one message and reports the outcome to the broker. It returns false if the message must be delivered
-// again. begin becomes the function that Event.Sent calls.
+// again. Event.Sent calls begin.
 func (r *reader) handle(ctx context.Context, d *pubsub.Delivery, begin func()) bool {
 	start := time.Now()
 	path, verdict, err := r.decide(ctx, d, begin)
@@ -283,8 +284,8 @@ func (r *reader) decide(ctx context.Context, d *pubsub.Delivery, begin func()) (
 	return path, verdict, err
 }
 
-// attempts calls deliver, and repeats the call according to the policy of the component. If the policy has no
-// timeout, each call may take at most handlerTime.
+// attempts makes a delivery, and repeats it according to the policy of the component. If the policy has no timeout,
+// each attempt may take at most handlerTime.
 func (r *reader) attempts(ctx context.Context, deliver func(context.Context) error) (err error) {
 	p := r.policy(r.instance.Name)
 	final := error(nil) // the error of a delivery that is not repeated
@@ -335,8 +336,7 @@ func (r *reader) conclude(ctx context.Context, d *pubsub.Delivery, path string, 
 }
 
 // drop acknowledges a message that was not handled, so that it is not delivered to the consumer group again. It returns
-// true if the broker has recorded this. Expired messages are not logged, because their publishers have chosen the time
-// to live.
+// true if the broker has recorded the acknowledgment. drop logs the message, unless the message has expired.
 func (r *reader) drop(d *pubsub.Delivery, path string, v Verdict) bool {
 	if v != expired {
 		r.drops.Log(func(more int) {
@@ -380,8 +380,8 @@ func (r *reader) settle(d *pubsub.Delivery, o pubsub.Outcome) bool {
 	return r.noted(o.String(), r.from.Settle(ctx, d, o))
 }
 
-// noted reports whether the broker has recorded an outcome. err is the error of the request to the broker. noted logs
-// err, unless it is nil or fault.NotFound.
+// noted reports whether the broker has recorded an outcome. err is the result of the request to the broker. It is
+// logged, unless it is nil or fault.NotFound.
 func (r *reader) noted(outcome string, err error) bool {
 	if err != nil && !fault.Is(err, fault.NotFound) {
 		r.warnings.Log(func(more int) {
@@ -392,8 +392,8 @@ func (r *reader) noted(outcome string, err error) bool {
 	return err == nil
 }
 
-// runBulk receives and delivers messages in batches, one batch after another. The parameters and the result have the
-// same meaning as in the method receive.
+// runBulk receives and delivers messages in batches, one batch after another. It returns when its first context ends or
+// the broker fails. It returns an error only if the broker fails.
 func (r *reader) runBulk(receiving, working context.Context) error {
 	for receiving.Err() == nil {
 		if !r.ready(receiving) {
@@ -411,9 +411,12 @@ func (r *reader) runBulk(receiving, working context.Context) error {
 	return nil
 }
 
-// gather fills a batch: it receives further messages and appends them to list. It returns when list has r.sub.bulk
-// messages or at least maxBytesInFlight bytes. It also returns when the time r.sub.await has passed or the broker
-// fails.
+// gather fills a batch: it receives further messages and appends them to list. It returns when one of these conditions
+// is met:
+//
+//   - The list has r.sub.bulk messages, or at least maxBytesInFlight bytes.
+//   - The time r.sub.await has passed.
+//   - ctx ends, or the broker fails.
 func (r *reader) gather(ctx context.Context, list []pubsub.Delivery) []pubsub.Delivery {
 	ctx, cancel := context.WithTimeout(ctx, r.sub.await)
 	defer cancel()
@@ -434,8 +437,8 @@ func (r *reader) gather(ctx context.Context, list []pubsub.Delivery) []pubsub.De
 	return list
 }
 
-// handleBulk handles messages in batches. All messages of a batch have the same path. If the messages of a sequence
-// have different paths, they are delivered in several batches, one after another. If a message must be delivered again,
+// handleBulk handles messages in batches. A batch contains only messages with the same path. Messages of one sequence
+// with different paths are delivered in several batches, one after another. If a message must be delivered again,
 // handleBulk returns the later messages of its sequence to the broker.
 func (r *reader) handleBulk(ctx context.Context, list []pubsub.Delivery) {
 	for held := (sequenceSet{}); len(list) > 0; {
@@ -452,12 +455,11 @@ func (s sequenceSet) note(d *pubsub.Delivery, done bool) {
 	}
 }
 
-// handleRound delivers messages, with one batch for each path. If messages of one sequence have different paths, it
-// delivers only those before the first change of the path, so that the order is kept. It returns the others for the
-// next round.
+// handleRound delivers messages, with one batch for each path. To keep the order of a sequence, it delivers only the
+// messages before the first change of the path. The result has the messages for the next round.
 //
-// held is the set of sequences with a message that must be delivered again. handleRound returns later messages of these
-// sequences to the broker, and adds further sequences to held.
+// held is the set of sequences with a message that must be delivered again. handleRound adds such sequences to held,
+// and gives the later messages of a held sequence back to the broker.
 func (r *reader) handleRound(ctx context.Context, list []pubsub.Delivery, held sequenceSet) (later []pubsub.Delivery) {
 	var order []string
 	batches := map[string]*Batch{}
@@ -509,9 +511,8 @@ func (r *reader) handleRound(ctx context.Context, list []pubsub.Delivery, held s
 	return later
 }
 
-// deliverBatch delivers a batch. After a failure, it repeats the delivery with only the entries that have failed. of
-// has the delivery of each entry by entry id. Some entries may still have to be delivered again after the last attempt.
-// deliverBatch then adds their sequences to held.
+// deliverBatch delivers a batch, and repeats the delivery of the entries that have failed. If entries must be delivered
+// again after the last attempt, it adds their sequences to held. of maps the id of each entry to its delivery.
 func (r *reader) deliverBatch(ctx context.Context, b *Batch, of map[string]*pubsub.Delivery, held sequenceSet) {
 	start, messages := time.Now(), map[string]int{}
 	conclude := func(ctx context.Context, id string, v Verdict, err error) {

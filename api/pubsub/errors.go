@@ -87,8 +87,8 @@ func cannotCreate(name, app string, cause error) *api.Error {
 	return e
 }
 
-// eventsInvalid returns the error for a bulk request whose entries are invalid. The message begins with sentence and
-// ends with why.
+// eventsInvalid returns the error for a bulk request whose entries are invalid. The message consists of the sentence,
+// the topic, the component, the separator and the reason why.
 func eventsInvalid(reason, sentence, name, topic, separator, app, why string) *api.Error {
 	return failure(api.Malformed, api.CodePubSubEvents, reason, sentence+" for topic "+api.Shorten(topic)+" pubsub "+
 		api.ShortenName(name)+separator+why, name, true, api.Attributes("appID", app, "error", why))

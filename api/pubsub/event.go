@@ -36,8 +36,8 @@ type Event struct {
 	fields  attributes // of the CloudEvent
 }
 
-// eventOf converts a delivery to an event. If the subscription is raw, the message may have any content. Otherwise, it
-// must be a CloudEvent, or eventOf returns fault.Invalid.
+// eventOf converts a delivery to an event. The message must be a CloudEvent, unless the subscription is raw. For other
+// content, eventOf returns fault.Invalid.
 func (s *Subscription) eventOf(d *pubsub.Delivery) (*Event, error) {
 	e := &Event{PubSub: s.PubSub, Topic: s.Topic, Metadata: d.Metadata, Attempt: d.Attempt, raw: s.raw}
 	if d.Token != "" {
@@ -127,9 +127,8 @@ func (e *Event) Sent() { e.sent() }
 // noParent is the traceparent of an event without one.
 const noParent = "00-00000000000000000000000000000000-0000000000000000-00"
 
-// Trace returns the traceparent and the tracestate of the event. The traceparent is the field traceparent, or the field
-// traceid if traceparent is not valid. If both are not valid, Trace returns a traceparent with only zeros and no
-// tracestate.
+// Trace returns the traceparent and the tracestate of the event. The traceparent is the first valid one of the fields
+// traceparent and traceid. If neither is valid, Trace returns a traceparent with only zeros and an empty tracestate.
 func (e *Event) Trace() (parent, state string) {
 	for _, name := range []string{"traceparent", "traceid"} {
 		if parent = e.fields.text(name); isTraceparent(parent) {
@@ -185,8 +184,8 @@ func levels(value []byte) (most int) {
 }
 
 // extensions returns the attributes that have no field of their own in a gRPC message. It omits attributes that are
-// nested too deeply for some clients (see maxLevels). Otherwise, the client of a stream would fail to decode the
-// message and end the stream. On the next stream, it would get the same message again.
+// nested too deeply for some clients (see maxLevels), because a client that cannot decode a message would end its
+// stream and then get the same message again.
 func (e *Event) extensions() *structpb.Struct {
 	rest := maps.Clone(e.fields)
 	for _, name := range []string{"id", "source", "type", "specversion", "datacontenttype", "data", "data_base64"} {

@@ -57,11 +57,11 @@ func committedMarker(key string, event []byte) string {
 }
 
 const (
-	// doubtTime is how long a relay waits for the marker of an event. The time begins when the event is published to
-	// the internal topic. If there is still no marker after this time, the relay gives the event up.
+	// doubtTime is how long a relay waits for the marker of an event, counted from the time when the event was
+	// published to the internal topic. If there is no marker by then, the relay gives the event up.
 	doubtTime = 10 * time.Second
-	// minDoubt is the minimum time for which a relay waits for a marker, whatever the clocks show. The clock of the
-	// publishing node may be slow. The relay would then overestimate the age of an event and give it up too early.
+	// minDoubt is the minimum time for which a relay waits for a marker. If the clock of the publishing node is slow,
+	// an event seems to be older than it is, and the relay would give it up too early.
 	minDoubt = time.Second
 	// firstLook and lastLook are the shortest and the longest pause between two reads of a relay that waits for a
 	// marker.
@@ -117,8 +117,8 @@ func unmark(m *pubsub.Message) (e marked, err error) {
 	return e, nil
 }
 
-// isOutboxID reports whether id is a possible id of an event of an outbox (see wrapChange). The key of a marker
-// contains the id. Without this check, a foreign message could therefore refer to any key of the store.
+// isOutboxID reports whether id can be the id of an event of an outbox (see wrapChange). The key of a marker contains
+// the id, so a foreign message with any other id could refer to any key of the store.
 func isOutboxID(id string) bool {
 	rest, ok := strings.CutPrefix(id, outboxPrefix)
 	return ok && len(rest) == idLength && uuid.Validate(rest) == nil
@@ -138,8 +138,8 @@ func (m *markers) write(id, value string) state.Write {
 		Metadata: m.metadata}
 }
 
-// operations returns the operations that create the markers of events. They become part of the transaction. operations
-// must be called before mark, because mark replaces the data of the events.
+// operations returns the operations that create the markers of events, for the transaction. It must be called before
+// mark, because mark replaces the data of the events.
 func (m *markers) operations(events []pubsub.Message) []state.Operation {
 	out := make([]state.Operation, len(events))
 	for n := range events {
@@ -177,8 +177,8 @@ func (m *markers) create(ctx context.Context, ids ...string) error {
 
 // committed reports whether the transaction of an event has been committed, which means that it has stored the marker.
 // If there is no marker yet, committed waits for it until doubtTime after e.Begun, but at least for minDoubt and at
-// most for doubtTime. If there is still no marker, committed gives the event up. If the store executes the transaction
-// after that, the transaction fails.
+// most for doubtTime. If there is still no marker, it gives the event up, and the transaction can no longer be
+// committed.
 func (m *markers) committed(ctx context.Context, e *marked) (bool, error) {
 	doubt := time.Now().Add(min(max(doubtTime-time.Since(e.Begun), minDoubt), doubtTime))
 	for pause := firstLook; ; pause = min(2*pause, lastLook) {

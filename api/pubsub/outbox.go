@@ -16,15 +16,15 @@ import (
 var _ api.Topics = (*Service)(nil)
 
 // Outbox prepares the events of a transaction for publishing. It implements api.Topics. How the events are published
-// depends on the store and on the broker:
+// depends on which components can take part in a transaction:
 //
-//   - If both can take part in one transaction, the transaction publishes the events itself, atomically.
-//   - If only the store can, the transaction writes the events to the internal topic of the outbox. A relay of the
-//     Subscriber then publishes them.
-//   - If the store cannot, Outbox writes the events to the internal topic before the transaction. The transaction
-//     stores a marker for each event. The relay publishes only the events that have a marker.
+//   - Store and broker: The transaction publishes the events itself, atomically.
+//   - Only the store: The transaction writes the events to the internal topic of the outbox. A relay of the Subscriber
+//     then publishes them.
+//   - Not the store: Outbox writes the events to the internal topic before the transaction. The transaction stores a
+//     marker for each event. The relay publishes only the events that have a marker.
 //
-// Outbox returns an error if the events need an internal topic but no component can have this topic.
+// Outbox returns an error if an internal topic is needed but no component can have it.
 func (s *Service) Outbox(ctx context.Context, r *api.OutboxRequest) (out api.Outbox, failure *api.Error) {
 	o := r.Store.Outbox
 	i, failure := s.outboxTarget(o.PubSub, o.Topic)

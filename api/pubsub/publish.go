@@ -105,8 +105,8 @@ func (s *Service) Publish(ctx context.Context, r *PublishRequest) error {
 	return nil
 }
 
-// target returns the component of a publish request. It checks the names and the metadata in the same order as Dapr. So
-// a request with several faults gets the same error as from Dapr.
+// target returns the component of a publish request. It checks the names and the metadata in the same order as Dapr, so
+// that a request with several faults gets the same error.
 func (s *Service) target(name, topic string, metadata map[string]string) (*pubsub.Instance, error) {
 	if name == "" {
 		return nil, nameEmpty(metadata)
@@ -194,8 +194,8 @@ func (s *Service) message(i *pubsub.Instance, topic string, p *Payload, t *trace
 	return m, nil
 }
 
-// send publishes messages, with the retries and the timeout of the component's policy. It calls the function failed for
-// each message that the broker has refused. If failed is nil, a single refused message makes the whole request fail.
+// send publishes messages, with the retries and the timeout of the component's policy. It calls failed for each message
+// that the broker has refused. If failed is nil, one refused message makes the whole request fail.
 func (s *Service) send(ctx context.Context, i *pubsub.Instance, topic string, messages []pubsub.Message,
 	metadata map[string]string, failed func(pubsub.Failure)) *api.Error {
 	start := time.Now()
@@ -252,7 +252,7 @@ func isTTL(name string) bool {
 }
 
 // ttlOf returns the time to live in metadata; 0 = none. The result is at most maxTTL. As in Dapr, a value that cannot
-// be parsed is ignored. If several names are given, their order of priority is:
+// be parsed is ignored. The first of these names has priority:
 //
 //   - ttlInSeconds, and then its other spellings, such as TTLInSeconds
 //   - ttl, and then its other spellings, such as TTL

@@ -38,12 +38,13 @@ func relayTopic(app api.App, store *state.Instance) string {
 		store.Outbox.Topic}, "||")
 }
 
-// relayed returns the component for the internal topic of a store's outbox, or nil if no component is usable. A store
-// with Effects needs a component that can take part in transactions. If the outbox names a component for the internal
-// topic, only this component is usable. Otherwise, relayed chooses in this order:
+// relayed returns the component for the internal topic of a store's outbox, or nil if there is none. If the outbox
+// names a component, relayed considers only that one. Otherwise, it returns the first of these that exists:
 //
 //   - a component that can take part in transactions, preferably the one named pubsub
 //   - the component to which the events are published, as in Dapr
+//
+// For a store with Effects, the component must be able to take part in transactions.
 func relayed(source Source, app string, store *state.Instance) *pubsub.Instance {
 	o := store.Outbox
 	fits := func(i *pubsub.Instance, ok bool) bool {
@@ -73,8 +74,8 @@ func relayed(source Source, app string, store *state.Instance) *pubsub.Instance 
 // component of this name.
 const builtIn = "pubsub"
 
-// relaying describes the work of a relay: it publishes the events in an internal topic to the topic of an outbox. If
-// two stores of an application have an equal relaying, they share one relay.
+// relaying is the task of a relay: to publish the events in an internal topic to the topic of an outbox. Two stores of
+// an application with the same task share one relay.
 type relaying struct {
 	from          *pubsub.Instance
 	internal      string // topic of from
@@ -213,9 +214,9 @@ func (s *Subscriber) forwardMarked(ctx context.Context, r *relay, from pubsub.Su
 	}
 }
 
-// forwardOne publishes an event from the internal topic if its transaction is committed. ctx limits how long forwardOne
-// waits for the outcome of the transaction. The context given by work limits how long it waits for the publish. If
-// forwardOne returns nil, the message can be removed from the internal topic.
+// forwardOne publishes an event from the internal topic if its transaction is committed. Its first context limits how
+// long it waits for the outcome of the transaction, and the second one limits the publishing. If it returns nil, the
+// message can be removed from the internal topic.
 func (s *Subscriber) forwardOne(ctx, work context.Context, r *relay, m *pubsub.Message,
 	warn func(what string, err error)) error {
 	e, err := unmark(m)
@@ -242,8 +243,8 @@ func (s *Subscriber) forwardOne(ctx, work context.Context, r *relay, m *pubsub.M
 	return nil
 }
 
-// storeOf returns the store with the given name. It returns nil if the application has no such store, or if the relay r
-// does not publish the events of the store.
+// storeOf returns the store with the given name, or nil if the application has no such store or r is not the relay for
+// its events.
 func (s *Subscriber) storeOf(r *relay, name string) *state.Instance {
 	for _, i := range s.o.Outboxes() {
 		if i.Name == name && relayTopic(s.o.App, i) == r.internal {
@@ -265,8 +266,8 @@ func (s *Subscriber) settle(ctx context.Context, from pubsub.Subscription, d *pu
 // forwardSome publishes the received events and settles their deliveries. After the end of ctx, it continues for up to
 // settleTime, unless the Subscriber cancels its deliveries.
 //
-// Each request to the broker has at most one event of a sequence. With several, the broker might refuse an event but
-// publish a later one, which would change their order.
+// Each request to the broker has at most one event of a sequence, because the broker might refuse an event of a request
+// and publish a later one.
 func (s *Subscriber) forwardSome(ctx context.Context, r *relay, from pubsub.Subscription, list []pubsub.Delivery,
 	warn func(what string, err error)) {
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))

@@ -27,8 +27,8 @@ type rule struct {
 	program cel.Program // nil = every event matches
 }
 
-// compile compiles a rule with the expression match. If the expression contains unknown names, compile declares them.
-// Therefore, such an expression compiles and fails only when it is evaluated.
+// compile compiles a rule. match is the expression; an empty one matches every event. An expression with unknown names
+// compiles, and fails only when it is evaluated.
 func compile(match, path string) (rule, error) {
 	r := rule{match: match, path: path}
 	if strings.TrimSpace(match) == "" {

@@ -188,8 +188,8 @@ func (s *Subscriber) ready() bool {
 // obstacle identifies a subscription that does not receive.
 type obstacle struct{ component, topic, source string }
 
-// report logs which subscriptions receive no messages because of the configuration of the node. If a subscription had
-// the same reason at the previous call, report does not log it again.
+// report logs which subscriptions receive no messages because of the configuration of the node. It logs a subscription
+// again only if the reason has changed.
 func (s *Subscriber) report() {
 	if !s.o.Source.Loaded() {
 		return
@@ -281,9 +281,8 @@ func (s *Subscriber) discover() {
 	s.mu.Unlock()
 }
 
-// goal returns the subscriptions that are to run now. There are none while the application is not ready. When it
-// becomes ready again, its previous list may contain routes that it no longer has. Therefore, there are also none until
-// discover has requested the list again.
+// goal returns the subscriptions that are to run now. There are none until the application is ready and discover has
+// requested its list, because the previous list may contain routes that the application no longer has.
 func (s *Subscriber) goal() (out []*Subscription) {
 	if !s.ready() {
 		return nil
@@ -303,8 +302,8 @@ func (s *Subscriber) goal() (out []*Subscription) {
 }
 
 // checkLocked computes s.subs from the declared subscriptions and the list of the application. It logs invalid ones.
-// The caller must hold s.mu, and must not release it between a change of these inputs and the call. Otherwise, report
-// could compare new declarations with old subscriptions.
+// The caller must hold s.mu from the change of a declaration or list until checkLocked returns, so that other
+// goroutines always see a matching s.subs.
 func (s *Subscriber) checkLocked() {
 	s.subs = nil
 	for _, d := range effective(s.declared, s.discovered) {
@@ -354,15 +353,13 @@ func (s *Subscriber) reconcile(goal []*Subscription) {
 	}
 }
 
-// drainTime limits how long a subscription waits for the messages that the application is handling. The limit applies
-// when the subscription was removed, and when its broker has failed. Without the limit, a policy that repeats a
-// delivery forever would block other changes of subscriptions. After a failure of the broker, it would also keep a
-// subscription or stream from joining its group again.
+// drainTime limits how long a subscription waits for the messages that the application is handling, when the
+// subscription was removed or its broker has failed. Without the limit, a policy that repeats a delivery forever would
+// block changes of other subscriptions, and would keep this one from joining its group again.
 const drainTime = 30 * time.Second
 
-// start runs a subscription until the function end of the result is called. After a failure, start tries again with a
-// growing pause, without limit. It does not log the same reason twice in a row, unless the subscription has joined its
-// group in between.
+// start runs a subscription until end of the result is called. After each failure, it tries again after a longer pause.
+// A reason is not logged twice in a row, unless the subscription has joined its group in between.
 func (s *Subscriber) start(sub *Subscription, i *pubsub.Instance) *running {
 	receiving, end := context.WithCancel(s.life)
 	working, cut := context.WithCancel(s.work)
@@ -400,8 +397,8 @@ func (s *Subscriber) start(sub *Subscription, i *pubsub.Instance) *running {
 	return r
 }
 
-// read joins the consumer group of a subscription, and delivers messages to the target. It returns when the context
-// given by receiving ends or the broker fails. joined is false if it could not join the group.
+// read joins the consumer group of a subscription and delivers messages to the target. It returns when its first
+// context ends or the broker fails (see reader.run). joined is false if it could not join the group.
 func (s *Subscriber) read(receiving, working context.Context, sub *Subscription, i *pubsub.Instance, to Target,
 	log *slog.Logger) (joined bool, err error) {
 	if err := s.permitted(i, sub); err != nil {
@@ -497,9 +494,8 @@ func (s *Subscriber) streamed(sub *Subscription) (*pubsub.Instance, error) {
 	return i, nil
 }
 
-// permitted returns an error if the scopes of the component forbid a topic of a subscription. The application must be
-// allowed to subscribe to the topic. It must also be allowed to publish to the dead-letter topic, because messages that
-// it cannot handle are published there.
+// permitted returns an error if the scopes of the component forbid a subscription. The application must be allowed to
+// subscribe to the topic. It must also be allowed to publish to the dead-letter topic, if there is one.
 func (s *Subscriber) permitted(i *pubsub.Instance, sub *Subscription) error {
 	switch app := s.o.App.ID; {
 	case !i.Topics.MaySubscribe(app, sub.Topic):

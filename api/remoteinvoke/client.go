@@ -74,8 +74,8 @@ func (c *Client) newHTTP() *atmostonce.Client {
 	}), atmostonce.Limits{Fields: atmostonce.DefaultMaxFields + addedFields, Memory: c.config.Memory})
 }
 
-// Renew makes later calls use new connections, with the current certificate. Calls in progress keep their connections,
-// which are closed at the end of the calls.
+// Renew makes later calls use new connections, with the current certificate. The old connections are closed when their
+// calls have ended.
 func (c *Client) Renew() { c.http.Swap(c.newHTTP()).Close() }
 
 // Close closes idle connections. Calls in progress continue.
@@ -101,10 +101,12 @@ func (c *Client) Carry(at *discovery.Instance, in *invoke.Inbound) (invoke.Answe
 	return invoke.Answer{Response: answer, Session: session}, nil
 }
 
-// setRoutingHeaders adds headers to the request of a call. Headers with the prefix Quorate- are for the other node.
-// They contain the target, the caller, the session, the method and the remote address. X-Forwarded-For,
-// X-Forwarded-Host and Forwarded are for the application. The address of this node is appended to the values that the
-// caller has sent.
+// setRoutingHeaders adds headers to the request of a call:
+//
+//   - The Quorate- headers are for the other node. They name the target, the caller, the session, the method and the
+//     caller's network address.
+//   - X-Forwarded-For, X-Forwarded-Host and Forwarded are for the application. The address of this node is appended to
+//     the values from the caller.
 func (c *Client) setRoutingHeaders(in *invoke.Inbound) {
 	h := in.Request.Header
 	h[headerTarget] = []string{encodeApp(in.Target)}
@@ -154,8 +156,7 @@ func quoted(a netip.Addr) string {
 	return a.String()
 }
 
-// appended returns a copy of values in which ", " and v are appended to the last value. Without values, the result is
-// only v.
+// appended returns a copy of values with ", " and v added to the last value. If values is empty, the result has only v.
 func appended(values []string, v string) []string {
 	if len(values) == 0 {
 		return []string{v}
@@ -182,8 +183,8 @@ func (c *Client) failed(at *discovery.Instance, sent bool, ctx context.Context, 
 		Err: inner(err)}
 }
 
-// inner returns the *fault.Error that err wraps. Such an error comes from the peer port, and net/http has wrapped it.
-// If there is none, inner returns err.
+// inner returns the *fault.Error that err wraps, or err itself if there is none. net/http wraps the errors of the peer
+// port.
 func inner(err error) error {
 	if f, ok := fault.As(err); ok {
 		return f

@@ -2,11 +2,12 @@
 // the server for the callee's node, and the protocol between them.
 //
 // It owns the connections, which use HTTP/1.1 over tunnels of the peer port. A connection carries one call at a time
-// and is reused for later calls. Bodies are streamed in both directions with the flow control of TCP. Trailers and
-// upgrades are passed on. If the caller cancels a call, the call is also canceled at the application.
+// and is reused for later calls. Bodies are streamed in both directions. Trailers and upgrades are passed on. If the
+// caller cancels a call, the call is also canceled at the application.
 //
-// The package does not choose the node and does not apply access control, because invoke.Service and invoke.Callee do
-// this. Server.Open starts a goroutine that accepts connections, and net/http starts the others. Close ends all of
+// Choosing the node and checking access rights are the work of invoke.Service and invoke.Callee.
+//
+// Server.Open starts a goroutine that accepts connections, and net/http starts further goroutines. Close ends all of
 // them.
 package remoteinvoke
 

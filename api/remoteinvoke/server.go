@@ -159,10 +159,9 @@ func (s *Server) inbound(w http.ResponseWriter, r *http.Request, body io.ReadClo
 	return in, nil
 }
 
-// remoteOf returns the network address of the calling application. The calling node has sent address, and node is the
-// address of the calling node. If address is a loopback address or not an IP address, the application runs on the same
-// host as its node. remoteOf then returns node, because address has no meaning on other hosts. Otherwise, it returns
-// address.
+// remoteOf returns the network address of the calling application. The calling node has sent address, and its own
+// address is node. If address is a loopback address or not an IP address, the application runs on the host of its node,
+// and the result is node. Otherwise it is address.
 func remoteOf(address, node string) string {
 	if at, err := netip.ParseAddrPort(address); err != nil || at.Addr().Unmap().IsLoopback() {
 		return node
@@ -170,9 +169,9 @@ func remoteOf(address, node string) string {
 	return address
 }
 
-// methodOf returns the method of a call. path is the path of the request, and text is the header with the
-// percent-encoded gRPC method, or empty. Access rules check only the path. Therefore, methodOf returns an error if path
-// and text name different methods.
+// methodOf returns the method of a call from the request path and the header headerMethod. The header has the
+// percent-encoded gRPC method, and is empty for other calls. methodOf returns an error if the two name different
+// methods, because access rules check only the path.
 func methodOf(path, text string) (invoke.MethodPath, error) {
 	method, err := invoke.ParseMethod(path)
 	if err != nil || text == "" {

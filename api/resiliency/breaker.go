@@ -95,11 +95,10 @@ func (b *Breakers) make(of Circuit) *gobreaker.TwoStepCircuitBreaker[struct{}] {
 }
 
 // Enter checks a circuit breaker before an attempt. It returns fault.Overloaded if the circuit is open. Otherwise, the
-// caller must call end with the outcome of the attempt. ctx is the context of the whole call, without the timeout of
-// the attempt.
+// caller must call end with the outcome of the attempt. ctx is the context of the whole call, not of the attempt.
 //
-// A failed attempt does not count if the caller caused the failure or ctx was canceled. It does count if the deadline
-// of ctx passed after the request was sent, because the target has not answered in time.
+// A failed attempt does not count if the caller caused the failure, if ctx was canceled, or if the deadline of ctx
+// passed before the request was sent.
 func (p *Policy) Enter(ctx context.Context, of Circuit) (end func(*http.Response, error), err error) {
 	if p.Breaker == nil {
 		return func(*http.Response, error) {}, nil

@@ -34,8 +34,8 @@ func NewPolicies() *Policies {
 	return p
 }
 
-// Set replaces all policies. targets has the policies of single applications, and others is the policy for all other
-// applications. The caller must not change the arguments afterwards.
+// Set replaces all policies. The map has the policies of single applications, and the last argument is the policy for
+// all other applications. The caller must not change the arguments afterwards.
 func (p *Policies) Set(targets map[discovery.App]*Policy, others *Policy) {
 	p.plain.Store(others)
 	p.targets.Store(&targets)
@@ -102,8 +102,8 @@ const (
 // Explicit reports whether the policy configures retries.
 func (p *Policy) Explicit() bool { return p.Retry != nil }
 
-// RetryStatus reports whether a call must be retried because of the status of its answer. If the headers contain a gRPC
-// code other than OK, this code is the status. Otherwise, the status is the HTTP status.
+// RetryStatus reports whether the policy retries a call because of the status of its answer. The status is the gRPC
+// code in the headers if there is one other than OK, and otherwise the HTTP status.
 func (p *Policy) RetryStatus(r *http.Response) bool {
 	if p.Retry == nil || r == nil {
 		return false
@@ -187,8 +187,8 @@ func (l *AttemptTimer) Answered() {
 // Passed reports whether the timeout has expired.
 func (l *AttemptTimer) Passed() bool { return l != nil && l.passed.Load() }
 
-// Explain stops the timeout. If the timeout has already expired, Explain returns an error that says so, with the code
-// of err. Otherwise, it returns err. It also returns err if its code is fault.Unavailable.
+// Explain stops the timeout and returns the error to report for a failed attempt. If the timeout has expired, this
+// error says so and has the code of err. Otherwise, or if the code is fault.Unavailable, it is err itself.
 func (l *AttemptTimer) Explain(err error) error {
 	if l == nil {
 		return err

@@ -7,9 +7,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Repeat calls the function attempt until it succeeds, the policy permits no more retries, or ctx ends. It returns the
-// error of the last attempt. The timeout of the policy applies to each attempt. If p or p.Retry is nil, there are no
-// retries. If p is nil, there is also no timeout.
+// Repeat calls a function until it succeeds, the policy permits no more retries, or ctx ends. It returns the error of
+// the last attempt. The timeout of the policy applies to each attempt. If p is nil, there is only one attempt, and no
+// timeout.
 func (p *Policy) Repeat(ctx context.Context, attempt func(context.Context) error) error {
 	if p == nil {
 		return attempt(ctx)
@@ -40,9 +40,8 @@ func (p *Policy) Repeat(ctx context.Context, attempt func(context.Context) error
 	return nil
 }
 
-// RepeatWrite is like Repeat. It is for operations that change something. If no attempt succeeds and the outcome of at
-// least one attempt is unknown, RepeatWrite returns fault.Indeterminate. The error of the last attempt would be wrong
-// in this case, because an earlier attempt may have changed something.
+// RepeatWrite is like Repeat, and is meant for operations that change something. If every attempt fails and the outcome
+// of at least one is unknown, it returns fault.Indeterminate, because something may have changed.
 func (p *Policy) RepeatWrite(ctx context.Context, attempt func(context.Context) error) error {
 	unknown := false
 	err := p.Repeat(ctx, func(ctx context.Context) error {

@@ -10,8 +10,8 @@ func bad(code, text string) *api.Error {
 	return &api.Error{Kind: api.Malformed, Code: code, Message: text}
 }
 
-// failed converts an error of the engine to a public error, whose message begins with sentence. It returns nil if err
-// is nil.
+// failed converts an error of the engine to a public error, or returns nil for nil. The message is the given sentence
+// followed by the text of err.
 func failed(code, sentence string, err error) error {
 	if err == nil {
 		return nil

@@ -74,7 +74,7 @@ func (s *Service) GetInstance(ctx context.Context, r *protos.GetInstanceRequest)
 	return state, hub("", err)
 }
 
-// WaitFor waits until the status of an instance satisfies the condition until, and returns the state of the instance.
+// WaitFor waits until the status of an instance satisfies a condition, and returns the state of the instance.
 func (s *Service) WaitFor(ctx context.Context, r *protos.GetInstanceRequest,
 	until workflow.Until) (*protos.WorkflowState, error) {
 	owner, err := s.to(r.GetInstanceId(), r.GetRouter())
@@ -121,8 +121,8 @@ func (s *Service) ResumeInstance(ctx context.Context, r *protos.ResumeRequest) e
 	})
 }
 
-// change calls the function store, which stores a change of an instance. It then waits until the change has taken
-// effect. If this wait fails, the outcome is indeterminate, because the stored change may still take effect.
+// change calls a function that stores a change of an instance, and waits until the change has taken effect. If the wait
+// fails, the outcome is indeterminate, because the change may still take effect.
 func (s *Service) change(ctx context.Context, id string, router *protos.TaskRouter, until workflow.Until,
 	store func(owner string) error) error {
 	owner, err := s.to(id, router)
@@ -174,8 +174,8 @@ func (s *Service) PurgeInstances(ctx context.Context, r *protos.PurgeInstancesRe
 	return removed, err == nil, hub(purgeFailed, err)
 }
 
-// ListInstanceIDs returns a page of the ids of the application's instances, in the order of their creation. next is
-// the token of the next page; empty = there is none.
+// ListInstanceIDs returns a page of the ids of the application's instances, in the order of their creation. It also
+// returns the token of the next page, which is empty if there is none.
 func (s *Service) ListInstanceIDs(ctx context.Context, r *protos.ListInstanceIDsRequest) (ids []string, next string,
 	err error) {
 	limit := MaxPage
@@ -212,9 +212,9 @@ func (s *Service) lockHistory(ctx context.Context) (done func(), err error) {
 
 // GetInstanceHistory returns the committed events of an instance. Calls of the same application run one after another.
 //
-// GetInstanceHistory first reads with a small limit. If the events exceed it, GetInstanceHistory reads them again with
-// a larger limit, up to MaxHistory. Before each read, it calls the function room with the limit in bytes, so that the
-// caller can reserve memory. Each reservation replaces the previous one.
+// It first reads with a small size limit. If the history is larger, it reads again with a larger limit, up to
+// MaxHistory. Before each read, it calls room with the limit in bytes, so that the caller can reserve memory. Each
+// reservation replaces the previous one.
 func (s *Service) GetInstanceHistory(ctx context.Context, id string,
 	room func(bytes int64) error) (*protos.GetInstanceHistoryResponse, error) {
 	if err := checkID(id); err != nil {
@@ -245,9 +245,9 @@ func (s *Service) GetInstanceHistory(ctx context.Context, id string,
 			strconv.Itoa(MaxHistory>>20) + " MiB, the limit of one answer"}
 }
 
-// history returns the events of an instance, encoded for GetInstanceHistoryResponse. It decodes only one page of events
-// at a time, because decoded events need several times as much memory. If the events have more than limit bytes, the
-// result fits is false.
+// history returns the events of an instance, encoded for GetInstanceHistoryResponse. If they are larger than the limit
+// in bytes, fits is false. history decodes one page of events at a time, because decoded events need several times as
+// much memory.
 func (s *Service) history(ctx context.Context, id string, limit int) (encoded []byte, fits bool, err error) {
 	const events = 1 // the number of the field
 	for first, more := 0, true; more; {
@@ -300,8 +300,8 @@ func (s *Service) Rerun(ctx context.Context, r *protos.RerunWorkflowFromEventReq
 	return id, nil
 }
 
-// awaitStart waits until the first turn of a new instance has ended. It ignores errors of the wait. The instance
-// already exists, but a client that gets an error would start it again.
+// awaitStart waits until the first turn of a new instance has ended. It ignores a failure of the wait. The client must
+// not get an error, because it would then start the instance again.
 func (s *Service) awaitStart(ctx context.Context, owner, id string) {
 	_, _ = s.o.Engine.Wait(ctx, owner, id, workflow.Started, false)
 }
@@ -369,11 +369,11 @@ func (s *Service) CompleteActivity(ctx context.Context, r *protos.ActivityRespon
 	return hub("", s.o.Engine.CompleteActivity(ctx, s.owner, r))
 }
 
-// LoseResult ends an activity whose result was not received because it exceeds a limit. The activity fails with the
-// given message. It is not retried, because the next result would also be too large.
+// LoseResult makes an activity fail with the given message. It is for a result that was not received because it exceeds
+// a limit. The activity is not retried, because the next result would also be too large.
 //
-// lost is the answer of the worker, as far as it is known. It should include the completion token. Without the token,
-// the engine cannot see whether the answer belongs to an earlier attempt.
+// The parameter lost has what is known of the worker's answer. It should include the completion token, so that the
+// engine can ignore an answer to an earlier attempt.
 func (s *Service) LoseResult(ctx context.Context, lost *protos.ActivityResponse, message string) {
 	lost.FailureDetails = &protos.TaskFailureDetails{ErrorType: "ResultTooLarge", IsNonRetriable: true,
 		ErrorMessage: "the result of the activity was refused: " + message}
@@ -381,9 +381,9 @@ func (s *Service) LoseResult(ctx context.Context, lost *protos.ActivityResponse,
 	s.warn("the result of an activity exceeds a limit, so the activity fails", lost.GetInstanceId(), message, err)
 }
 
-// LoseTurn makes the engine hand out a turn again after a pause. It is called when the answer to the turn was not
-// received because the answer exceeds a limit. LoseTurn passes the engine an answer with an unknown action instead,
-// because every engine refuses such an answer. lost is the answer of the worker, as far as it is known.
+// LoseTurn makes the engine hand out a turn again after a pause. It is for an answer that was not received because it
+// exceeds a limit. The parameter lost has what is known of this answer. LoseTurn gives it an unknown action, so that
+// the engine refuses it.
 func (s *Service) LoseTurn(ctx context.Context, lost *protos.WorkflowResponse, message string) {
 	lost.Actions = []*protos.WorkflowAction{{}}
 	err := s.CompleteTurn(ctx, lost)

@@ -206,7 +206,8 @@ func checkID(id string) error {
 	return nil
 }
 
-// at checks the id of an instance in a request, and returns the owner of the instance. For app, see target.
+// at checks the id of an instance, and returns the owner of the instance. Like target, it returns an error if app is
+// another application.
 func (s *Service) at(id, app string) (string, error) {
 	if err := checkID(id); err != nil {
 		return "", err

@@ -14,8 +14,8 @@ func StatusText(s protos.OrchestrationStatus) string {
 	return strings.TrimPrefix(s.String(), "ORCHESTRATION_STATUS_")
 }
 
-// Properties returns the properties of an instance that Dapr's API shows in addition to the status. For example, these
-// are the input, the output and the details of a failure. Properties that are not set are absent.
+// Properties returns the properties of an instance that Dapr's API shows in addition to the status, such as the input,
+// the output and the details of a failure. Properties that are not set are absent.
 func Properties(s *protos.WorkflowState) map[string]string {
 	const prefix = "dapr.workflow."
 	out := map[string]string{}

@@ -10,9 +10,9 @@ import (
 	"strings"
 )
 
-// bare is an HTTP/1.1 client on one connection with very little overhead. It writes each request at once and parses the
-// response in the goroutine of the caller. So a comparison measures the stores and not the client libraries. A bare is
-// not safe for concurrent use.
+// bare is an HTTP/1.1 client on one connection with very little overhead, so that a comparison measures the stores and
+// not the client libraries. It sends each request in one write, and parses the response in the goroutine of the caller.
+// It is not safe for concurrent use.
 type bare struct {
 	address string
 	conn    net.Conn

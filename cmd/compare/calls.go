@@ -120,8 +120,8 @@ func startApplication() (*application, error) {
 
 func (a *application) end() { _ = a.server.Close() }
 
-// callQuorate returns an opener that starts one node with the application beside it. The measured calls go through this
-// node. See findQuorate for the parameter title.
+// callQuorate returns an opener that starts one node for the application. The measured calls go through this node. The
+// title selects the quorate program, as in findQuorate.
 func callQuorate(title string) opener {
 	return func(ctx context.Context, s *settings, dir string) (store, error) {
 		f, c, err := forwardingNode(ctx, title, s, dir)
@@ -133,8 +133,8 @@ func callQuorate(title string) opener {
 	}
 }
 
-// forwardingNode starts a node for the application that runs in this process. It returns a nil forwarder if title is
-// "beside" and the flag -beside is not set (see findQuorate).
+// forwardingNode starts a node for the application that runs in this process. If findQuorate selects no program for the
+// title, the result is a nil forwarder and no error.
 func forwardingNode(ctx context.Context, title string, s *settings, dir string) (*forwarder, *launcher.Cluster,
 	error) {
 	program, p, err := findQuorate(title, s, dir)
@@ -150,8 +150,8 @@ func forwardingNode(ctx context.Context, title string, s *settings, dir string) 
 		path: invokePath, app: s.app}, c, nil
 }
 
-// callQuorateElsewhere returns an opener that starts two nodes, one of them with the application. The measured calls go
-// to the other node, so each call passes through both nodes. See findQuorate for the parameter title.
+// callQuorateElsewhere returns an opener that starts two nodes, one of them for the application. The measured calls go
+// to the other node, so each call passes through both nodes. The title selects the quorate program, as in findQuorate.
 func callQuorateElsewhere(title string) opener {
 	return func(ctx context.Context, s *settings, dir string) (store, error) {
 		f, c, err := forwardingNode(ctx, title, s, dir)

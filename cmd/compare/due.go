@@ -13,11 +13,11 @@ import (
 
 // The operations on jobs and actors:
 //
-//   - createJob and createReminder create a job or a reminder that is due an hour later.
+//   - createJob and createReminder create a job or a reminder that is due in an hour.
 //   - fireJobs and fireReminders create many jobs or reminders that are due at the same time. They measure the
 //     deliveries to the application.
-//   - paceJobs and paceReminders do the same with due times that are evenly spaced. The system delivers at half of the
-//     rate that it has reached in fireJobs or fireReminders.
+//   - paceJobs and paceReminders measure deliveries with evenly spaced due times, at half of the rate that fireJobs or
+//     fireReminders has reached.
 //   - appCall and actorCall call the application or an actor.
 //
 // The latency of a delivery is the time from the due time to the call of the application.
@@ -103,8 +103,8 @@ func (r *runner) running(ctx context.Context) (store, error) {
 	return r, nil
 }
 
-// once makes one request of an operation. client and i are the numbers of the client and of the request. A job or
-// reminder that is created becomes due after the duration due.
+// once makes one request of an operation: the request with number i, by the client with the given number. A job or
+// reminder that it creates is due after the given time.
 func (r *runner) once(ctx context.Context, c *bare, op operation, client, i int, due time.Duration) error {
 	body := fmt.Appendf(nil, `{"dueTime":%q}`, due)
 	return r.request(ctx, c, op, client, i, body)
@@ -166,8 +166,8 @@ func (r *runner) measure(ctx context.Context, f *figures, op operation, clients 
 	}
 }
 
-// createAll creates r.count jobs or reminders for one turn, and returns the first error. The parameter first is the
-// first due time. gap is the time between two consecutive due times.
+// createAll creates r.count jobs or reminders for one turn. The due times are first, first+gap, first+2*gap, and so on.
+// It returns the first error.
 func (r *runner) createAll(ctx context.Context, op operation, calls []*bare, first time.Time,
 	gap time.Duration) error {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -187,8 +187,8 @@ func (r *runner) createAll(ctx context.Context, op operation, calls []*bare, fir
 	return context.Cause(ctx)
 }
 
-// fire waits until all jobs or reminders of a turn have been delivered, and adds the deliveries to f. The parameter
-// first is the first due time. gap is the time between two consecutive due times.
+// fire waits until all jobs or reminders of a turn have been delivered, and adds the deliveries to f. The parameters
+// first and gap are those of createAll.
 func (r *runner) fire(ctx context.Context, f *figures, op operation, first time.Time, gap time.Duration) error {
 	time.Sleep(time.Until(first)) // the deliveries begin at this time
 	before, known := r.cpu()
@@ -303,8 +303,8 @@ func (a *dueApp) arrivals() []time.Time {
 	return a.at
 }
 
-// dueQuorate returns an opener that starts n nodes, each with an instance of the application. See findQuorate for
-// the parameter title.
+// dueQuorate returns an opener that starts n nodes, each with an instance of the application. The title selects the
+// quorate program, as in findQuorate.
 func dueQuorate(title string, n int) opener {
 	return func(ctx context.Context, s *settings, dir string) (store, error) {
 		program, p, err := findQuorate(title, s, dir)

@@ -24,7 +24,8 @@ type etcd struct {
 	gateway []client
 }
 
-// etcdConn is a connection to etcd. All locks on a connection share one session, which the function session returns.
+// etcdConn is a connection to etcd. The function session returns the etcd session, which all locks on the connection
+// share.
 type etcdConn struct {
 	*clientv3.Client
 	session func() (*concurrency.Session, error)

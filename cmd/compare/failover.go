@@ -31,8 +31,8 @@ const (
 	tryTimeout  = 500 * time.Millisecond // of one save, so that a hanging save does not hide that saves work again
 )
 
-// printFailover kills the leader of each cluster several times, and prints how long no save succeeded. This time begins
-// with the kill. It ends when a save succeeds at one of the two remaining processes.
+// printFailover kills the leader of each cluster several times, and prints the time without successful saves. This is
+// the time from the kill to the first successful save at one of the two remaining processes.
 func printFailover(ctx context.Context, s *settings, out io.Writer, stores []store) error {
 	fmt.Fprintf(out, "\n%d kills of the leader with SIGKILL, each after all members have caught up\n\n", s.kills)
 	fmt.Fprintln(out, "| | kills | median until a save succeeds | slowest |\n| --- | --- | --- | --- |")
@@ -87,8 +87,8 @@ func failover(ctx context.Context, f failing) (time.Duration, error) {
 	return took, errors.Join(err, f.restart(leader))
 }
 
-// firstSave repeats a save until it succeeds, and alternates between the clients. It returns the time from since to the
-// successful save. After retryBudget, it gives up and returns the last error.
+// firstSave repeats a save until it succeeds, and alternates between the clients. since is the time of the kill, and
+// the result is the time from then to the successful save. After retryBudget, it gives up and returns the last error.
 func firstSave(ctx context.Context, clients []client, since time.Time) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, retryBudget)
 	defer cancel()

@@ -66,7 +66,7 @@ func missed(ratio, goal float64) string {
 }
 
 // missedCost returns the text that marks a ratio of CPU times as below its goal (see cpuGoals). It returns "" if the
-// ratio reaches the goal. It also returns "" if there is no goal, or if one of the CPU times is unknown.
+// ratio reaches the goal, if there is no goal, or if a CPU time is unknown.
 func missedCost(quorate, other *figures, goal float64) string {
 	if goal == 0 || quorate.cpu == 0 || other.cpu == 0 || float64(other.cost())/float64(quorate.cost()) >= goal {
 		return ""
@@ -79,7 +79,7 @@ var costGoals = map[string]map[operation]map[int]time.Duration{
 	nodeTable: {strongSave: {1: 250 * time.Microsecond, 64: 60 * time.Microsecond}},
 }
 
-// The maximum acceptable resident memory of an idle node and size of the program, in megabytes.
+// The goals for the resident memory of an idle node and for the size of the program: upper limits in megabytes.
 const (
 	memoryGoal  = 40
 	programGoal = 48

@@ -17,8 +17,8 @@ import (
 // requests have the same size.
 const handlerPath = quorateStore + "/k0?consistency=eventual"
 
-// openHandler starts a bare HTTP handler with the chi router in a separate process. It answers every read with the same
-// value from memory, without keys, consistency or disk. Its cost is about the minimum for a read over HTTP in Go.
+// openHandler starts an HTTP handler with the chi router in a separate process. The handler answers every read with the
+// same value from memory, without keys, consistency or disk. This is about the minimum cost of a read over HTTP in Go.
 func openHandler(ctx context.Context, _ *settings, dir string) (store, error) {
 	p, address, err := startSelf("handler", dir, func(address string) string { return address })
 	if err != nil {

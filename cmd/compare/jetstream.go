@@ -77,8 +77,8 @@ func openJetStream(title string, n int, always bool) opener {
 	}
 }
 
-// writeNATSConfigs writes one configuration file for each server into dir, and returns the names of the files. Element
-// i of clients is the port of server i for clients. Element i of peers is its port for the other servers.
+// writeNATSConfigs writes one configuration file for each server into dir, and returns the names of the files. Server i
+// has the port clients[i] for clients and the port peers[i] for the other servers.
 func writeNATSConfigs(dir string, clients, peers []string, always bool) (files []string, err error) {
 	sync := ""
 	if always {
@@ -139,8 +139,8 @@ func (j *jetStream) dial(n int) ([]*nats.Conn, error) {
 	return j.conns[:n], nil
 }
 
-// subscribe creates a stream for each topic and a durable consumer of handledTopic. It receives the messages of this
-// consumer through every server. After an error, it can be called again.
+// subscribe creates a stream for each topic, and a durable consumer of handledTopic. It subscribes to the consumer
+// through every server and passes the messages to the inbox. After an error, it can be called again.
 func (j *jetStream) subscribe(ctx context.Context, box *inbox, replicas int) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTime)
 	defer cancel()

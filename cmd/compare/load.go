@@ -118,12 +118,13 @@ func (f *figures) cost() time.Duration {
 	return (f.cpu / time.Duration(max(f.count, 1))).Round(time.Microsecond)
 }
 
-// beside returns a table cell that compares f with the figures of another store. Each store was measured in several
-// turns, which are short measurements (see settings.turn). The cell has up to three parts:
+// beside returns a table cell that compares f with the figures of another store. The cell has up to three parts:
 //
 //   - the ratio of the request rates over all turns: the rate of f divided by that of the other store
 //   - in parentheses, the lowest and the highest ratio of a single turn, if there are at least two turns
 //   - the CPU time per request of the other store divided by that of f, if both are known
+//
+// A turn is one short measurement (see settings.turn).
 func (f *figures) beside(other *figures) string {
 	s := "**" + ratioText(f.rate()/other.rate()) + "**"
 	if low, high := f.spread(other); high > 0 {
@@ -175,8 +176,8 @@ type meter interface {
 	measure(ctx context.Context, f *figures, op operation, clients int, value string, during time.Duration) error
 }
 
-// load measures the operation op on the store st for the given duration, and adds the results to f. It uses n clients.
-// It stops at the first error or wrong value, and returns an error. If st implements meter, st measures itself instead.
+// load measures an operation on a store with n clients for the given duration, and adds the results to f. It stops at
+// the first error or wrong value, and returns an error. A store that implements meter measures itself instead.
 func load(ctx context.Context, f *figures, st store, op operation, n, keys int, value string,
 	duration time.Duration) error {
 	if m, ok := st.(meter); ok {
@@ -195,9 +196,9 @@ func load(ctx context.Context, f *figures, st store, op operation, n, keys int, 
 	})
 }
 
-// loop measures the operation that the function call makes. n clients repeat it for the given duration, each of them at
-// least once. loop adds the results to f. In each call, client is the number of the client, and i is a new number. The
-// first error ends the measurement.
+// loop measures an operation with n clients for the given duration, and adds the results to f. Each client makes the
+// operation at least once, by calling a function with the number of the client and a number that is new in each call.
+// The first error ends the measurement.
 func loop(ctx context.Context, f *figures, st store, n int, duration time.Duration,
 	call func(ctx context.Context, client, i int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)

@@ -1,5 +1,5 @@
-// Command compare measures Quorate and other systems under the same load, in one run on one machine. It has these
-// tables, which compare Quorate with the systems after the colon:
+// Command compare measures Quorate and other systems under the same load, on one machine. In each of these tables, it
+// compares Quorate with the systems after the colon:
 //
 //	cluster      state of three nodes: etcd, and one Redis that syncs every write to disk
 //	failover     the time without successful writes after the leader was killed: etcd
@@ -12,18 +12,23 @@
 //	pubsub3      topics of three nodes: three servers of NATS JetStream
 //	workflow     workflows of one node: daprd with its placement server, its scheduler and Redis
 //
-// The tables have the ratios of the request rates and, on Linux, of the CPU time per request. A ratio below its goal
-// is marked.
+// The tables have the ratios of the request rates and, on Linux, of the CPU time per request. A ratio below its goal is
+// marked.
 //
-// The clients of Quorate, daprd and etcd are the same minimal HTTP client. With -client own, the tables cluster and
-// node use the usual Go clients of these systems instead: net/http for Quorate and daprd, go.etcd.io/etcd/client/v3
-// for etcd. The table lock always uses these clients. Redis is always used through go-redis. If etcd's own load
-// program is given, etcd is also measured with that program. The clients run on the same machine, so their CPU time
-// affects the result. Clients are spread evenly over the nodes of a cluster. The systems take turns: while one is
+// The clients are spread evenly over the nodes of a cluster:
+//
+//   - Quorate, daprd and etcd are called with the same minimal HTTP client.
+//   - In the table lock, and with -client own in the tables cluster and node, they are called with the usual Go clients
+//     instead: net/http for Quorate and daprd, and go.etcd.io/etcd/client/v3 for etcd.
+//   - The table workflow uses Dapr's SDK for Go.
+//   - If etcd's own load program is given, etcd is also measured with that program.
+//   - Redis is called through go-redis.
+//
+// The clients run on the same machine, so their CPU time affects the result. The systems take turns: while one is
 // measured, the others are idle.
 //
-// The command owns the processes that it starts and their directories. It ends the processes and removes the
-// directories. If the program of a system is not found, the output says so and omits the system.
+// The command ends the processes that it has started, and removes their directories. If the program of a system is not
+// found, the output says so and omits the system.
 package main
 
 import (

@@ -131,9 +131,8 @@ func freePorts(n int) ([]string, error) {
 	return out, err
 }
 
-// find returns the absolute path of a program, and creates a directory for the files of a system. The directory is in
-// dir and has the given name. The result p uses this directory and has no processes yet. If the program is not found,
-// find returns a *missingError.
+// find returns the absolute path of a program, and creates the directory dir/name for the files of a system. The result
+// p uses this directory and has no processes yet. If the program is not found, find returns a *missingError.
 func find(name, program, dir string) (path string, p *processes, err error) {
 	path, err = exec.LookPath(program)
 	if err != nil {
@@ -146,9 +145,8 @@ func find(name, program, dir string) (path string, p *processes, err error) {
 	return path, p, os.Mkdir(p.dir, 0o700)
 }
 
-// startSelf starts this program again as a server, at a free port on 127.0.0.1. The role is the name of the flag that
-// makes the program a server, for example "proxy". startSelf calls value with the chosen address to get the value of
-// that flag.
+// startSelf starts this program again as a server, at a free port on 127.0.0.1. role is the name of the flag that makes
+// the program a server, for example "proxy". The function value returns the value of this flag for the chosen address.
 func startSelf(role, dir string, value func(address string) string) (p *processes, address string, err error) {
 	self, err := os.Executable()
 	if err != nil {

@@ -49,8 +49,8 @@ func (b *broker) end() {
 	b.processes.end()
 }
 
-// delivering waits until the broker works: through each of the nodes, it publishes messages until one of them arrives
-// at the handler. It then returns the broker. If this fails, it ends the broker.
+// delivering waits until the broker works, and returns the broker. The broker works when a message has arrived at the
+// handler through each of the nodes. If this fails, delivering ends the broker.
 func (b *broker) delivering(ctx context.Context, nodes int) (store, error) {
 	publishers, err := b.connect(nodes)
 	for i := 0; i < nodes && err == nil; i++ {
@@ -193,8 +193,8 @@ func (p *sidecarPublisher) publish(ctx context.Context, topic string, message []
 	return err
 }
 
-// newSidecars returns a broker that publishes through sidecars. All sidecars have the same application, the inbox box,
-// so each of them can deliver the messages. The parameter nodes has the addresses of the HTTP APIs of the sidecars.
+// newSidecars returns a broker that publishes through sidecars. The parameter nodes has the addresses of their HTTP
+// APIs. All sidecars have the same application, the inbox, so each of them can deliver the messages.
 func newSidecars(p *processes, title, text string, box *inbox, app *http.Server, nodes []string) *broker {
 	var conns []publisher
 	return &broker{processes: p, title: title, text: text, inbox: box,
@@ -207,8 +207,8 @@ func newSidecars(p *processes, title, text string, box *inbox, app *http.Server,
 		}}
 }
 
-// topicsQuorate returns an opener that starts n nodes, each with an instance of the application. See findQuorate
-// for the parameter title.
+// topicsQuorate returns an opener that starts n nodes, each with an instance of the application. The title selects the
+// quorate program, as in findQuorate.
 func topicsQuorate(title string, n int) opener {
 	return func(ctx context.Context, s *settings, dir string) (store, error) {
 		program, p, err := findQuorate(title, s, dir)

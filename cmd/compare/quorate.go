@@ -27,8 +27,8 @@ type quorate struct {
 }
 
 // findQuorate finds the quorate program for the system with the given title, and creates the directory of the system
-// below dir. For the title "beside", this is the program in the flag -beside. For other titles, it is the program in
-// the flag -quorate. If the title is "beside" and the flag is not set, p is nil and there is no error.
+// below dir. The program is that of the flag -quorate, except for the title "beside". For this title it is that of the
+// flag -beside, and p is nil if the flag is not set.
 func findQuorate(title string, s *settings, dir string) (program string, p *processes, err error) {
 	name := s.quorate
 	if title == "beside" {
@@ -39,8 +39,8 @@ func findQuorate(title string, s *settings, dir string) (program string, p *proc
 	return find(title, name, dir)
 }
 
-// openQuorate returns an opener that starts a cluster of n nodes and waits until all nodes vote. See findQuorate
-// for the parameter title.
+// openQuorate returns an opener that starts a cluster of n nodes and waits until all nodes vote. The title selects the
+// quorate program, as in findQuorate.
 func openQuorate(title string, n int) opener {
 	return func(ctx context.Context, s *settings, dir string) (store, error) {
 		program, p, err := findQuorate(title, s, dir)

@@ -197,7 +197,8 @@ func (silent) Warnf(string, ...any)  {}
 func (silent) Error(...any)          {}
 func (silent) Errorf(string, ...any) {}
 
-// workflowsQuorate returns an opener that starts one node and a worker. See findQuorate for the parameter title.
+// workflowsQuorate returns an opener that starts one node and a worker. The title selects the quorate program, as in
+// findQuorate.
 func workflowsQuorate(title string) opener {
 	return func(ctx context.Context, s *settings, dir string) (store, error) {
 		program, p, err := findQuorate(title, s, dir)

@@ -1,5 +1,5 @@
-// Command lab tests and demonstrates Quorate: demos, a cluster in one terminal, and a campaign of fault tests. If the
-// environment has settings for fault tests, lab runs as the quorate command with these settings.
+// Command lab has demos of Quorate, a cluster in one terminal, and a campaign of fault tests. If the environment has
+// settings for fault tests, lab runs as the quorate command with these settings.
 //
 // It owns only the table of its subcommands. The packages below cmd/lab/internal do the work.
 package main
@@ -27,8 +27,8 @@ import (
 // version is set by the linker: -X main.version=1.2.3.
 var version = "devel"
 
-// subcommand is one command of the program. The function make declares its flags and returns the function that runs
-// the command. The returned function ends when the command is finished or ctx ends.
+// subcommand is one command of the program. The function make declares the flags of the command, and returns a function
+// that runs it until it is finished or ctx ends.
 type subcommand struct {
 	name, about string
 	args        int // number of arguments

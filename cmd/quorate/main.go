@@ -1,7 +1,7 @@
 // Command quorate is a Dapr-compatible sidecar with a built-in, Raft-replicated state store.
 //
-// It owns only the start of the program. It gives package cli the standard streams, signals, the environment and the
-// function that opens a node.
+// It owns only the start of the program: it passes the standard streams, signals, the environment and the function that
+// opens a node to package cli.
 package main
 
 import (
@@ -82,8 +82,8 @@ func homeDir() string {
 	return u.HomeDir
 }
 
-// orNone returns n and err, but replaces n by a nil interface if err is not nil. This is necessary because an interface
-// that contains a nil pointer is not equal to nil.
+// orNone returns n as an interface, or a nil interface if err is not nil. Without it, a nil pointer would become an
+// interface that is not equal to nil.
 func orNone[N cli.Node](n N, err error) (cli.Node, error) {
 	if err != nil {
 		return nil, err
@@ -112,11 +112,12 @@ func buildVersion() command.Version {
 	return versionOf(strings.TrimSpace(number), version, info)
 }
 
-// versionOf returns the version and the commit of the program. If the linker has set a version, versionOf returns this
-// one. Otherwise the version depends on the source code:
+// versionOf returns the version and the commit of the program. If the linker has set a version, versionOf returns it.
+// Otherwise the version depends on the source code:
 //
-//   - At a tag and without local changes, the version is the tag, for example 0.9.0.
-//   - In all other cases, it consists of number and the commit, for example 0.9.0-dev+1385e1d0a2b4.
+//   - At a tag and without local changes, it is the tag, for example 0.9.0.
+//   - Otherwise it consists of number and the commit, for example 0.9.0-dev+1385e1d0a2b4.
+//   - If the commit is not known, it is number and "-dev".
 //
 // With local changes, the version also ends with ".dirty".
 func versionOf(number, linked string, info *debug.BuildInfo) command.Version {

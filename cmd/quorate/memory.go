@@ -17,11 +17,11 @@ const (
 	shareOfMachine = 0.5
 )
 
-// limitMemory sets the soft memory limit of the Go runtime. It returns the limit in bytes, or 0 if there is no limit.
-// The parameter setting is the configured limit, or 0 for the default limit.
+// limitMemory sets the soft memory limit of the Go runtime to the configured limit, or to the default limit if setting
+// is 0. It returns the limit in bytes, or 0 if there is no limit.
 //
-// The environment variable GOMEMLIMIT takes precedence. If it is set, the Go runtime has already applied it, so
-// limitMemory changes nothing and returns this limit. If its value is "off", limitMemory returns setting.
+// If the environment variable GOMEMLIMIT is set, the Go runtime has already applied it. Then limitMemory changes
+// nothing and returns that limit, or setting if the value is "off".
 func limitMemory(setting int64, log *slog.Logger) int64 {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		if limit := debug.SetMemoryLimit(-1); limit < math.MaxInt64 {

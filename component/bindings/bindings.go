@@ -1,6 +1,6 @@
 // Package bindings defines the contract of bindings. An output binding sends data to an external system. An input
 // binding receives events from one. The package also defines Sink and Claims, the interfaces through which a binding
-// uses its node.
+// uses its node. The package owns only the contract.
 //
 // The implementations are in subdirectories, and pass the test suite in package bindingstest. This package starts no
 // goroutines.
@@ -32,8 +32,8 @@ type Response struct {
 //	too_large     the request exceeds a limit
 //	overloaded    the system requested a delay longer than ctx allows
 //	unavailable   the system cannot be reached, or reports that it cannot serve now
-//	indeterminate the request was sent, and it is not known whether the system has executed the operation: there is no
-//	              complete answer, the answer exceeds a limit, or the answer is a failure of the system
+//	indeterminate the request was sent, but its outcome is unknown: the answer is missing, incomplete or too large,
+//	              or reports a failure of the system
 //	timeout       the time was over before the request was sent
 type Output interface {
 	// Operations lists the operations of Invoke, in the order of the documentation.

@@ -10,8 +10,8 @@ import (
 // and an output, this field can limit it to one of them.
 const MetadataDirection = "direction"
 
-// MetadataRoute is the name of the metadata field for the route of an input. The route is the path of the application
-// that receives the events. The default is the name of the component.
+// MetadataRoute is the name of the metadata field for the route of an input. The route is the application's path for
+// the events. The default is the name of the component.
 const MetadataRoute = "route"
 
 // Direction says whether a binding is used as input, output or both. The zero value means that the component does

@@ -25,12 +25,14 @@ func (i *Instance) VisibleTo(app string) bool {
 // Path returns the path of the application that receives events, without a leading slash.
 func (i *Instance) Path() string { return cmp.Or(i.Route, i.Name) }
 
-// Receives reports whether the binding has an input, and the component does not limit the binding to output.
+// Receives reports whether the binding receives events. This is true if it has an input, and the component does not
+// limit it to output.
 func (i *Instance) Receives() bool {
 	return i.Input != nil && (i.Direction.Input || !i.Direction.Given())
 }
 
-// Sends reports whether the binding has an output, and the component does not limit the binding to input.
+// Sends reports whether the binding sends data. This is true if it has an output, and the component does not limit it
+// to input.
 func (i *Instance) Sends() bool {
 	return i.Output != nil && (i.Direction.Output || !i.Direction.Given())
 }

@@ -48,8 +48,7 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-// Instrument makes the input and the output of i record metrics. i.Name is the value of the label "binding" in these
-// metrics.
+// Instrument wraps the input and the output of a binding, so that they record metrics. The label "binding" is i.Name.
 func (m *Metrics) Instrument(i *Instance) {
 	if i.Output != nil {
 		i.Output = &countedOutput{Output: i.Output, metrics: m, name: i.Name}

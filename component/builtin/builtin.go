@@ -1,4 +1,5 @@
-// Package builtin has the table of built-in component types, which maps each type to its factory.
+// Package builtin has the table of built-in component types, which maps each type to its factory. The package owns only
+// this table.
 //
 // To add a type, add a line here and a page in docs/components. Some types need a running node, for example state.raft.
 // Their factories are passed in by the caller. The package starts no goroutines.

@@ -1,5 +1,6 @@
 // Package configuration defines the contract of a configuration store. Such a store keeps named values for
-// applications, and reports when the values change.
+// applications, and reports when the values change. The package owns the request and answer types, the queue of a
+// subscription, the warnings about flawed items, and a wrapper that adds metrics to a store.
 //
 // The package has the request and answer types, and the queue of a subscription. It also has metrics, and warnings
 // about items that cannot be delivered. Implementations are in the folders below and must pass the suite in
@@ -12,8 +13,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// largestRead limits the total size in bytes of the items that one read returns. Each item counts with the size of its
-// texts plus itemCost.
+// largestRead limits the total size in bytes of the items that one read returns. itemCost is added to the size of each
+// item and of each metadata pair.
 const (
 	largestRead = 64 << 20
 	itemCost    = 128

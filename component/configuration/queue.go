@@ -12,11 +12,11 @@ import (
 // a full store, in which all MaxItems items are deleted and MaxItems new items are added.
 const MaxWaiting = 2 * MaxItems
 
-// Queue is a Subscription whose changes come from a store, through the method Put. For each key, it keeps only the
-// newest change that was not delivered yet.
+// Queue is a Subscription to which a store adds changes with Put. For each key, it keeps only the newest change that
+// was not delivered yet. Use NewQueue to create a Queue.
 //
-// Put never waits for the reader. If changes of more than MaxWaiting keys are waiting, the Queue drops all of them, and
-// Next returns fault.Overloaded. Use NewQueue to create a Queue.
+// Put never waits for the reader. If the reader is too slow, the Queue drops all changes, and Next returns
+// fault.Overloaded.
 type Queue struct {
 	wake chan struct{} // has a value if there may be something new
 	end  func()
@@ -50,8 +50,8 @@ func (q *Queue) Present() []string {
 	return q.present()
 }
 
-// Put adds changes. An empty Queue accepts any number of changes. If the Queue was not empty and now has changes of
-// more than MaxWaiting keys, the Queue overflows: it drops all changes, and the subscription fails.
+// Put adds changes. An empty Queue accepts any number of them. If other changes are already waiting, and the total
+// would exceed MaxWaiting keys, the Queue drops all changes, and the subscription fails.
 func (q *Queue) Put(items ...Item) {
 	q.mu.Lock()
 	if q.err == nil {

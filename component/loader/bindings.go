@@ -56,8 +56,8 @@ func (p *opening) bindingOf(ctx context.Context, u *unit) error {
 	return nil
 }
 
-// wantedSide returns "input" or "output" if the component's direction requires this side, but the binding does not have
-// it. Otherwise it returns "".
+// wantedSide returns the side, "input" or "output", that the component's direction requires and the binding lacks. It
+// returns "" if no required side is missing.
 func wantedSide(i *bindings.Instance) string {
 	switch {
 	case i.Direction.Input && i.Input == nil:

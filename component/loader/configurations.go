@@ -29,7 +29,7 @@ type ConfigurationConfig struct {
 	Logger    *slog.Logger     // carries the component's name
 }
 
-// WrittenFields returns the extra metadata fields of configuration stores to which applications can write.
+// WrittenFields returns the metadata fields that only writable configuration stores have.
 func WrittenFields() []component.Field {
 	return []component.Field{{Name: configuration.MetadataWriters},
 		{Name: configuration.MetadataMaxValueSize, Kind: component.Size}}
@@ -60,8 +60,8 @@ func (p *opening) configurationStore(ctx context.Context, u *unit) error {
 	return nil
 }
 
-// writersOf returns the ids of the applications that may write to a configuration store. The ids are in the metadata of
-// the component. If the type does not support writes, writersOf returns nil.
+// writersOf returns the ids of the applications that may write to a configuration store, from the metadata of the
+// component. It returns nil if the component type does not support writes.
 func writersOf(u *unit) (out []string) {
 	if !slices.ContainsFunc(u.configuration.Fields, func(f component.Field) bool {
 		return f.Name == configuration.MetadataWriters

@@ -40,8 +40,8 @@ func Each(err error) []error {
 	return out
 }
 
-// parts returns the errors from which join made err. If err is not from join, parts returns a slice with only err. If
-// err is nil, parts returns nil.
+// parts splits a joined error into the errors that it consists of. For any other error, it returns a slice with only
+// this error. For nil, it returns nil.
 func parts(err error) []error {
 	if err == nil {
 		return nil
@@ -64,8 +64,8 @@ func (j *joined) Error() string { return j.whole.Text() }
 // Unwrap returns the fault with the joined text, then every cause.
 func (j *joined) Unwrap() []error { return append([]error{j.whole}, j.parts...) }
 
-// joinClose combines err, the error of a failed start, with the error of closing, which may be nil. The result has the
-// code of err.
+// joinClose adds the error of a cleanup, which may be nil, to the error of a failed start. The result has the code of
+// the failed start.
 func joinClose(err, closing error) error {
 	if closing == nil {
 		return err
@@ -73,9 +73,9 @@ func joinClose(err, closing error) error {
 	return join("loader.Open", []error{err, closing})
 }
 
-// hide returns err with the hidden values in its message replaced by "***". If the message has no hidden value, it
-// returns err itself. Otherwise it returns a new error with the same code. The new error does not wrap err, because a
-// caller could unwrap it and read the values.
+// hide replaces the hidden values in the message of err with "***". The new error has the same code, but does not wrap
+// err, because a caller could unwrap it and read the values. If the message has no hidden value, hide returns err
+// itself.
 func hide(err error, hidden []string) error {
 	if shown := err.Error(); component.Hide(shown, hidden) == shown {
 		return err

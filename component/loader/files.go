@@ -16,8 +16,9 @@ import (
 // distinct finds files that are listed twice, even if their paths differ.
 type distinct struct{ seen []os.FileInfo }
 
-// first reports whether this is the first call for a file or folder. Different paths to the same file count as one
-// file. If path cannot be read, first returns true, so that the caller tries to read it and gets the error.
+// first records a file or folder, and returns true if it was not recorded before. Different paths to the same file
+// count as one file. If path cannot be read, first returns true, so that the caller tries to read it and gets the
+// error.
 func (d *distinct) first(path string) bool {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -30,7 +31,7 @@ func (d *distinct) first(path string) bool {
 	return true
 }
 
-// contains reports whether first was called for the file or folder. It returns false if path cannot be read.
+// contains reports whether the file or folder was recorded. It returns false if path cannot be read.
 func (d *distinct) contains(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && d.has(info)
@@ -41,7 +42,7 @@ func (d *distinct) has(info os.FileInfo) bool {
 }
 
 // findFiles returns the component files in paths, in order and without duplicates. Each path is a file or a folder. The
-// result skipped has a warning for each other file in these folders.
+// second result has a warning for each file in a folder that is not a component file.
 func findFiles(paths []string, once *distinct) (files []string, skipped []component.Problem, err error) {
 	for _, path := range paths {
 		path = filepath.Clean(path)
@@ -69,9 +70,8 @@ func findFiles(paths []string, once *distinct) (files []string, skipped []compon
 	return files, skipped, nil
 }
 
-// folder returns the component files in a folder, sorted by name. The result skipped has a warning for each other file.
-// folder ignores subfolders. It also ignores names that begin with a dot, because editors and volume mounts create
-// them.
+// folder returns the component files in a folder, sorted by name, and a warning for each other file. It ignores
+// subfolders. It also ignores names that begin with a dot, because editors and volume mounts create them.
 func folder(path string) (files []string, skipped []component.Problem, err error) {
 	entries, err := os.ReadDir(path)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 
 // Open reads the files and opens the components. ctx applies only until Open returns.
 //
-// If a component fails to open, Open closes all components and returns an error. The exception is a component that sets
-// ignoreErrors: Open then continues, and Set.Statuses lists this component as failed.
+// If a component fails to open, Open closes all components and returns an error, unless the component sets
+// ignoreErrors. Such a component is listed as failed in Set.Statuses.
 func Open(ctx context.Context, o Options) (*Set, error) {
 	plan, err := Read(o)
 	if err != nil {
@@ -29,9 +29,9 @@ func Open(ctx context.Context, o Options) (*Set, error) {
 	return p.set, nil
 }
 
-// OpenStateStore opens the state store with the given name, and the secret stores to which it may refer. It opens no
-// other components. It returns fault.NotFound if the files declare no such store for this node. The caller must close
-// the set.
+// OpenStateStore opens the state store with the given name. It also opens all secret stores, because the state store
+// may refer to them, but no other components. It returns fault.NotFound if the files declare no such state store for
+// this node. The caller must close the set.
 func OpenStateStore(ctx context.Context, o Options, name string) (*Set, *state.Instance, error) {
 	o.onlyState = name
 	set, err := Open(ctx, o)
@@ -124,8 +124,8 @@ func (p *opening) run(ctx context.Context, plan *Plan) error {
 	return p.httpEndpoints(ctx, plan.endpoints)
 }
 
-// secretStores opens the secret stores. If a secret store refers to another secret store, the other one is opened
-// first. A cycle of such references is an error.
+// secretStores opens the secret stores. A secret store that refers to another one is opened after it. A cycle of such
+// references is an error.
 func (p *opening) secretStores(ctx context.Context, pending []*unit) error {
 	pending = slices.Clone(pending)
 	for len(pending) > 0 {
@@ -157,11 +157,11 @@ func waits(u *unit, pending []*unit) bool {
 		func(other *unit) bool { return other.spec.Name == u.spec.SecretStore })
 }
 
-// resolveAll resolves the references in the metadata of the given components, and returns the components for which this
+// resolveAll resolves the references in the metadata of the given components. It returns the components for which this
 // succeeded.
 //
-// Open calls it for all state stores before it opens the first one. So if two stores claim the actor state, Open opens
-// neither of them and returns an error. This is true even if the claim of a store comes from a reference.
+// Open calls it for all state stores before it opens the first one, because only one store may claim the actor state,
+// and a reference can decide whether a store does.
 func (p *opening) resolveAll(ctx context.Context, units []*unit) ([]*unit, error) {
 	var out []*unit
 	for _, u := range units {
@@ -181,13 +181,13 @@ func (p *opening) resolveAll(ctx context.Context, units []*unit) ([]*unit, error
 	return out, nil
 }
 
-// attempt runs one step of opening a component, within the component's initTimeout. If the step fails, the result is
-// that of the first case that applies:
+// attempt runs one step of opening a component, for at most the component's initTimeout. If the step fails, the first
+// case that applies decides what happens:
 //
 //   - ctx has ended: attempt returns the error.
 //   - This is a reload, and the component does not set ignoreErrors or its document is unchanged: attempt records the
-//     error, keeps the component of the previous set, if any, and returns nil.
-//   - The component sets ignoreErrors: attempt records the error and returns nil. The component is not in the new set.
+//     error and returns nil. The new set keeps the component of the previous set, if there is one.
+//   - The component sets ignoreErrors: attempt records the error and returns nil. The new set lacks the component.
 //   - Otherwise, attempt returns the error.
 func (p *opening) attempt(ctx context.Context, u *unit, step func(context.Context) error) error {
 	bounded, cancel := context.WithTimeout(ctx, u.spec.InitTimeout)
@@ -354,7 +354,7 @@ func (p *opening) noSecretStore(name string) error {
 }
 
 // undeclaredSecretStore returns the error for a reference to a secret store that no file declares. The hint of the
-// error lists names, which are the names of the declared stores.
+// error lists the declared stores, whose names the caller passes.
 func undeclaredSecretStore(name string, names []string) error {
 	hint := "declare a secret store of that name, or correct auth.secretStore"
 	if len(names) > 0 {

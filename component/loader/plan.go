@@ -11,8 +11,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Plan has the components and other documents that a node has to load. A Plan is made from the files alone: no
-// component is open yet. It is immutable.
+// Plan lists the components and other documents that a node must load. It is made from the files alone, before any
+// component is opened. It is immutable.
 type Plan struct {
 	// Warnings are problems that do not stop a start.
 	Warnings []component.Problem
@@ -52,9 +52,9 @@ func (p *Plan) report(log *slog.Logger) {
 	}
 }
 
-// Read reads the files and does every check that needs no open component. Its error lists the problems of all files,
-// and is the same error that Open would return. After an error, the plan may be nil. If it is not nil, only its
-// Warnings are valid.
+// Read reads the files and checks everything that can be checked before a component is opened. Its error lists the
+// problems of all files, and is the error that Open would return. After an error, the plan may be nil. If it is not
+// nil, only its Warnings are valid.
 func Read(o Options) (*Plan, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
@@ -97,8 +97,8 @@ func Read(o Options) (*Plan, error) {
 }
 
 // checkSecretStores returns an error for each component and endpoint that refers to an undeclared secret store. It
-// leaves two cases to Open: components with ignoreErrors, and references to secret stores that are declared but were
-// rejected.
+// ignores components that set ignoreErrors, and references to declared stores that will not be opened. Open handles
+// both.
 func (p *Plan) checkSecretStores() (errs []error) {
 	find := func(name string) error {
 		declared := func(u *unit) bool { return u.spec.Name == name }
@@ -183,8 +183,8 @@ func readDocuments(o Options) ([]component.Document, []component.Problem, error)
 	return documents, warnings, join("loader.Read", errs)
 }
 
-// onlyConfigurations returns the Configuration documents of a file in Options.ConfigFiles. For each other document,
-// which is not loaded from such a file, it returns a warning.
+// onlyConfigurations returns the Configuration documents of a file in Options.ConfigFiles, and a warning for each
+// document of another kind, which is skipped.
 func onlyConfigurations(file component.File) (out []component.Document, warnings []component.Problem) {
 	for _, doc := range file.Documents {
 		if isConfiguration(doc) {
@@ -449,11 +449,10 @@ func (b *planner) unit(spec *component.Spec) (*unit, error) {
 	return u, nil
 }
 
-// onlyOneActorStore returns an error if more than one state store is configured to hold the actor state. The setting
-// can come from a reference, so Open calls onlyOneActorStore once before and once after it resolves the references.
+// onlyOneActorStore returns an error if more than one state store is configured to hold the actor state. It must be
+// called before and after references are resolved, because the setting can come from a reference.
 //
-// During a reload with an existing actor store, onlyOneActorStore returns nil. In this case, movesActors checks each
-// store instead.
+// In a reload where a store already has the actor state, it returns nil, and movesActors checks each store instead.
 func (o Options) onlyOneActorStore(units []*unit) error {
 	if o.actors != nil {
 		return nil

@@ -43,8 +43,8 @@ func PubSubFields() []component.Field {
 	}
 }
 
-// checkTopics returns an error if text is not empty but names no topic, for example ",". Without this check, such a
-// text would allow all topics.
+// checkTopics returns an error if text is not empty but names no topic, for example ",". Such a text would be read as
+// an empty list, which restricts nothing.
 func checkTopics(text string) error {
 	if text != "" && len(pubsub.ParseTopics(text)) == 0 {
 		return errors.New("names no topic")

@@ -35,8 +35,8 @@ func (c Changes) Any() bool {
 	return len(c.Added)+len(c.Changed)+len(c.Removed) > 0 || c.Documents || c.Subscriptions
 }
 
-// Close closes those components of the previous set that the new set does not share. Call Close only when requests have
-// stopped using these components.
+// Close closes the components that are only in the previous set. Call it only when no request uses these components any
+// more.
 func (c Changes) Close() error {
 	var errs []error
 	for _, one := range slices.Backward(c.retired) {
@@ -45,12 +45,12 @@ func (c Changes) Close() error {
 	return errors.Join(errs...)
 }
 
-// Reload reads the files again and returns a new set of components. Unchanged components are not opened again, but are
-// in both sets. The previous set stays usable until Changes.Close.
+// Reload reads the files again and returns a new set of components. Unchanged components stay open and are in both
+// sets. The previous set stays usable until Changes.Close.
 //
-// If a file is invalid, Reload returns an error and opens nothing. If a component fails to open, the new set has the
-// component of the previous set instead, and Changes.Failed has the error. There is one exception. If the document of
-// the component has changed and sets ignoreErrors, the new set lacks the component, and Changes.Ignored has the error.
+// If a file is invalid, Reload returns an error and opens nothing. If a component fails to open, the new set keeps the
+// component of the previous set, and Changes.Failed has the error, unless the document of the component has changed and
+// sets ignoreErrors. Such a component is missing from the new set, and Changes.Ignored has its error.
 func Reload(ctx context.Context, o Options, old *Set) (*Set, Changes, error) {
 	o.keepDefault = true
 	if o.DefaultState != nil && !old.hasDefault(o.DefaultState.Name) {
@@ -86,7 +86,7 @@ func (s *Set) hasDefault(name string) bool {
 func (s *Set) has(u *unit) bool { return s != nil && s.entries[u.key()] != nil }
 
 // hasUnchanged reports whether the set has the component u, opened from a document with the same content. The values of
-// references may have changed.
+// its references may differ.
 func (s *Set) hasUnchanged(u *unit) bool {
 	return s.has(u) && reflect.DeepEqual(content(s.entries[u.key()].spec), content(u.spec))
 }
@@ -102,11 +102,11 @@ func content(s *component.Spec) component.Spec {
 	return c
 }
 
-// carry decides whether the new set keeps the component of the previous set. It returns true if the component is kept,
-// and false if the caller must open the component.
+// carry returns true if the new set keeps the component of the previous set. If it returns false, the caller must open
+// the component.
 //
-// The component is kept if its configuration is unchanged. It is also kept if closing it would lose its data; carry
-// then records an error, which says that the change needs a restart.
+// A component is kept if its configuration is unchanged. A component that would lose its data when it is closed is also
+// kept; carry then also records an error, because the change needs a restart.
 func (p *opening) carry(u *unit) bool {
 	if !p.old.has(u) {
 		return false
@@ -143,8 +143,8 @@ func (p *opening) takeOver(u *unit) {
 	e.list(p.set, u)
 }
 
-// movesActors returns an error if a reload with the document of u would move the actor state to another store. The
-// actors would lose their state. This happens in two cases:
+// movesActors returns an error if a reload with the document of u would move the actor state to another store, because
+// the actors would lose their state. There are two cases:
 //   - u claims the actor state, but another store has it.
 //   - u has the actor state, but no longer claims it, or has another type or version.
 //
@@ -189,8 +189,8 @@ func (p *opening) keepActors(plan *Plan) {
 	p.keep(u, u.failed(pos, p.actorsStay(hint)))
 }
 
-// Compare returns the differences between the sets old and now. Close of the result closes the components that only the
-// old set has.
+// Compare returns the differences between two sets. Changes.Close then closes the components that are only in the old
+// set.
 func Compare(old, now *Set) Changes { return changes(old, now) }
 
 // changes returns the differences between two sets.
@@ -249,8 +249,8 @@ func (k entryKey) String() string { return k.block + " " + k.name }
 
 func (u *unit) key() entryKey { return entryKey{blockOf(u.spec.Type), u.spec.Name} }
 
-// digestOf returns a hash of everything that affects how the component is opened. If the hash is unchanged, a reload
-// keeps the component. The parameter m has the metadata with resolved references, so a changed secret changes the hash.
+// digestOf returns a hash of everything that affects how the component is opened, including the secrets in its
+// metadata. A reload keeps the component if the hash is unchanged. The references in m must be resolved.
 func (u *unit) digestOf(m component.Metadata) string {
 	h := sha256.New()
 	s := u.spec

@@ -27,9 +27,9 @@ func (b *planner) addScopes(doc component.Document) error {
 
 // applyScopes assigns the secret scopes to the secret stores.
 //
-// A scope for a store that this node does not declare causes only a warning, because several nodes may share one
-// Configuration. But if a store without a scope has a similar name, the scope probably has a spelling mistake. This is
-// an error, because that store would otherwise be unrestricted.
+// A scope for a store that this node does not declare causes a warning, because several nodes may share one
+// Configuration. It causes an error if its store name is similar to that of a store without a scope: the name is
+// probably misspelt, and the store would be unrestricted.
 func (b *planner) applyScopes() (errs []error) {
 	for i := range b.scopes {
 		scope := &b.scopes[i]
@@ -49,15 +49,15 @@ func (b *planner) applyScopes() (errs []error) {
 	return errs
 }
 
-// declared reports whether the files declare a secret store with this name that this node will not open. Either the
-// store is invalid, or it is for other applications or another namespace.
+// declared reports whether the files declare a secret store that has this name but will not be opened. Such a store is
+// invalid, or is for other applications or another namespace.
 func (b *planner) declared(name string) bool {
 	return slices.ContainsFunc(b.plan.rejected,
 		func(s component.Status) bool { return s.Name == name && blockOf(s.Type) == blockSecrets })
 }
 
-// misspeltStore returns an error if the name in scope is probably a misspelt name of a declared store. It considers
-// only stores without a scope. Otherwise it returns nil.
+// misspeltStore returns an error if the store name in scope is similar to the name of a secret store without a scope,
+// and is therefore probably misspelt.
 func (b *planner) misspeltStore(scope *component.SecretScope) error {
 	var open []string
 	for _, u := range b.plan.secrets {

@@ -73,8 +73,8 @@ type actorStore struct{ name, typ, version string }
 // Ignored returns the errors of components with ignoreErrors that could not be opened.
 func (s *Set) Ignored() []error { return slices.Clone(s.ignored) }
 
-// add adds an open component to the set. list adds the component to the lists of a set. Reload calls list again if the
-// next set keeps the component.
+// add adds an open component to the set, and calls list to add the component to the lists of the set. If a reload keeps
+// the component, list is called again with the new set.
 func (s *Set) add(u *unit, closing *closer, list func(*Set, *unit)) {
 	s.entries[u.key()] = &entry{u.digest, u.spec, u.volatile(), closing, list}
 	s.closers = append(s.closers, closing)
@@ -133,9 +133,9 @@ func (s *Set) Statuses() []component.Status {
 	return out
 }
 
-// Documents returns the documents of a kind that apply to this node, in the order of the files. Documents of the kinds
-// Component, HTTPEndpoint and Subscription were fully checked. Of a Configuration, only the header and the secret
-// scopes were checked. Of all other kinds, only the header was checked.
+// Documents returns the documents of a kind that apply to this node, in the order of the files. Components, HTTP
+// endpoints and subscriptions have been checked completely. In a Configuration, only the header and the secret scopes
+// have been checked, and in a document of another kind only the header.
 func (s *Set) Documents(kind component.Kind) []component.Document {
 	return slices.Clone(s.documents[kind])
 }

@@ -84,8 +84,8 @@ func (u *unit) logger(l *slog.Logger) *slog.Logger {
 // typ returns the type in lower case.
 func (u *unit) typ() string { return strings.ToLower(u.spec.Type) }
 
-// late returns err, or fault.Timeout if err was caused by the timeout of bounded. The new error has a hint to raise
-// initTimeout. ctx is the parent of bounded.
+// late converts an error that was caused by initTimeout to fault.Timeout, with a hint to raise initTimeout. It returns
+// other errors unchanged. The second context has this timeout, and the first is its parent.
 func (u *unit) late(ctx, bounded context.Context, err error) error {
 	if err == nil || ctx.Err() != nil || !errors.Is(bounded.Err(), context.DeadlineExceeded) {
 		return err

@@ -62,8 +62,8 @@ func explain(spec *component.Spec, err error) error {
 	return &fault.Error{Code: fault.NotFound, Op: "loader.Read", Msg: msg, Hint: hint}
 }
 
-// Skipped returns a problem for each component that the node may be unable to serve. These are invalid components with
-// ignoreErrors, and components whose type is not built in. Such a type is available only while a process serves it.
+// Skipped returns a problem for each component that the node may be unable to serve. Such a component is invalid and
+// sets ignoreErrors, or its type is not built in and needs a separate process.
 func (p *Plan) Skipped() []component.Problem {
 	var out []component.Problem
 	for _, c := range p.rejected {

@@ -19,8 +19,7 @@ const (
 	MaxName   = 1 << 10 // bytes of a resource, and of an owner
 )
 
-// Key identifies a lock. Like the prefix of a state key, Prefix separates the locks of different applications; it may
-// be empty.
+// Key identifies a lock. Prefix separates the locks of different applications, and may be empty.
 type Key struct {
 	Prefix   string
 	Resource string

@@ -1,5 +1,6 @@
-// Package middleware defines the contract of HTTP middleware. Such a component inspects each request of the HTTP API
-// before the request is routed.
+// Package middleware defines the contract of HTTP middleware. A middleware is a component that inspects each request of
+// the HTTP API before the request is routed. The package owns the interface Filter, the type for the refusal of a
+// request, and the instance of a component.
 //
 // The package has the interface Filter, the type Refusal for refused requests, and the type Instance for opened
 // components. It starts no goroutines.

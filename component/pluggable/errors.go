@@ -23,8 +23,8 @@ type failure struct {
 	ended error // error of the context; nil = the context had not ended
 }
 
-// code returns the gRPC status code in the response of the process. It returns codes.OK if the call succeeded, if there
-// was no connection, or if the context had ended.
+// code returns the gRPC status code with which a call failed. It returns codes.OK if the call succeeded, or if it
+// failed because there was no connection or the context had ended.
 func (f *failure) code() codes.Code {
 	if f == nil || f.ended != nil {
 		return codes.OK
@@ -77,11 +77,8 @@ const (
 	writing      // without an answer, the outcome is unknown
 )
 
-// fault converts the error of a call to a *fault.Error.
-//
-// A write that the process refused was not executed (see refused). If a write was sent but not refused, the outcome is
-// unknown, and the code is fault.Indeterminate. For example, the process may have lost the connection to its database
-// during the write.
+// fault converts the error of a call to a *fault.Error. If a write was sent and the process did not refuse it (see
+// refused), the code is fault.Indeterminate, because the process may have executed the write.
 func (l *link) fault(op, key string, f *failure, doing verb) error {
 	if e, ours := fault.As(f.err); ours {
 		return &fault.Error{Code: e.Code, Op: op, Key: key, Err: f.err}
@@ -139,8 +136,7 @@ func (l *link) refused(e *fault.Error, f *failure, code codes.Code) bool {
 	return true
 }
 
-// uninitialised converts the error of a call that is part of the initialisation of a process: Init, or another call
-// that greet makes.
+// uninitialised converts the error of Init, or of another call in the initialisation of a process, to a *fault.Error.
 func (l *link) uninitialised(ctx context.Context, err error) error {
 	e := &fault.Error{Code: fault.Internal, Op: "pluggable.Init",
 		Msg: l.who() + " could not be initialised: " + l.text(err), Hint: "look at its log, and check the metadata"}

@@ -102,8 +102,8 @@ func (in *input) accept(s *eventStream, event *components.ReadResponse) error {
 	return nil
 }
 
-// admit starts to deliver an event and returns true. It returns false if the input is closing. It also returns false,
-// and drops the event, if another event with the same id is in progress.
+// admit starts to deliver an event and returns true. It returns false if the input is closing, or if another event with
+// the same id is in progress. The event is then not delivered.
 func (in *input) admit(s *eventStream, event *components.ReadResponse) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -128,8 +128,8 @@ func (in *input) ended(*eventStream) bool {
 	}
 }
 
-// deliver delivers one event to the application, and sends the acknowledgement to the process. If the stream ends
-// first, the delivery still continues.
+// deliver delivers one event to the application, and sends the acknowledgement to the process. The delivery continues
+// even if the stream has ended.
 func (in *input) deliver(s *eventStream, event *components.ReadResponse) {
 	defer func() { <-in.slots }()
 	answer, err := in.sink.Deliver(in.life, bindings.Event{Data: event.GetData(), Metadata: event.GetMetadata()})
@@ -140,8 +140,8 @@ func (in *input) deliver(s *eventStream, event *components.ReadResponse) {
 	_ = s.acknowledge(ack.GetMessageId(), ack) // if it fails, the process delivers the event again
 }
 
-// close stops the input. It waits until the events in progress are delivered and acknowledged. If ctx ends first, close
-// cancels these deliveries.
+// close stops the input and closes the connection to the process. It waits until the events in progress are delivered
+// and acknowledged. If ctx ends first, close cancels these deliveries.
 func (in *input) close(ctx context.Context) error {
 	in.mu.Lock()
 	if !in.closed {

@@ -39,9 +39,8 @@ const (
 // several components of one type.
 const keyInstance = "x-component-instance"
 
-// link connects a component to its process. When the connection is lost, the next call opens a new one. Each connection
-// begins with a call of greet, which calls Init, because the process may have restarted. All methods are safe for
-// concurrent use.
+// link connects a component to its process. After the connection is lost, the next call opens a new one. On each
+// connection the process is initialised again, because it may have restarted. All methods are safe for concurrent use.
 type link struct {
 	options  Options
 	greet    func(ctx context.Context, conn *session) error
@@ -69,8 +68,8 @@ type attempt struct {
 	err  error
 }
 
-// session is one connection to the process. Its gRPC connection never reconnects, because calls on a new connection
-// must wait for Init.
+// session is one connection to the process. It never reconnects, because the process must be initialised on each
+// connection before other calls.
 type session struct {
 	link     *link
 	conn     *grpc.ClientConn
@@ -208,10 +207,9 @@ func (l *link) connect(a *attempt) {
 	close(a.done)
 }
 
-// failed records a failed attempt to connect, and sets the earliest time of the next attempt. There is no delay after
-// the first failure. After the second failure the delay is minPause, and it doubles with each further failure, up to
-// maxPause. Until the first successful connection, failed sets no delay, because openLink waits between its attempts.
-// The caller holds l.mu.
+// failed records a failed attempt to connect, and delays the next attempt. The delay is 0 after the first failure and
+// minPause after the second. It then doubles with each failure, up to maxPause. Before the first successful connection
+// there is no delay, because openLink itself waits between attempts. The caller holds l.mu.
 func (l *link) failed(err error) {
 	l.failure = err
 	if l.served {
@@ -297,8 +295,8 @@ func (t *tracked) Close() error {
 	return t.Conn.Close()
 }
 
-// end marks the session as over, so that the next call opens a new connection. The process may be shutting down
-// gracefully, so calls in progress can still succeed.
+// end marks the session as over, so that the next call opens a new connection. Calls in progress may still succeed, for
+// example if the process is shutting down gracefully.
 func (s *session) end() {
 	l := s.link
 	l.mu.Lock()
@@ -354,8 +352,7 @@ func (s *session) lacks(service string) error {
 		Hint: "correct spec.type"}
 }
 
-// outgoing returns the context for a call to the process. The gRPC metadata of the call is only the component's name;
-// metadata in ctx is not forwarded.
+// outgoing returns the context for a call to the process. Its only gRPC metadata is the name of the component.
 func (l *link) outgoing(ctx context.Context) context.Context {
 	name := l.options.Name
 	if strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r > '~' }) {
@@ -364,9 +361,8 @@ func (l *link) outgoing(ctx context.Context) context.Context {
 	return metadata.NewOutgoingContext(ctx, metadata.Pairs(keyInstance, name))
 }
 
-// call makes one call to the process, with the function f. If the connection is lost, call retries on a new connection,
-// up to three attempts in total. It does not retry a write that the process may have received. It returns nil on
-// success.
+// call runs f, which makes one call to the process. If the connection is lost, it runs f again on a new connection, up
+// to three attempts in total, unless the process may have received a write. It returns nil on success.
 func (l *link) call(ctx context.Context, doing verb, f func(context.Context, grpc.ClientConnInterface) error) *failure {
 	const attempts = 3
 	ctx, cancel := context.WithTimeout(l.outgoing(ctx), callTime)

@@ -2,15 +2,14 @@
 // components (dapr.proto.components.v1). Such a component serves gRPC on a Unix socket. The name of the socket
 // determines the component type: redis-like.sock serves state.redis-like.
 //
-// The package owns the search for sockets, the connections, and the checks of responses. It does not trust the
-// responses, because an unexpected process may own the socket. It knows nothing about component files.
+// The package finds the sockets, manages the connections, and checks the responses. It does not trust the responses,
+// because an unexpected process may own the socket. It knows nothing about component files.
 //
 // To support another building block, add a file with its gRPC service, its Init and its calls. secrets.go is the
 // smallest example.
 //
-// Each open component has the goroutines of a gRPC connection, and one more while it connects. A started input has one
-// goroutine for its stream, and one for each event in progress. A subscription has one for its stream. Close ends all
-// of them.
+// There are goroutines for each gRPC connection, each attempt to connect, each stream of an input or a subscription,
+// and each event in progress. Close ends all of them.
 package pluggable
 
 import (

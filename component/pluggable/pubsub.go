@@ -74,9 +74,8 @@ func (b *broker) greet(ctx context.Context, c *session) error {
 // the order of messages nor that a bulk request is published as a whole.
 func (b *broker) Abilities() pubsub.Abilities { return pubsub.Abilities{TTL: b.ttl} }
 
-// merge combines maps of metadata into a new map. If a name occurs several times, the last value counts. merge omits
-// the names metaID and metaKey, because only the node may set them. Otherwise a client could forge the id or the key of
-// a message.
+// merge combines maps of metadata into a new map, in which later values replace earlier ones. It omits the names metaID
+// and metaKey, so that a client cannot forge the id or the key of a message.
 func merge(parts ...map[string]string) map[string]string {
 	size := 3
 	for _, part := range parts {

@@ -206,7 +206,7 @@ func (s *store) item(op, key string, a answered) (state.Item, error) {
 	return out, nil
 }
 
-// BulkGet implements state.BulkGetter. If the response of the process lacks a key, this key does not exist.
+// BulkGet implements state.BulkGetter. A key that is missing from the response of the process does not exist.
 func (s *store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.Item, error) {
 	const op = "pluggable.BulkGet"
 	if err := s.gate.Enter(ctx, op); err != nil {
@@ -231,8 +231,8 @@ func (s *store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.It
 	return out, nil
 }
 
-// bulk reads the keys in r, each of them once. It returns the items by key. A key is missing from the result if the
-// response of the process lacks it.
+// bulk reads each key in r once, and returns the items by key. A key that is missing from the response of the process
+// is also missing from the result.
 func (s *store) bulk(ctx context.Context, op string, r *state.BulkGetRequest) (map[string]state.Item, error) {
 	in := &components.BulkGetRequest{
 		Options: &components.BulkGetRequestOptions{Parallelism: int64(max(r.Parallelism, 0))}}
@@ -283,8 +283,8 @@ func (s *store) bulk(ctx context.Context, op string, r *state.BulkGetRequest) (m
 	return found, nil
 }
 
-// each reads every key in a separate call, with at most gatherers calls at a time. If a key cannot be read, Err of its
-// item is set. each stops and returns state.ValuesTooLarge as soon as the values together exceed r.MaxBytes.
+// each reads the keys in separate calls, at most gatherers of them at a time. If a key cannot be read, Err of its item
+// is set. If the values together exceed r.MaxBytes, each stops early and returns state.ValuesTooLarge.
 func (s *store) each(ctx context.Context, op string, items []*components.GetRequest, r *state.BulkGetRequest,
 ) (map[string]state.Item, error) {
 	unfilled, stop := context.WithCancel(ctx)
@@ -339,9 +339,8 @@ func (s *store) Set(ctx context.Context, r state.SetRequest) (state.Written, err
 	return s.oneByOne(ctx, op, ops, r.Consistency)
 }
 
-// single reports whether an operation needs a call of its own, because it cannot be part of a BulkSet. This is true for
-// removals, because BulkSet can only save. It is also true for conditional writes, because the error of a BulkSet does
-// not say which condition was not met.
+// single reports whether an operation cannot be part of a BulkSet, so that it needs a call of its own. This is true for
+// removals, and for conditional writes, because a BulkSet does not report which condition was not met.
 func single(o state.Operation) bool { return o.Kind == state.Remove || outside.Conditional(&o) }
 
 // partialError returns the error of an item, and adds that other items may have been saved.
@@ -416,8 +415,7 @@ func (s transactional) Transact(ctx context.Context, r state.TransactRequest) (s
 }
 
 // operations checks the operations of a request, and returns the operations to send. A write whose expiry time has
-// passed becomes a removal. The exception is a write that must create its key, because a removal cannot have this
-// condition.
+// passed becomes a removal, unless the write must create its key, because a removal cannot have this condition.
 func (s *store) operations(ctx context.Context, op, requestID string, ops []state.Operation) ([]state.Operation,
 	error) {
 	if err := s.gate.Enter(ctx, op); err != nil {
@@ -510,9 +508,9 @@ func (s *store) transact(ctx context.Context, op string, ops []state.Operation, 
 	return state.Written{}, s.tooLarge(s.link.fault(op, "", failed, writing), size)
 }
 
-// conflict returns the error of a transaction that failed because a condition was not met. The process does not say
-// which one. So if there are several conditions, conflict reads their keys to find one that is not met now. It returns
-// nil if the transaction has no conditions.
+// conflict returns the error of a transaction that failed because a condition was not met. A pluggable component does
+// not report which condition failed, so conflict reads the keys to find one. It returns nil if the transaction has no
+// conditions.
 func (s *store) conflict(ctx context.Context, op string, ops []state.Operation) error {
 	var conditional []state.Operation
 	for _, o := range ops {
@@ -571,9 +569,9 @@ func etag(text string) *components.Etag {
 	return &components.Etag{Value: text}
 }
 
-// options returns the options of a write. They ask for first-write concurrency only if the write is conditional.
-// Without this option, many components ignore the ETag. With it, some components refuse to remove a key without an
-// ETag.
+// options returns the options of a write. A conditional write has first-write concurrency, because many components
+// otherwise ignore the ETag. Other writes do not have it, because some components would refuse to remove a key without
+// an ETag.
 func options(o *state.Operation, c state.Consistency) *components.StateOptions {
 	out := &components.StateOptions{Consistency: level(c)}
 	if outside.Conditional(o) {

@@ -47,8 +47,8 @@ func (s *stream[A, T]) closeSend() {
 	_ = s.CloseSend() // fails if the stream has ended
 }
 
-// begin records that the event or message with the given id is in progress. It returns false if another one with this
-// id is already in progress, because their acknowledgements could not be distinguished.
+// begin records that the event or message with the given id is in progress. It returns false if this id is already in
+// progress, because the two acknowledgements could not be distinguished. An empty id is always accepted.
 func (s *stream[A, T]) begin(id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,8 +116,8 @@ func (r *reader[A, T]) open(ctx context.Context) (*stream[A, T], error) {
 	return &stream[A, T]{duplex: client, session: session, cancel: cancel, pending: map[string]bool{}}, nil
 }
 
-// run reads streams one after another, beginning with s. After each stream, it waits and opens a new one. The wait
-// doubles each time, up to maxPause, until a stream delivers something that is accepted.
+// run reads streams one after another, beginning with s. It waits before it opens the next stream. The wait doubles
+// each time, up to maxPause, and is minPause again after a stream on which something was accepted.
 func (r *reader[A, T]) run(s *stream[A, T]) {
 	pause := minPause
 	for down := false; ; {

@@ -113,8 +113,8 @@ func (m *member) begin(ctx context.Context, conn grpc.ClientConnInterface) (pull
 		Metadata: meta}})
 }
 
-// ready implements consumer. It waits until there is room for another message. The size of this message is not known in
-// advance, so the unsettled messages may exceed maxBytes by one message.
+// ready implements consumer. It waits until there is room for another message. The unsettled messages may exceed
+// maxBytes by one message, because the size of a message is not known in advance.
 func (m *member) ready(s *pullStream) error {
 	for {
 		freed := m.freed.Wait()
@@ -134,7 +134,7 @@ func (m *member) ready(s *pullStream) error {
 }
 
 // accept implements consumer. It puts a message into the queue. If the id of the message is missing, too long or
-// already in use, the message could not be acknowledged later. accept then returns an error, which ends the stream.
+// already in use, accept returns an error, which ends the stream, because such a message could not be acknowledged.
 func (m *member) accept(s *pullStream, in *components.PullMessagesResponse) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -165,8 +165,8 @@ func (m *member) accept(s *pullStream, in *components.PullMessagesResponse) erro
 	return nil
 }
 
-// name returns an id that stays the same when the message is delivered again. This is the id of the CloudEvent, if
-// there is one, and otherwise the id from the process. name returns "" if the id is longer than maxMessageID.
+// name returns an id that stays the same when the message is delivered again: the id of the CloudEvent or, if there is
+// none, the id from the process. It returns "" if the id is longer than maxMessageID.
 func (d *delivery) name() string {
 	name := cmp.Or(d.ID, d.id)
 	if len(name) > maxMessageID {
@@ -176,8 +176,8 @@ func (d *delivery) name() string {
 }
 
 // messageOf returns the message of a delivery. It leaves out the metadata quorate.id and quorate.key, which the node
-// added when it published the message. If the other metadata exceed a limit, the message gets no metadata, and notice
-// gives the reason. ttlInSeconds does not count towards the limits, because the node may have added it too.
+// adds when it publishes a message. If the remaining metadata exceed a limit, the message gets no metadata, and notice
+// gives the reason. ttlInSeconds does not count towards the limits.
 func messageOf(in *components.PullMessagesResponse) (out pubsub.Message, notice string) {
 	meta := in.GetMetadata()
 	out = pubsub.Message{Data: in.GetData(), ContentType: in.GetContentType(), ID: meta[metaID], Key: meta[metaKey]}
@@ -292,8 +292,7 @@ func (m *member) Settle(_ context.Context, d *pubsub.Delivery, o pubsub.Outcome)
 }
 
 // DeadLetter implements pubsub.Subscription. It publishes the message to the given topic, and then acknowledges the
-// delivery. It does not check the size of the message. Since the message was small enough to be received, it can be
-// received again.
+// delivery. It does not check the size, because a message that was received is small enough.
 func (m *member) DeadLetter(ctx context.Context, d *pubsub.Delivery, topic string) error {
 	m.mu.Lock()
 	held := m.held[d.Ref]
@@ -307,9 +306,9 @@ func (m *member) DeadLetter(ctx context.Context, d *pubsub.Delivery, topic strin
 	return m.Settle(ctx, d, pubsub.Acknowledged)
 }
 
-// Close implements pubsub.Subscription. It first closes the sending side of the stream, so that the process still reads
-// all acknowledgements. If the process does not end the stream within leaveTime, Close cancels the stream. Messages
-// that were not settled are then delivered again.
+// Close implements pubsub.Subscription. It closes the node's side of the stream, so that the process still reads all
+// acknowledgements. It waits up to leaveTime for the process to end the stream, and then cancels the stream. Messages
+// that were not settled are delivered again.
 func (m *member) Close() {
 	m.mu.Lock()
 	m.closed = true

@@ -1,5 +1,6 @@
 // Package pubsub defines the contract of a publish/subscribe component. The contract covers topics, messages, consumer
-// groups and deliveries.
+// groups and deliveries. The package owns the request and answer types, the scopes of topics, and a wrapper that adds
+// metrics to a broker.
 //
 // The package has the request and answer types, the rules for who may use which topic, and the metrics of brokers.
 // Implementations are in the folders below and must pass the suite in pubsubtest. This package starts no goroutines.
@@ -56,8 +57,8 @@ type Failure struct {
 	Err   error
 }
 
-// AllFailed returns one error for a request in which every message has failed. It prefers an error with
-// fault.Indeterminate, because that message may have been published. Without such an error, it returns the first error.
+// AllFailed returns one error for a request in which every message has failed. It is the first error with
+// fault.Indeterminate, whose message may have been published. If there is no such error, it is the first error.
 // failures must not be empty.
 func AllFailed(failures []Failure) error {
 	for _, f := range failures {

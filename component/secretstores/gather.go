@@ -39,10 +39,11 @@ func (t *Tally) Add(name string, secret map[string]string) error {
 		Msg: "the secrets of the store have more than 64 MiB together", Hint: "read secrets one by one"}
 }
 
-// Gather reads the named secrets one by one, for stores that cannot read several secrets in one call. It calls get once
-// for each name, with several calls at the same time. If get returns fault.NotFound, Gather omits the secret. On any
-// other error, Gather stops and returns an error that contains the name of the secret. Gather returns fault.TooLarge if
-// there are more than MaxBulk names, or if the secrets exceed the size limit of Tally.
+// Gather reads the named secrets one by one, for stores that cannot read several secrets in one call. It calls get for
+// each name, several times in parallel. If get returns fault.NotFound, the secret is omitted.
+//
+// At the first other error, Gather stops and returns this error with the name of the secret. It returns fault.TooLarge
+// if there are more than MaxBulk names, or if the secrets exceed the limit of Tally.
 func Gather(ctx context.Context, names []string,
 	get func(ctx context.Context, name string) (map[string]string, error)) (map[string]map[string]string, error) {
 	if err := Fits(len(names)); err != nil {

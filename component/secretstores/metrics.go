@@ -35,8 +35,8 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-// Instrument wraps store in a store that records metrics of its calls. The metrics have the label "store" with the
-// value name. The wrapper implements the same optional interfaces as store.
+// Instrument returns a wrapper of a store that records metrics of its calls. The name is the value of the label
+// "store". The wrapper implements the same optional interfaces as the store.
 func (m *Metrics) Instrument(store Store, name string) Store {
 	i := instrumented{Store: store, metrics: m, name: name}
 	featurer, hasFeatures := store.(Featurer)

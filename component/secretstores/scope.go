@@ -1,8 +1,8 @@
 package secretstores
 
-// Scope determines which secrets of one store applications may read. If a Scope has allowed names, applications may
-// read only these secrets. Otherwise, they may read no secret with a denied name, and a default rule decides about all
-// other secrets. A Scope is immutable and safe for concurrent use.
+// Scope limits which secrets of a store applications may read. If it has allowed names, only these can be read.
+// Otherwise, denied names cannot be read, and a default applies to all other names. A Scope is immutable and safe for
+// concurrent use.
 type Scope struct {
 	deny    bool // secrets that are not in denied cannot be read
 	allowed map[string]struct{}
@@ -10,9 +10,9 @@ type Scope struct {
 	fold    func(string) string
 }
 
-// NewScope returns a scope for the secrets of store. If allowed is not empty, only the secrets in allowed can be read.
-// Otherwise, the secrets in denied cannot be read, and all other secrets can be read unless denyByDefault is true.
-// Names that Folder maps to the same text count as equal.
+// NewScope returns a scope for the secrets of a store. If allowed is not empty, only the secrets in allowed can be
+// read. Otherwise, the secrets in denied cannot be read, and all other secrets can be read unless denyByDefault is
+// true. If the store implements Folder, names are compared after Fold.
 func NewScope(store Store, denyByDefault bool, allowed, denied []string) *Scope {
 	s := &Scope{deny: denyByDefault, fold: func(name string) string { return name }}
 	if f, ok := store.(Folder); ok {

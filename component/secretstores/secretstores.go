@@ -1,9 +1,11 @@
-// Package secretstores defines the interface of secret stores. The secrets API reads secrets through it, and the loader
-// resolves the secret references in component files through it.
+// Package secretstores defines the interface of secret stores. The secrets API reads secrets through this interface,
+// and the loader resolves the secret references in component files through it. The package owns the contract, the
+// scopes that determine which secrets an application may read, and a wrapper that adds metrics to a store.
 //
-// The package also contains the scopes, which limit the secrets that applications may read, and a wrapper that records
-// metrics. The implementations are in the subfolders. They all pass the test suite in secretstorestest. Only Gather
-// starts goroutines. They end before Gather returns.
+// The package also contains scopes, which limit the secrets that applications may read, and a wrapper that records
+// metrics. The stores are in the subfolders, and all pass the test suite in secretstorestest.
+//
+// The only goroutines of the package are those of Gather, which end before Gather returns.
 package secretstores
 
 import (
@@ -24,8 +26,8 @@ import (
 //	corrupt        the answer fails verification or cannot be decoded
 //
 // A secret must have exactly one name, because a Scope compares names. For example, if a service also finds a secret by
-// its URL, the store must return invalid or not_found for the URL. There is one exception: names that differ only in
-// case may mean the same secret if the store implements Folder.
+// its URL, the store must return invalid or not_found for the URL. Only a store that implements Folder may accept
+// spellings of the name that differ in case.
 type Store interface {
 	// Get reads one secret and returns its keys and values. If the secrets of a store have no keys, the only key is
 	// the name of the secret. metadata depends on the store and may be nil; unknown names are ignored.

@@ -27,8 +27,8 @@ func AbilitiesOf(s Store) Abilities {
 	return a
 }
 
-// wrapped is a wrapper around a store. It has only the methods of Store. Therefore a type assertion can never find an
-// optional method that the wrapped store lacks. AbilitiesOf returns the optional interfaces that the wrapped store has.
+// wrapped is a wrapper around a store. It has only the methods of Store, so a type assertion never finds an optional
+// method. AbilitiesOf returns the optional interfaces.
 type wrapped struct {
 	Store
 	abilities Abilities
@@ -66,7 +66,8 @@ func wrap(w wrapper, below Abilities) Store {
 	return &wrapped{w, a}
 }
 
-// FeaturesOf returns the features that a store reports, and those that follow from its optional interfaces.
+// FeaturesOf returns the features that a store reports. For a store that is not a Featurer, they follow from its
+// optional interfaces. A store that can list keys also has FeatureKeysLike.
 func FeaturesOf(s Store) []Feature {
 	a := AbilitiesOf(s)
 	var features []Feature

@@ -12,8 +12,8 @@ const (
 	MetadataSecondaryKey = "secondaryEncryptionKey"
 )
 
-// Encrypted returns a wrapper that stores encrypted and authenticated values in store. It does not encrypt keys, expiry
-// times and ETags. The wrapper has the same Abilities as store.
+// Encrypted returns a wrapper that encrypts and authenticates the values in a store. Keys, expiry times and ETags are
+// not encrypted. The wrapper has the same Abilities as the store.
 //
 // A read returns fault.Unimplemented if a newer version of Quorate has encrypted the value in an unknown format. It
 // returns fault.Corrupt in these cases:

@@ -8,9 +8,9 @@ import (
 // Instance is an opened state store with the settings of its component file. It is immutable and safe for concurrent
 // use.
 //
-// The field Store is a wrapper around the opened store. It applies DefaultConsistency, DefaultTTL and MaxValueSize (see
-// WithSettings) and counts calls (see Metrics.Instrument). The fields with these names are for callers that display the
-// settings, such as GET /v1.0/metadata. Use AbilitiesOf to get the optional interfaces of Store.
+// Store applies the settings DefaultConsistency, DefaultTTL and MaxValueSize itself, and counts calls. The fields with
+// these names only display the settings, for example in GET /v1.0/metadata. Use AbilitiesOf to get the optional
+// interfaces of Store.
 type Instance struct {
 	Name      string // metadata.name, the {store} of request paths
 	Type      string // spec.type in lower case, such as "state.raft"
@@ -50,14 +50,14 @@ func (i *Instance) StoredKey(app, key string) string {
 	return i.KeyPrefix.Stored(i.owner(app), key)
 }
 
-// StoredPrefix returns the common prefix of the stored keys for the keys of app that begin with prefix. The result is
-// empty only if prefix is empty and keyPrefix is "none".
+// StoredPrefix converts a prefix of keys of the application app to a prefix of stored keys. The result is empty only if
+// prefix is empty and keyPrefix is "none".
 func (i *Instance) StoredPrefix(app, prefix string) string {
 	return i.KeyPrefix.Stored(i.owner(app), prefix)
 }
 
-// OriginalKey returns the key of app that StoredKey converts to stored. The second result is false if stored belongs to
-// another application. It is also false for actor state, so that listings omit actor state.
+// OriginalKey is the inverse of StoredKey: it returns the application's key for a stored key. The second result is
+// false if the stored key belongs to another application or to actor state. Listings therefore omit actor state.
 func (i *Instance) OriginalKey(app, stored string) (string, bool) {
 	return i.KeyPrefix.Original(i.owner(app), stored)
 }

@@ -2,9 +2,9 @@ package state
 
 import "context"
 
-// Instrument wraps store in a store that records metrics of its calls. The metrics have the label "store" with the
-// value name. fallback is the consistency level that the store uses for DefaultConsistency. The wrapper has the same
-// Abilities as store.
+// Instrument returns a wrapper of a store that records metrics of its calls. The name is the value of the label
+// "store". fallback is the consistency level of requests that set none. The wrapper has the same Abilities as the
+// store.
 func (m *Metrics) Instrument(store Store, name string, fallback Consistency) Store {
 	below := AbilitiesOf(store)
 	offered := [operations]bool{

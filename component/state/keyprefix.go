@@ -61,8 +61,8 @@ const (
 	KeyPrefixNone      = "none"      // <key>: all applications share the store, and keys have no prefix
 )
 
-// ParseKeyPrefix parses the component metadata keyPrefix, which is one of the strategies or a literal prefix. Case is
-// ignored. The empty string means the default. A literal prefix is converted to lower case, as in Dapr. ParseKeyPrefix
+// ParseKeyPrefix parses the component metadata keyPrefix: the name of a strategy, or a literal prefix. The empty string
+// means the default. Case is ignored, and a literal prefix is converted to lower case, as in Dapr. ParseKeyPrefix
 // returns fault.Invalid for a literal prefix that is not allowed.
 func ParseKeyPrefix(text string) (KeyPrefix, error) {
 	problem := literalProblem(text)
@@ -84,8 +84,8 @@ func ParseKeyPrefix(text string) (KeyPrefix, error) {
 	return KeyPrefix{strategy: byLiteral, literal: text}, nil
 }
 
-// literalProblem returns a description of what is wrong with a literal prefix, or "" if it is valid. A literal prefix
-// must not contain '|'. For example, the stored key "a|||k" could belong to the prefix "a|" or to the prefix "a".
+// literalProblem returns what is wrong with a literal prefix, or "" if it is valid. The character '|' is not allowed,
+// because stored keys would be ambiguous: "a|||k" could belong to the prefix "a|" or to "a".
 func literalProblem(text string) string {
 	switch {
 	case strings.ContainsRune(text, '|'):
@@ -138,9 +138,8 @@ func (p KeyPrefix) Stored(o Owner, key string) string {
 	return o.App + Separator + key
 }
 
-// Original is the inverse of Stored: it returns the key that Stored has converted to stored. The second result is false
-// if stored is not a stored key of the owner o. It is also false for actor state: such a key may begin with the prefix
-// of o, but contains a further Separator after it.
+// Original is the inverse of Stored: it returns the owner's key for a stored key. The second result is false for the
+// stored key of another owner, and for actor state. The key of actor state has a further Separator after the prefix.
 func (p KeyPrefix) Original(o Owner, stored string) (string, bool) {
 	key, ok := strings.CutPrefix(stored, p.Prefix(o))
 	if !ok || key == "" || strings.Contains(key, Separator) {
@@ -155,9 +154,9 @@ func ActorKey(app, actorType, actorID, key string) string {
 	return app + Separator + actorType + Separator + StoredActorID(actorID) + Separator + key
 }
 
-// StoredActorID returns the form of an actor id in stored keys. If the id contains Separator, or begins or ends with
-// '|', each '|' becomes a backslash. This is unambiguous, because no id contains a backslash. Any other id stays
-// unchanged, as in Dapr.
+// StoredActorID returns the form of an actor id in stored keys. This is the id itself, as in Dapr, unless the id
+// contains Separator or begins or ends with '|'. In such an id, each '|' becomes a backslash. The result is
+// unambiguous, because no id contains a backslash.
 func StoredActorID(id string) string {
 	if strings.Contains(id, Separator) || strings.HasPrefix(id, "|") || strings.HasSuffix(id, "|") {
 		return strings.ReplaceAll(id, "|", `\`)

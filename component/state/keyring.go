@@ -31,9 +31,9 @@ type KeyRing struct {
 //
 // All bytes before the box, and the stored key, are the associated data of the ciphertext.
 //
-// The salt of each value is different, and the AES key is derived from the salt. So each value has its own AES key, and
-// one key of the ring can encrypt any number of values. The seed is a MAC of the value, the stored key and the request
-// id. Without a request id, random bytes take its place.
+// Each value has its own salt, and its own AES key, which is derived from the salt. Therefore one key of the ring can
+// encrypt any number of values. The seed is a MAC of the value, its content type, the stored key and the request id.
+// Random bytes replace an empty request id.
 const (
 	sealMagic   = "QE\x01"
 	keyIDSize   = 8

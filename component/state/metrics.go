@@ -121,8 +121,8 @@ type Metrics struct {
 	monitors map[string]int // number of monitors by store; two while a reload replaces the store
 }
 
-// monitored counts the monitors of a store. The parameter change is 1 when a monitor starts and -1 when it is closed.
-// When the last monitor has been closed, monitored removes the time series quorate_state_store_up of the store.
+// monitored adds the given change, 1 or -1, to the number of open monitors of a store. When the number becomes 0, it
+// removes the time series quorate_state_store_up of the store.
 func (m *Metrics) monitored(store string, change int) {
 	if m == nil {
 		return

@@ -204,9 +204,11 @@ func (e outsideError) Unwrap() error { return e.err }
 // false for errors of this cluster's replicated store.
 func IsOutside(err error) bool { return errors.As(err, new(outsideError)) }
 
-// onError converts the error of an operation to the error that the caller of the wrapper gets. If the server may have
-// caused the error, onError also requests a ping. It converts fault.Unavailable to an error that IsOutside recognises.
-// While the server is down, this error contains the time at which the server failed. All other errors stay unchanged.
+// onError returns the error that the caller of the wrapper gets for the error of an operation. It replaces
+// fault.Unavailable by an error that IsOutside recognises. While the server is down, this error contains the time since
+// when it is down. All other errors stay unchanged.
+//
+// If the server may have caused the error, onError also requests a ping.
 func (m *Monitor) onError(err error) error {
 	switch fault.CodeOf(err) {
 	case fault.Unavailable, fault.Timeout, fault.Indeterminate, fault.Denied:

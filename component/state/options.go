@@ -26,8 +26,8 @@ const OctetStream = "application/octet-stream"
 // ParseConsistency parses the option or query parameter consistency: "", "eventual" or "strong". It returns
 // fault.Invalid for any other text.
 //
-// A stricter level is greater than a weaker one. If the items of one request have different levels, the greatest level
-// applies to all items. Before callers compare levels, they replace DefaultConsistency with the default of the store.
+// The constants are in ascending order of strictness. If the items of a request have different levels, the strictest
+// applies to all of them. DefaultConsistency must be replaced with the default of the store before levels are compared.
 func ParseConsistency(text string) (Consistency, error) {
 	switch text {
 	case "":
@@ -114,9 +114,9 @@ func parseExpireTime(text string) (TTL, error) {
 	return TTL{Set: true, At: new(at.UTC())}, nil
 }
 
-// ParseContentType returns the content type to store with a value: OctetStream, or "" for JSON text. It takes the
-// content type from the metadata of a write. All content types other than OctetStream count as JSON text. It returns
-// fault.Invalid if the metadata has the name contentType in two spellings.
+// ParseContentType returns the content type to store with a value, according to the metadata of the write. The result
+// is OctetStream, or "" for JSON text. All other content types count as JSON text. It returns fault.Invalid if the
+// metadata contains contentType in two spellings.
 func ParseContentType(metadata map[string]string) (string, error) {
 	text, err := lookup(metadata, MetadataContentType)
 	if err != nil || text == "" {

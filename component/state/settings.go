@@ -44,10 +44,11 @@ func (s Settings) Consistency(asked Consistency) Consistency {
 	return Eventual
 }
 
-// WithSettings wraps a store so that it applies DefaultConsistency, DefaultTTL and MaxValueSize. The caller must apply
-// the other settings. If a value is larger than MaxValueSize, the wrapper returns fault.TooLarge with the key. The
-// wrapper has the same Abilities as the store. If none of the three settings has an effect, WithSettings returns the
-// store itself.
+// WithSettings wraps a store so that DefaultConsistency, DefaultTTL and MaxValueSize apply to its requests. The other
+// settings are left to the caller. If a value is larger than MaxValueSize, a write returns fault.TooLarge with the key.
+//
+// The wrapper has the same Abilities as the store. If none of the three settings has an effect, WithSettings returns
+// the store itself.
 func WithSettings(store Store, s Settings) Store {
 	if s.Consistency(DefaultConsistency) == Eventual && s.DefaultTTL == 0 && s.MaxValueSize == 0 {
 		return store

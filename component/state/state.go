@@ -1,8 +1,13 @@
-// Package state defines the interface of state stores. The API reads and writes all state through this interface.
+// Package state defines the interface of state stores. The API reads and writes all state through this interface. The
+// package owns the request and answer types, the key prefix strategies and the wrappers for settings, metrics,
+// encryption and monitoring.
 //
 // The package contains the types of requests and answers, and the key prefix strategies. It also contains wrappers for
-// settings, metrics, encryption and monitoring. The implementations pass the test suite in statetest. A Store is safe
-// for concurrent use. Only a Monitor starts a goroutine, which ends when the Monitor is closed.
+// settings, metrics, encryption and monitoring. The stores themselves are in other packages and pass the test suite in
+// statetest.
+//
+// A Store is safe for concurrent use. The only goroutine of this package is that of a Monitor, which ends when the
+// Monitor is closed.
 package state
 
 import (
@@ -17,8 +22,8 @@ import (
 // Consistency is the level that a caller requests.
 type Consistency uint8
 
-// The consistency levels of requests. DefaultConsistency stands for a request that sets no level. The default of the
-// store then applies: Eventual, unless the component file sets another level.
+// The consistency levels of requests. DefaultConsistency means that the request sets no level. The default of the store
+// then applies, which is Eventual unless the component file sets another level.
 const (
 	DefaultConsistency Consistency = iota
 	Eventual
@@ -28,8 +33,8 @@ const (
 // Concurrency is the concurrency mode of a write.
 type Concurrency uint8
 
-// The concurrency modes. They affect only a Set without an ETag: with FirstWrite, such a Set fails if the key
-// exists. A Delete without an ETag is always unconditional. A write with an ETag is always conditional.
+// The concurrency modes. With FirstWrite, a Set without an ETag fails if the key exists. The mode has no effect on
+// other writes: a write with an ETag is always conditional, and a Delete without an ETag is always unconditional.
 const (
 	LastWrite Concurrency = iota
 	FirstWrite
@@ -54,8 +59,8 @@ type Proof struct {
 	Session string        // token to send with later requests; empty if the store has no sessions
 }
 
-// LargestValue is the default limit for values that a store reads from an external server, in bytes. The node and the
-// component may set another limit. Without a limit, a hostile server could exhaust the memory.
+// LargestValue is the default limit, in bytes, for a value that a store reads from an external server. It protects the
+// memory of the node from a hostile server. The settings of the node or of the component can change the limit.
 const LargestValue = 64 << 20
 
 // ReadOptions are the consistency options of a read.
@@ -73,8 +78,8 @@ type GetRequest struct {
 	ReadOptions
 }
 
-// Item is one stored value. ETag is empty if the key does not exist or has expired, if Unversioned is true, or if Err
-// is set. In all other cases it is not empty.
+// Item is one stored value. ETag is set unless the key does not exist or has expired, Unversioned is true, or Err is
+// set.
 type Item struct {
 	Key         string
 	Value       []byte    // exactly the bytes that were saved; the caller must not modify them
@@ -124,10 +129,11 @@ type TTL struct {
 	At      *time.Time // if not nil: time of the expiry, any time from the year 0 to 9999; overrides Seconds
 }
 
-// LockToken is the fencing token of a lock. A write with a LockToken is executed only if this token is still the
-// current token of the lock. Component is the name of the lock component, and Prefix and Resource are the fields of
-// lock.Key. Only the replicated store checks tokens. The API rejects a write with a token if the lock does not protect
-// the state store.
+// LockToken is the fencing token of a lock. A write with a LockToken is executed only if the token is still the current
+// one of the lock. Only the replicated store checks this. For a store that its locks do not protect, the API rejects
+// the token.
+//
+// Component is the name of the lock component. Prefix and Resource are the fields of lock.Key.
 type LockToken struct {
 	Component string
 	Prefix    string
@@ -184,10 +190,9 @@ type Operation struct {
 	Write
 }
 
-// Effect is a change in another component that is part of a transaction. For example, a transaction can publish events.
-// Either all operations and all effects of the transaction are applied, or none of them. The other component creates
-// effects only for stores whose Instance.Effects is true. A store returns fault.Unimplemented for an effect that it
-// does not know.
+// Effect is a change in another component, such as the publication of events, that is part of a transaction. Either all
+// operations and effects of the transaction are applied, or none. Effects may only be used with a store whose
+// Instance.Effects is true. A store returns fault.Unimplemented for an unknown effect.
 type Effect interface {
 	// Effect returns a description of the effect for errors, such as "events for the topic orders".
 	Effect() string
@@ -238,9 +243,12 @@ type Store interface {
 	Close() error
 }
 
-// Transactor is implemented by stores that can execute several operations atomically. In such a store, a Set of
-// several items is also atomic. There are three exceptions: items in several slots of a Redis Cluster, items in
-// several partitions of Cosmos DB, and a standalone MongoDB server.
+// Transactor is implemented by stores that can execute several operations atomically. In such a store, a Set of several
+// items is also atomic, with these exceptions:
+//
+//   - items in several slots of a Redis Cluster
+//   - items in several partitions of Cosmos DB
+//   - a standalone MongoDB server
 type Transactor interface {
 	Transact(ctx context.Context, r TransactRequest) (Written, error)
 }
@@ -255,8 +263,8 @@ type BulkGetRequest struct {
 	ReadOptions
 }
 
-// ValuesTooLarge returns the error of a bulk read whose values together exceed max bytes. IsValuesTooLarge recognises
-// the error.
+// ValuesTooLarge returns the error of a bulk read whose values together exceed a limit in bytes. IsValuesTooLarge
+// recognises the error.
 func ValuesTooLarge(op string, max int64) error {
 	return valuesTooLarge{&fault.Error{Code: fault.TooLarge, Op: op, Msg: "the values of the keys exceed " +
 		strconv.FormatInt(max, 10) + " bytes together",
@@ -291,9 +299,9 @@ type ListRequest struct {
 	ReadOptions
 }
 
-// Page is one page of a listing. Items have Key, ETag and Expires. Most stores leave Value out, because it may be
+// Page is one page of a listing. Items have Key, ETag and Expires, but in most stores no Value, because it may be
 // large. If ETag or Expires of an item cannot be read, Err of the item is set. Stores that list with outside.Listing
-// leave such an item out.
+// omit such an item instead.
 type Page struct {
 	Items []Item
 	More  bool // there may be keys after the last one

@@ -18,9 +18,9 @@ const (
 	MaxActorNameSize = 1 << 10 // bytes of an actor type, and bytes of an actor id
 )
 
-// ValidateKey checks a key of an application. The key must not be empty, must not contain "||", must be valid UTF-8,
-// and must have at most MaxKeySize bytes. ValidateKey returns fault.TooLarge for a key that is too long, and
-// fault.Invalid for any other problem. The Key of the error is the key, shortened if it is long.
+// ValidateKey checks a key of an application. The key must be valid UTF-8 of 1 to MaxKeySize bytes without "||".
+// ValidateKey returns fault.TooLarge for a key that is too long, and fault.Invalid for any other problem. The error
+// contains the key, shortened if it is long.
 func ValidateKey(key string) error {
 	const op = "state.ValidateKey"
 	switch {
@@ -38,9 +38,9 @@ func ValidateKey(key string) error {
 	return nil
 }
 
-// ValidateActorKey checks a key of actor state in the form type||id||key. Tools that copy a store use this form. The
-// key must have three parts, and each part must be valid according to ValidateKey. The parts need not pass
-// ValidateActor, because Dapr allows more characters, and its state can be copied too.
+// ValidateActorKey checks a key of actor state in the form type||id||key, which tools that copy a store use. Each of
+// the three parts must pass ValidateKey. They need not pass ValidateActor, because the state may come from Dapr, which
+// allows more characters.
 func ValidateActorKey(key string) error {
 	const actorParts = 3
 	parts := strings.Split(key, Separator)

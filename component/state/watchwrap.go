@@ -32,9 +32,8 @@ type decrypting struct {
 	at    Position // the watch has delivered everything up to this position
 }
 
-// Position implements Watch. It returns the end of the last part that could be decrypted. The position of the wrapped
-// watch may already be after a part that could not be decrypted. A client that resumed there would miss the changes in
-// this part.
+// Position implements Watch. It returns the position after the last part that could be decrypted. The wrapped watch may
+// already be after a later part that could not be decrypted. A client that resumed there would miss this part.
 func (d *decrypting) Position() Position { return d.at }
 
 // Next implements Watch.

@@ -15,14 +15,14 @@ func AlreadyRuns(id string) *fault.Error {
 		Msg: "an active workflow with ID '" + id + "' already exists", Key: id}
 }
 
-// AlreadyExists returns the error of a start that must not replace the terminal instance with the same id.
+// AlreadyExists returns the error of a start whose id belongs to a terminal instance that must not be replaced.
 func AlreadyExists(id string) *fault.Error {
 	return &fault.Error{Code: fault.Conflict, Op: "workflow", Msg: "a workflow with ID '" + id +
 		"' already exists and the create enforces instance ID uniqueness", Key: id}
 }
 
-// ChildRuns returns the error of a start that must not replace the terminal instance with the same id, because a
-// descendant of this instance is not terminal. child is the id of the descendant.
+// ChildRuns returns the error of a start whose id belongs to a terminal instance with a descendant that is not
+// terminal. child is the id of this descendant.
 func ChildRuns(id, child string) *fault.Error {
 	return &fault.Error{Code: fault.Conflict, Op: "workflow", Msg: "cannot recreate workflow with ID '" + id +
 		"': child workflow '" + child + "': orchestration has not yet completed", Key: id}

@@ -1,8 +1,9 @@
 // Package workflow defines the contract between the workflow APIs and an engine. An engine stores instances of
-// workflows. It gives the work of an application's instances to the workers of the application.
+// workflows and gives their work to the workers of applications. The package owns only the contract, and has no
+// goroutines.
 //
-// Every engine must also apply the rules in package turn, so that all engines run a workflow in the same way. Package
-// workflow itself has no goroutines.
+// All engines must follow the rules in package turn, so that they run a workflow in the same way. Package workflow
+// itself has no goroutines.
 //
 // The messages are those of the Durable Task protocol, which the workers of Dapr's SDKs use.
 package workflow

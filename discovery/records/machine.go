@@ -25,8 +25,8 @@ type Member struct {
 }
 
 const (
-	// keepFailed is how long the record of a failed incarnation stays in memory, because the incarnation may recover.
-	// Records does not return this record while the incarnation is failed.
+	// keepFailed is how long the record of a failed incarnation is kept, because the incarnation may recover. While the
+	// incarnation is failed, Machine.Records does not return the record.
 	keepFailed = 10 * time.Minute
 	// keepEnded is how long an ended incarnation is remembered, so that late messages about it are ignored.
 	keepEnded = 10 * time.Minute
@@ -303,7 +303,7 @@ func (m *Machine) Tick(now time.Time) {
 // tidyInterval is how often Tick does the work that visits every node.
 const tidyInterval = time.Second
 
-// TickInterval is how often Tick must be called. While Quiet returns true, it may be called once a second.
+// TickInterval is the interval at which Tick must be called. While Quiet returns true, once a second is enough.
 const TickInterval = 100 * time.Millisecond
 
 // Quiet reports whether no work is waiting. It returns true if nothing is left to announce or to pull, and the last
@@ -386,9 +386,12 @@ func (m *Machine) have(l Incarnation) uint64 {
 	return 0
 }
 
-// take applies the update u and returns true. It does not apply u if u is not new, if the base of u is missing, if the
-// incarnation has ended, or if the record would exceed the limits. In these cases, take counts the update and returns
-// false.
+// take applies an update and returns true. It returns false, and counts the update, in these cases:
+//
+//   - The update is not newer than the stored record, or is about this node itself.
+//   - The base of the update is missing.
+//   - The incarnation has ended.
+//   - The record would exceed the limits.
 func (m *Machine) take(now time.Time, u update) bool {
 	have := m.have(u.incarnation)
 	switch _, over := m.ended[u.incarnation]; {
@@ -424,8 +427,8 @@ func (m *Machine) take(now time.Time, u update) bool {
 	return true
 }
 
-// applied returns the entries of the record after the update u. old is the record before the update. If u contains the
-// whole record, old may be nil.
+// applied returns the entries that a record has after the update. old is the record before the update. It may be nil if
+// the update contains the whole record.
 func (u *update) applied(old *Record) []Entry {
 	if u.base == 0 {
 		return u.put

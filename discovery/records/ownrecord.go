@@ -9,9 +9,9 @@ import (
 // the previous one. So this node sends at most ten broadcasts per second.
 const coalesce = 100 * time.Millisecond
 
-// The minimum time between the previous broadcast and a broadcast that changes only the load of applications. This is
-// loadPausePerOne times the number of members, but at least loadPause. Without this pause, load updates would displace
-// other messages in a large cluster.
+// The minimum time between a broadcast and the next one, if only the load of applications has changed. It is
+// loadPausePerOne times the number of members, but at least loadPause. In a large cluster, more frequent broadcasts of
+// the load would displace other messages.
 const (
 	loadPause       = 2 * time.Second
 	loadPausePerOne = 250 * time.Millisecond // pause for each member
@@ -73,8 +73,8 @@ func onlyLoad(a, b []Entry) bool {
 	return slices.EqualFunc(a, b, func(x, y Entry) bool { x.Load, y.Load = 0, 0; return x == y })
 }
 
-// forget removes entries from gone until at most maxGone applications are left. It begins with those that were removed
-// first. It also raises floor, because updates since older versions would now be incomplete.
+// forget removes the oldest entries from gone until maxGone are left. It also raises floor, because updates since older
+// versions would now be incomplete.
 func (o *own) forget() {
 	for len(o.gone) > maxGone {
 		oldest, at := App{}, o.version+1
@@ -102,9 +102,12 @@ func (o *own) announce(self Incarnation, now time.Time) {
 	o.announced, o.at, o.minor = o.record(self), now, false
 }
 
-// message returns the broadcast for the current version of the record. The broadcast has at most limit bytes. It
-// contains the whole record if this fits. Otherwise it contains the changes since the oldest version for which the
-// changes fit. If not even the newest changes fit, it contains only the version number.
+// message returns the broadcast for the current version of the record. It contains the first of the following that fits
+// into limit bytes:
+//
+//   - the whole record
+//   - the changes since an earlier version, which is as old as possible
+//   - only the version number
 func (o *own) message(self Incarnation, limit int) []byte {
 	whole := update{incarnation: self, version: o.version, put: o.entries}
 	if b := whole.encode(); len(b) <= limit {
@@ -122,9 +125,8 @@ func (o *own) message(self Incarnation, limit int) []byte {
 // maxBases bounds how many versions message tries.
 const maxBases = 16
 
-// bases returns the newest maxBases versions that can be the base of an update, in ascending order. An update contains
-// all changes since its base, so this node must still know these changes. An update with an older base is larger, but
-// more nodes can apply it.
+// bases returns versions that can be the base of an update, in ascending order and at most maxBases. This node still
+// knows all changes since these versions. An update with an older base is larger, but more nodes can apply it.
 func (o *own) bases() []uint64 {
 	var all []uint64
 	for _, v := range o.changed {

@@ -56,8 +56,8 @@ func (p *Pull) What() string {
 	return "records"
 }
 
-// want schedules a pull of a record from the node source, after delay. The announcement a names the record and the
-// version that source has. want does nothing if the incarnation of the record is not alive.
+// want schedules a pull of a record after a delay. The announcement contains the incarnation of the record, and the
+// version that the node source has. If the incarnation is not alive, want does nothing.
 func (m *Machine) want(now time.Time, a announcement, source Incarnation, delay time.Duration) {
 	n := m.members[a.incarnation]
 	if n == nil || n.State != Alive || len(m.pulls.wants) >= m.bounds.Incarnations {
@@ -148,8 +148,7 @@ func (m *Machine) sources(now time.Time) []Incarnation {
 
 func (w *want) ready(now time.Time) bool { return !w.busy && !now.Before(w.due) }
 
-// source changes the node from which w pulls the record of l. If w.from is not alive or cannot be dialled, w pulls from
-// l itself.
+// source makes w pull the record of l from l itself if w.from is not alive or cannot be dialled.
 func (m *Machine) source(l Incarnation, w *want) {
 	if !m.alive(w.from) || m.Peer(w.from) == "" {
 		w.from = l
@@ -173,8 +172,8 @@ func (m *Machine) pull(now time.Time, from Incarnation) Pull {
 	return p
 }
 
-// Pulled processes the result of the pull p. If the pull failed, err is its error, and Pulled returns err. Otherwise
-// answer is the answer of the other node. Pulled returns an error if the answer cannot be read.
+// Pulled processes the result of a pull: the answer of the other node, or the error with which the pull failed. It
+// returns this error, or an error if the answer cannot be read.
 func (m *Machine) Pulled(now time.Time, p Pull, answer []byte, err error) error {
 	m.pulls.flying--
 	if err == nil && len(p.incarnations) == 0 {

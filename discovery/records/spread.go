@@ -10,12 +10,11 @@ import (
 // summaryPause is how often each node sends a hash of all its records to a few others.
 const summaryPause = 500 * time.Millisecond
 
-// settle is how long after the last new record this node ignores a different hash of another node. Hashes differ anyway
-// while changes are being broadcast.
+// settle is how long this node ignores different hashes of other nodes after it has received a new record. While
+// changes are being broadcast, different hashes are normal.
 const settle = time.Second
 
-// patience is how long hashes may differ while new records keep arriving. After this time, the node reacts to a
-// different hash although settle has not passed.
+// patience is the maximum time for which different hashes are ignored, even if new records keep arriving.
 const patience = 3 * time.Second
 
 // Pauses between two pulls of a digest. The first pause is minDigestPause. Each further pause is twice as long, up to
@@ -120,7 +119,7 @@ func (m *Machine) relay(now time.Time, l Incarnation, version uint64, msg []byte
 	}
 }
 
-// gap handles a message about a new version of a record, if this node cannot get this version from the message itself.
+// gap handles a message about a new version of a record, if the message does not contain enough to build this version.
 // It schedules a pull of the record and relays the message.
 func (m *Machine) gap(now time.Time, a announcement, msg []byte) {
 	switch _, over := m.ended[a.incarnation]; {
@@ -158,8 +157,8 @@ func (m *Machine) Broadcasts(overhead, limit int) [][]byte {
 // Queued returns the number of queued broadcasts.
 func (m *Machine) Queued() int { return m.queue.NumQueued() }
 
-// summarise makes Broadcasts send the hash of this node's records again, once per summaryPause. Broadcasts then adds
-// the hash to as many packets as a round of gossip has receivers.
+// summarise makes Broadcasts send the hash of this node's records once per summaryPause. The hash is added to as many
+// packets as a round of gossip has receivers.
 func (m *Machine) summarise(now time.Time) {
 	if now.Sub(m.compare.sentAt) >= summaryPause && m.own.announced != nil {
 		m.compare.sentAt, m.compare.summaries = now, m.fanout

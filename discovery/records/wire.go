@@ -7,10 +7,13 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// wireVersion is the version of the wire format. A message consists of this version in one byte, the kind of the
-// message in one byte, and the content. Numbers are uvarints. A string is its length followed by its bytes. An entry of
-// a record also begins with its length. A receiver skips unknown bytes at the end of an entry, so new fields do not
-// need a new version.
+// wireVersion is the version of the wire format. A message begins with this version and the kind of the message, in one
+// byte each. The content follows:
+//
+//   - Lengths, counts and the versions of records are uvarints.
+//   - A string is its length followed by its bytes.
+//   - An entry of a record also begins with its length. A receiver skips unknown bytes at the end of an entry, so new
+//     fields do not need a new version.
 const wireVersion = 1
 
 // Kind is the kind of a message.

@@ -1,4 +1,5 @@
-// Package admission bounds the memory of the requests that a node is serving.
+// Package admission bounds the memory of the requests that a node is serving. The package owns the memory budget, the
+// queues of requests that wait for memory, and the rule that refuses waiting requests when the node is overloaded.
 //
 // A request waits in a queue until memory is free. When the node is overloaded, waiting requests are refused after a
 // short time. The package is independent of protocols. It starts no goroutines, but uses timers of package time.
@@ -88,12 +89,11 @@ func New(o Options) *Budget {
 // Acquire takes bytes from the budget. If too few bytes are free, it waits in a queue for up to Options.Patience. If
 // this time passes or ctx ends, Acquire takes nothing and returns fault.Overloaded.
 //
-// If requests have been waiting in the queue for longer than Options.Patience without a break, the node is overloaded.
-// Acquire then waits only for up to Options.Target. If this time passes, Acquire delays its error by about
-// Options.Penalty.
+// The node is overloaded if the queue has not been empty for longer than Options.Patience. Acquire then waits for at
+// most Options.Target, and delays an error by about Options.Penalty.
 //
-// Large requests have their own queue, with LargePatience and LargeTarget. This queue has three quarters of the budget.
-// A request that needs more takes all bytes of the queue instead.
+// Large requests have their own queue, with LargePatience and LargeTarget, and share three quarters of the budget. A
+// request for more than that takes all of these three quarters.
 func (b *Budget) Acquire(ctx context.Context, bytes int64) error {
 	if b == nil || bytes <= 0 {
 		return nil
@@ -241,9 +241,9 @@ func (l *lane) holdBack(ctx context.Context) {
 	}
 }
 
-// join adds a request to the waiting requests, and returns how long the request may wait. Normally, this is l.patience.
-// If the queue has not been empty for longer than l.patience, join returns the shorter l.target, and persists is true.
-// This algorithm is the controlled delay of Ben Maurer, "Fail at Scale", ACM Queue 13(8), 2015, after CoDel (RFC 8289).
+// join adds a request to the queue, and returns how long it may wait. Normally, this is l.patience. If the queue has
+// not been empty for longer than that, it is the shorter l.target, and persists is true. The algorithm is from Ben
+// Maurer, "Fail at Scale", ACM Queue 13(8), 2015, after CoDel (RFC 8289).
 func (l *lane) join() (patience time.Duration, persists bool) {
 	now := time.Now()
 	l.mu.Lock()
@@ -268,7 +268,6 @@ func (l *lane) leave() {
 	l.waiting.Dec()
 }
 
-// Size returns the size of a node's budget in bytes. limit is the memory limit of the node in bytes. The size is an
-// eighth of the limit, but at least 32 MiB and at most 128 MiB. A larger budget would not increase the throughput,
-// because the log and the disk limit the throughput.
+// Size returns the size of a node's budget: an eighth of the node's memory limit, but at least 32 MiB and at most 128
+// MiB. Both are in bytes. A larger budget would not increase the throughput, which the log and the disk limit.
 func Size(limit int64) int64 { return min(max(limit/8, 32<<20), DefaultBytes) }

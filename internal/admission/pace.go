@@ -31,9 +31,9 @@ func (p *pace) init(size int64) {
 	p.size, p.bound, p.floor = size, size, min(size, max(size/paceFloor, SmallRequest))
 }
 
-// observe records the end of a write. held is the duration of the write, and used is the number of bytes in use at its
-// end. After each interval, observe adjusts the limit. An interval lasts at least as long as the mean write of the
-// previous interval, so that the previous adjustment has taken effect.
+// observe records a write that has ended, with its duration and the bytes that are in use at its end. After each
+// interval, it adjusts the limit. An interval is at least as long as the mean write of the previous interval, so that
+// the previous adjustment has taken effect.
 func (p *pace) observe(now time.Time, held time.Duration, used int64) {
 	if p.n == 0 {
 		p.since = now
@@ -70,9 +70,8 @@ func (l *lane) observe(worked time.Time) {
 	}
 }
 
-// withhold returns how many of the released bytes are available to other requests now. If the limit of pace is below
-// the size of the lane, withhold keeps the difference back. When the limit grows, observe makes these bytes available
-// again.
+// withhold returns how many of the released bytes other requests may use now. It keeps the rest back if the limit of
+// pace is below the size of the lane. When the limit grows, observe makes these bytes available again.
 func (l *lane) withhold(bytes int64) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()

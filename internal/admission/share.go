@@ -19,9 +19,9 @@ type Share struct {
 // Share returns an empty share of b.
 func (b *Budget) Share() Share { return Share{budget: b} }
 
-// Add acquires more bytes for the share. It returns the errors of Budget.Acquire. After an error, the share still has
-// its previous bytes. If the share already has bytes, Add waits only as long as a small request would, because other
-// requests may be waiting for these bytes.
+// Add acquires more bytes for the share. It returns the errors of Budget.Acquire, and the share then keeps its previous
+// bytes. If the share already has bytes, Add waits only as long as a small request would, because other requests may be
+// waiting for the bytes of this share.
 func (s *Share) Add(ctx context.Context, bytes int64) error {
 	if s.budget == nil {
 		return nil
@@ -44,9 +44,9 @@ func (s *Share) Add(ctx context.Context, bytes int64) error {
 // maxUsed is the maximum number of bytes for which calls of Share.AddUsed wait at a time.
 const maxUsed = 32 << 20
 
-// AddUsed is Add for bytes that are already in use, such as those of an answer. The budget does not count these bytes
-// while AddUsed waits. Therefore the total size of all waiting calls is limited to maxUsed. If a call would exceed this
-// limit, AddUsed returns fault.Overloaded at once. A call that would be the only waiting one may exceed the limit.
+// AddUsed is Add for bytes that are already in use, such as those of an answer. The budget does not count the bytes of
+// calls that wait. Therefore all waiting calls together are limited to maxUsed. A call that would exceed this limit
+// returns fault.Overloaded at once, unless it is the only one.
 func (s *Share) AddUsed(ctx context.Context, bytes int64) error {
 	if s.TryAdd(bytes) {
 		return nil
@@ -61,9 +61,8 @@ func (s *Share) AddUsed(ctx context.Context, bytes int64) error {
 	return s.Add(ctx, bytes)
 }
 
-// fit returns how many of the given bytes the share must acquire. A share cannot have more bytes of the large lane than
-// the lane has. So for the large lane, fit returns at most the bytes that the share does not have yet. Otherwise the
-// share would wait forever for its own bytes.
+// fit returns how many of the given bytes the share must acquire. In the large lane, these are at most the bytes of the
+// lane that the share does not have yet. Otherwise the share would wait forever for its own bytes.
 func (s *Share) fit(bytes int64) int64 {
 	if bytes <= 0 || s.budget.lane(bytes) == &s.budget.small {
 		return bytes
@@ -118,12 +117,12 @@ func (s *Share) Release() {
 // time from Work to Release. The budget uses this duration to adapt the limit of concurrent writes.
 func (s *Share) Work() { s.worked = time.Now() }
 
-// The limits of a slow transfer. A transfer can be slow only after it has run for SlowAfter. It is slow in two cases:
+// The limits of a slow transfer. A transfer that has run for longer than SlowAfter is slow in two cases:
 //
 //   - It has moved no bytes for SlowAfter.
 //   - On average, it has moved fewer than SlowRate bytes per second.
 //
-// While requests wait, the budget aborts the slowest of the slow transfers.
+// While requests wait, the budget aborts the slowest of these transfers.
 const (
 	SlowAfter = 500 * time.Millisecond
 	SlowRate  = 256 << 10
@@ -142,8 +141,10 @@ type Transfer struct {
 }
 
 // Transfer registers the transfer of a body from or to a client. The caller must call End when the transfer has ended.
-// While other requests wait for memory, the budget may call the function cut to abort the transfer, possibly several
-// times. cut must not block and must not call methods of the transfer. If the share has no bytes, the result is nil.
+// If the share has no bytes, the result is nil.
+//
+// While other requests wait for memory, the budget may abort a slow transfer. To do so, it calls the function cut,
+// possibly several times. cut must not block and must not call methods of the transfer.
 func (s *Share) Transfer(cut func()) *Transfer {
 	if !s.Held() {
 		return nil
@@ -181,9 +182,8 @@ func (t *Transfer) End() {
 func (t *Transfer) Cut() bool { return t != nil && t.wasCut.Load() }
 
 // rate returns the speed of the transfer in bytes per second, and whether it is slow enough to be aborted. If no bytes
-// have moved for SlowAfter, the rate is negative: minus the seconds since the last bytes. The transfer that has
-// stalled longest thus has the lowest rate. A transfer younger than SlowAfter is never slow, because its first bytes
-// only fill buffers.
+// have moved for SlowAfter, the speed is negative: minus the seconds since the last bytes. A transfer younger than
+// SlowAfter is never slow.
 func (t *Transfer) rate(now time.Time) (rate float64, slow bool) {
 	took := now.Sub(t.started)
 	if took <= SlowAfter {
@@ -196,8 +196,8 @@ func (t *Transfer) rate(now time.Time) (rate float64, slow bool) {
 	return rate, rate < SlowRate
 }
 
-// cutWhileWaiting aborts the slowest transfer at intervals of SlowAfter while a request waits for memory. The caller
-// must call stop when the request no longer waits.
+// cutWhileWaiting aborts the slowest of the slow transfers, once per SlowAfter, until stop is called. The caller must
+// call stop when its request no longer waits.
 func (l *lane) cutWhileWaiting() (stop func()) {
 	var again *time.Timer
 	l.mu.Lock()

@@ -1,5 +1,6 @@
 // Package appchannel sends requests from the runtime to the application: over HTTP/1.1, over HTTP/2 with or without
-// TLS, or as calls of Dapr's gRPC application callback.
+// TLS, or as calls of Dapr's gRPC application callback. The package owns the connections to one application, the limit
+// of concurrent calls, the token by which the application authenticates the node, and the health of the application.
 //
 // A Channel has the connections to one application. It limits the number of concurrent calls, monitors the health of
 // the application, and sends the token with which the application authenticates the node. It treats requests from the
@@ -159,9 +160,8 @@ func New(o Options) (*Channel, error) {
 	return c, nil
 }
 
-// appTLS returns the TLS settings for the connections to the application. They accept any certificate. The application
-// runs beside the node, and the node calls it by its address. So its certificate may be self-signed and need not
-// contain a host name.
+// appTLS returns the TLS settings for the connections to the application. They accept any certificate, because the
+// application runs beside the node and is called by its address.
 func appTLS() *tls.Config {
 	return &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12} // #nosec G402 -- see above
 }

@@ -30,21 +30,24 @@ type event struct {
 	metadata      map[string]string
 }
 
-// Takes reports whether the application wants the events of a binding. It sends OPTIONS /{path} to an HTTP application.
-// A status of 2xx or 405 means yes, and any other status means no. It requests the list of bindings from a gRPC
-// application. If the application does not implement this method, the result is false. For any other error of a gRPC
-// application, Takes returns fault.Internal. It also returns the errors of RoundTrip.
+// Takes reports whether the application wants the events of a binding:
+//
+//   - An HTTP application wants them if it answers OPTIONS /{path} with a status of 2xx or 405.
+//   - A gRPC application wants them if it lists the binding. If it does not implement this method, the result is false.
+//     For any other error of the application, Takes returns fault.Internal.
+//
+// Takes also returns the errors of RoundTrip.
 func (c *Channel) Takes(ctx context.Context, binding, path string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.OptionsTimeout)
 	defer cancel()
 	return c.carry.takes(ctx, binding, path)
 }
 
-// Take delivers an event and waits for the answer. If err is nil, the application has handled the event. Take returns
-// the data of the answer. The data are empty if the answer has none or is too long.
+// Take delivers an event, waits for the answer and returns its data. If err is nil, the application has handled the
+// event. The data are empty if the answer is too long.
 //
-// An HTTP application gets the metadata of the event as headers. Take omits metadata whose name is a header that the
-// channel or the runtime sets. Take returns the errors of RoundTrip, and:
+// An HTTP application gets the metadata of the event as headers, except names that the channel or the runtime sets.
+// Take returns the errors of RoundTrip, and:
 //
 //	invalid   a metadata name cannot be the name of a header
 //	internal  the application answered that it failed
@@ -207,9 +210,9 @@ func (g *grpcCarrier) take(ctx context.Context, e event) ([]byte, error) {
 	return out.GetData(), nil
 }
 
-// answered converts err, the error of a gRPC call. If the application did not answer the call, err is a *fault.Error,
-// and answered returns it unchanged. Otherwise err is the gRPC status in the application's answer, and answered returns
-// the result of explain for this status.
+// answered converts the error of a gRPC call. If the application did not answer, err is a *fault.Error, and is returned
+// unchanged. Otherwise err is the gRPC status of the answer, and answered returns the result of explain for this
+// status.
 func answered(err error, explain func(*status.Status) error) error {
 	if _, ok := fault.As(err); ok {
 		return err

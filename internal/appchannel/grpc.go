@@ -36,9 +36,8 @@ import (
 	"github.com/quorate/quorate/internal/headers"
 )
 
-// grpcCarrier sends requests as calls of Dapr's gRPC application callback. The callback cannot stream, so grpcCarrier
-// buffers the body of a request in memory, up to Options.MaxMessage. There is one exception: a request that is itself a
-// gRPC call is streamed to the application's own service.
+// grpcCarrier sends requests as calls of Dapr's gRPC application callback. It buffers the body of a request in memory,
+// up to Options.MaxMessage. A request that is itself a gRPC call is streamed to the application's own service instead.
 type grpcCarrier struct {
 	channel *Channel
 	conns   *grpcPool
@@ -89,10 +88,9 @@ const overhead = 64 << 10
 // maxAnswer returns the maximum size of an answer of a gRPC application, in bytes.
 func (c *Channel) maxAnswer() int { return int(min(c.opts.MaxMessage+overhead, math.MaxInt32)) }
 
-// tooLong reports whether err means that the answer to the request in is longer than maxAnswer. gRPC has no error type
-// for this. The only sign is an error text that contains the limit. An application that refuses a long request answers
-// with the same text, and may have the same limit. Therefore tooLong returns false if the request itself is longer than
-// maxAnswer.
+// tooLong reports whether err means that the answer to a request is longer than maxAnswer. gRPC reports this only in
+// the error text. An application that refuses a long request may answer with the same text. Therefore tooLong returns
+// false if the request itself is longer than maxAnswer.
 func (c *Channel) tooLong(err error, in proto.Message) bool {
 	if status.Code(err) != codes.ResourceExhausted || proto.Size(in) > c.maxAnswer() {
 		return false
@@ -117,9 +115,9 @@ func (g *grpcCarrier) probe(ctx context.Context, _ *Channel) error {
 	return nil
 }
 
-// RoundTrip sends r to the application. It forwards a gRPC call unchanged, and sends any other request as the callback
-// OnInvoke. The answer of OnInvoke becomes an HTTP answer with the status 200. An error of OnInvoke becomes an HTTP
-// answer with the status 500, with the gRPC code and message in its body.
+// RoundTrip sends r to the application. A gRPC call is forwarded unchanged. Any other request becomes a call of
+// OnInvoke. If OnInvoke succeeds, the answer has the HTTP status 200. Otherwise the status is 500, and the body has the
+// gRPC code and message.
 func (g *grpcCarrier) RoundTrip(r *http.Request) (*http.Response, error) {
 	trace := headers.TraceBinary(r.Header.Get("Traceparent"))
 	if kind := r.Header["Content-Type"]; len(kind) > 0 && strings.HasPrefix(kind[0], "application/grpc") {
@@ -170,9 +168,9 @@ func (b *countedBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// lost returns the error of a call that the application did not answer, or nil if err is an answer of the
-// application. wasSent is true if the headers of the call were sent. answered is true if a header or trailer came
-// back.
+// lost returns the error of a call that the application did not answer. It returns nil if the gRPC error err is the
+// application's answer. wasSent is true if the headers of the call were sent, and answered is true if a header or
+// trailer came back.
 func (g *grpcCarrier) lost(ctx context.Context, wasSent, answered bool, err error) error {
 	switch {
 	case !wasSent && ctx.Err() != nil:
@@ -218,8 +216,8 @@ func (g *grpcCarrier) request(r *http.Request) (*common.InvokeRequest, error) {
 
 type methodKey struct{}
 
-// WithMethod returns a copy of r that carries a method name for gRPC applications. A gRPC application then gets this
-// method instead of the path of r.
+// WithMethod returns a copy of r that carries a method name. A gRPC application gets this name instead of the path of
+// r.
 func WithMethod(r *http.Request, method string) *http.Request {
 	return r.WithContext(context.WithValue(r.Context(), methodKey{}, method))
 }
@@ -237,8 +235,8 @@ func grpcAnswer(r *http.Request, out *common.InvokeResponse, md metadata.MD) *ht
 	return memoryAnswer(r, http.StatusOK, h, out.GetData().GetValue())
 }
 
-// grpcFailure returns the HTTP answer for a gRPC error of the application. Its body has the fields of an error of
-// this API, and the fields that Dapr clients expect.
+// grpcFailure returns the HTTP answer for a gRPC error of the application. The body has the usual fields of an API
+// error, and those that Dapr clients expect.
 func grpcFailure(r *http.Request, s *status.Status, md metadata.MD) *http.Response {
 	body, err := json.Marshal(struct {
 		ErrorCode string            `json:"errorCode"`

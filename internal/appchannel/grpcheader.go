@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// markedPrefix is the prefix that some HTTP headers get when they are sent as gRPC metadata. The function defined
-// lists these headers. Without the prefix, gRPC would treat some of them, such as Content-Type, as its own metadata.
+// markedPrefix is put before the names of some HTTP headers, such as Content-Type, when they are sent as gRPC metadata.
+// Without it, gRPC would treat some of them as its own metadata.
 const markedPrefix = "dapr-"
 
 // defined reports whether the HTTP header with the metadata key name gets the prefix.
@@ -48,9 +48,8 @@ func ToMetadata(h http.Header) metadata.MD {
 	return md
 }
 
-// settable reports whether a call may set the metadata key. It returns false for a key that gRPC reserves. It also
-// returns false for a key with a character other than a to z, 0 to 9, "-", "_" and ".", because gRPC then refuses the
-// whole call.
+// settable reports whether the metadata of a call may contain key. The key must consist of a to z, 0 to 9, "-", "_" and
+// ".", and must not be reserved by gRPC.
 func settable(key string) bool {
 	return strings.Trim(key, "abcdefghijklmnopqrstuvwxyz0123456789-_.") == "" &&
 		!strings.HasPrefix(key, "grpc-") && !strings.HasSuffix(key, "-bin")
@@ -87,12 +86,11 @@ func FromMetadata(md metadata.MD) http.Header {
 // typed is the content type of a protobuf message. Its parameter names the message type.
 const typed = "application/x-protobuf"
 
-// typeHeader is the header that has the type URL of a protobuf message, if the message also has a content type. If a
-// message has only a type URL, the URL is a parameter of the header Content-Type instead.
+// typeHeader is the header for the type URL of a protobuf message that also has a content type. If there is no content
+// type, the URL is a parameter of the header Content-Type instead.
 const typeHeader = "Dapr-Type-Url"
 
-// SetMessageType stores the type of a message in the headers h. The parameter kind is the content type, and url is the
-// type URL of the protobuf message. Either may be empty.
+// SetMessageType stores the content type of a message and its protobuf type URL in the headers h. Either may be empty.
 func SetMessageType(h http.Header, kind, url string) {
 	delete(h, typeHeader)
 	switch {

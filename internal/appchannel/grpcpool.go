@@ -32,9 +32,8 @@ type pooledConn struct {
 	calls int // number of calls in progress; guarded by grpcPool.mu
 }
 
-// newGRPCPool returns a pool with one connection. The pool calls dial for each new connection, and dial must do no I/O.
-// The parameter idle of dial is the idle timeout of the connection. If idle is 0, the default of the gRPC library
-// applies.
+// newGRPCPool returns a pool with one connection. The pool creates each connection with dial, which must do no I/O.
+// dial gets the idle timeout of the connection, or 0 for the default of the gRPC library.
 func newGRPCPool(dial func(idle time.Duration) (*grpc.ClientConn, error)) (*grpcPool, error) {
 	first, err := dial(0)
 	if err != nil {

@@ -18,9 +18,9 @@ import (
 const (
 	dialTimeout = 5 * time.Second
 
-	// idleTimeout is how long a connection to the application may be idle before the node closes it. Many servers close
-	// an idle connection after 5 s, so the node closes the connection first. Otherwise the node could send a request
-	// while the application closes the connection, and could not safely retry the request.
+	// idleTimeout is how long a connection to the application may be idle before the node closes it. It is shorter than
+	// the 5 s of many servers, because a request that is sent while the server closes the connection cannot be retried
+	// safely.
 	idleTimeout = 3 * time.Second
 
 	idleConnections = 256
@@ -96,8 +96,8 @@ func (h *httpCarrier) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, h.channel.unreached(err)
 }
 
-// statusAndSize returns the status and the size of an answer, as an Observer gets them. If the application did not
-// answer, the parameter answer is nil, and the status is 500.
+// statusAndSize returns the status and the size of an answer for an Observer. The answer is nil if the application did
+// not answer. The status is then 500.
 func statusAndSize(answer *http.Response) (status int, size int64) {
 	if answer == nil {
 		return http.StatusInternalServerError, 0

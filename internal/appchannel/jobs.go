@@ -98,8 +98,8 @@ func (g *grpcCarrier) takeJob(ctx context.Context, e *JobEvent) (known bool, err
 	})
 }
 
-// refusal is the error for an application that failed to handle a job or a message. It has the answer of the
-// application. For a gRPC application, the header Grpc-Status of the answer has the status code.
+// refusal is the error for a job or message that the application failed to handle. It contains the application's
+// answer. For a gRPC application, the header Grpc-Status of this answer has the status code.
 type refusal struct {
 	answer *http.Response
 	text   string
@@ -107,9 +107,8 @@ type refusal struct {
 
 func (r *refusal) Error() string { return r.text }
 
-// AnswerOf returns the answer with which the application refused a job or a message. The parameter err is an error of
-// TakeJob, TakeMessage or TakeBatch. If err has another cause, AnswerOf returns nil. The body of the answer cannot be
-// read.
+// AnswerOf returns the application's answer from an error of TakeJob, TakeMessage or TakeBatch. It returns nil if the
+// error has another cause than a failure status in the answer. The body of the answer cannot be read.
 func AnswerOf(err error) *http.Response {
 	var r *refusal
 	if errors.As(err, &r) {

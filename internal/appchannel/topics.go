@@ -60,10 +60,12 @@ type TopicMessage struct {
 	Proto    func() *runtime.TopicEventRequest // for a gRPC application
 }
 
-// TakeMessage delivers a message to the application and waits for its answer. It returns the errors of RoundTrip. If
-// the application did not handle the message, the error is fault.Internal, and its text has the first bytes of the
-// answer. If the status of the answer was the reason, AnswerOf returns this answer. An answer that is too long is
-// fault.Corrupt.
+// TakeMessage delivers a message to the application and returns its answer. Errors:
+//
+//   - fault.Internal if the application reports a failure, or if an HTTP application answers RETRY. The text quotes the
+//     first bytes of the answer. If the status reports the failure, AnswerOf returns the answer.
+//   - fault.Corrupt if the answer is too long.
+//   - the errors of RoundTrip.
 func (c *Channel) TakeMessage(ctx context.Context, m *TopicMessage) (TopicAnswer, error) {
 	ctx, cancel := context.WithCancel(ctx) // net/http registers each request with its context; cancel removes this
 	defer cancel()
@@ -113,8 +115,8 @@ func excerpt(answer []byte) string {
 	return ":" + b.String()
 }
 
-// topicAnswer returns the answer for the status word. It returns byDefault for an empty word, and TopicRetry for an
-// unknown word.
+// topicAnswer converts the status in an answer to a TopicAnswer. An empty status becomes byDefault, and an unknown
+// status becomes TopicRetry.
 func topicAnswer(word string, byDefault TopicAnswer) TopicAnswer {
 	switch word {
 	case "":
@@ -127,8 +129,8 @@ func topicAnswer(word string, byDefault TopicAnswer) TopicAnswer {
 	return TopicRetry
 }
 
-// headers adds to h the headers that an HTTP application gets with the message. Each entry of the message's metadata
-// also becomes a header, unless the runtime sets or reserves this header.
+// headers adds the HTTP headers of the message to h. Each entry of the message's metadata becomes a header too, unless
+// its name is invalid, or is set or reserved by the runtime.
 func (m *TopicMessage) headers(h http.Header) {
 	h["Traceparent"] = []string{printable(m.Parent)}
 	if m.State != "" {
@@ -197,9 +199,8 @@ type TopicBatch struct {
 	Proto  func() *runtime.TopicEventBulkRequest // for a gRPC application
 }
 
-// TakeBatch delivers several messages in one request. It returns the answer to each message, by entry id. A message
-// without an answer was not handled. If the application has no handler for batches, known is false. The errors are
-// those of TakeMessage.
+// TakeBatch delivers several messages in one request. It returns the answers by entry id. A message without an answer
+// was not handled. known is false if the application has no handler for batches. The errors are those of TakeMessage.
 func (c *Channel) TakeBatch(ctx context.Context, b *TopicBatch) (answers map[string]TopicAnswer, known bool,
 	err error) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -234,11 +235,12 @@ func (c *Channel) TakeBatch(ctx context.Context, b *TopicBatch) (answers map[str
 	return answers, true, nil
 }
 
-// Subscriptions requests the subscriptions of the application, whose id is the parameter app. An HTTP application
-// answers with JSON, which is the first result. A gRPC application answers with a message, which is the second result.
-// The unused result is nil. If the application has no subscriptions, both results are nil.
+// Subscriptions requests the subscriptions of the application with the id app. The first result is the JSON of an HTTP
+// application, and the second is the message of a gRPC application. The unused result is nil. If the application has no
+// subscriptions, both results are nil.
 //
-// Subscriptions returns the errors of RoundTrip. It returns fault.Internal if the application answers that it failed.
+// The errors are those of RoundTrip, fault.Internal if the application reports a failure, and fault.Corrupt if its JSON
+// is too long.
 func (c *Channel) Subscriptions(ctx context.Context, app string) ([]byte, *runtime.ListTopicSubscriptionsResponse,
 	error) {
 	ctx, cancel := context.WithCancel(ctx)

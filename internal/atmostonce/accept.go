@@ -12,8 +12,9 @@ import (
 // informationalKey is the key of a context for the function that WithInformational sets.
 type informationalKey struct{}
 
-// WithInformational returns a context for sending a request. RoundTrip then calls f with each informational (1xx)
-// answer to the request, before it returns the final answer. If f returns an error, the request fails with this error.
+// WithInformational returns a context that carries f. For a request with this context, RoundTrip calls f with each
+// informational (1xx) answer before it returns the final answer. If f returns an error, the request fails with this
+// error.
 func WithInformational(ctx context.Context, f func(code int, header http.Header) error) context.Context {
 	return context.WithValue(ctx, informationalKey{}, f)
 }
@@ -29,7 +30,7 @@ func informational(ctx context.Context, code int, header http.Header) error {
 	return nil
 }
 
-// restore adds the recorded values of the header Connection to header, if net/http has removed them.
+// restore puts the recorded values of Connection back into the header of an answer, if net/http has removed them.
 func (h *head) restore(header http.Header) {
 	if len(header["Connection"]) == 0 && len(h.connection) > 0 {
 		header["Connection"] = h.connection
@@ -72,9 +73,8 @@ func checkLength(a *http.Response) error {
 	}
 }
 
-// checkSwitch returns an error for an answer that switches the protocol, unless the request is for that protocol. A
-// server must not switch the protocol on its own, because the bytes of the caller then pass through the connection
-// unchecked.
+// checkSwitch checks an answer that switches the protocol of the connection. It returns an error unless the request
+// names the new protocol in its header Upgrade. After a switch, the bytes of the caller pass unchecked.
 func checkSwitch(r *http.Request, a *http.Response) error {
 	if !hasToken(r.Header["Connection"], "upgrade") || len(r.Header["Upgrade"]) == 0 {
 		return bad("the server switches the protocol, which the request did not ask for")
@@ -108,7 +108,8 @@ func hasToken(lists []string, token string) bool {
 	return false
 }
 
-// body is the body of an answer. It limits the number of trailers, and releases the memory of the head.
+// body is the body of an answer. It limits the number of trailers. When it has been read or closed, it releases the
+// memory that was acquired for the head of the answer.
 type body struct {
 	io.ReadCloser
 	answer  *http.Response

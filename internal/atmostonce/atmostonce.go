@@ -1,11 +1,10 @@
-// Package atmostonce sends an HTTP request at most once. If the request fails, the package reports whether any of it
-// may have left this process. It also limits the heads of answers, and refuses an answer that does not fit its
+// Package atmostonce sends an HTTP request at most once. If the request fails, the package reports whether any part of
+// it may have left this process. It also limits the heads of answers, and refuses an answer that does not fit its
 // request.
 //
-// net/http alone may send a request twice. If an idle connection turns out to be closed, net/http repeats a request
-// with a safe method. Over HTTP/2 it also repeats a request whose stream the server has reset. The server may already
-// have executed such a request. This package prevents both repetitions. It also checks an idle connection before each
-// request, and does not use one that the other side has closed.
+// net/http alone may send a request twice: if an idle connection turns out to be closed, or if an HTTP/2 server resets
+// the stream. The server may already have executed the request. This package prevents both repetitions. It also does
+// not use an idle connection that the other side has closed.
 //
 // The package owns these rules. It also has a client for HTTP/1.1 without TLS that applies them at lower cost than
 // http.Transport. It has no goroutines, except those of Client.
@@ -25,9 +24,9 @@ import (
 // ErrRepeat is the error of a request that net/http was about to repeat.
 var ErrRepeat = errors.New("the connection was closed before an answer came")
 
-// RoundTrip sends r over t, which Transport has prepared. After an error, wasSent reports whether any byte of r may
-// have left this process. If wasSent is false, the server has received nothing of r. The error is a *BadAnswer if the
-// answer does not fit r or exceeds a limit. The httptrace hooks in the context of r are called too.
+// RoundTrip sends r over t. The caller must have prepared t with the function Transport. If RoundTrip fails, wasSent
+// reports whether the server may have received any byte of r. The error is a *BadAnswer if the answer does not fit r or
+// exceeds a limit. The httptrace hooks in the context of r are called too.
 func RoundTrip(t *http.Transport, r *http.Request, l Limits) (answer *http.Response, wasSent bool, err error) {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	s := &sending{cancel: cancel, request: r, limits: l, maxBytes: t.MaxResponseHeaderBytes}
@@ -109,8 +108,9 @@ func (s *sending) gotConn(info httptrace.GotConnInfo) {
 	}
 }
 
-// writesHeaders records that a part of the request may have been sent. net/http calls writesHeaders before it sends a
-// header. The hook WroteHeaders would be too late, because net/http may call that hook after the answer has arrived.
+// writesHeaders records that a part of the request may have been sent. It is the hook WroteHeaderField, which net/http
+// calls before it sends a header. The hook WroteHeaders would be too late: it may be called after the answer has
+// arrived.
 func (s *sending) writesHeaders(string, []string) { s.headers.Store(true) }
 
 // gotInformational passes an informational answer to the function that WithInformational has set. It first checks the
@@ -239,9 +239,9 @@ func (s *sending) explain(ctx context.Context, err error) error {
 	return err
 }
 
-// isViolation reports whether net/http closed an HTTP/2 connection because of what the server sent. For example, a head
-// may be twice as long as the limit. net/http does not export the type of this error. So isViolation recognizes the
-// type by its underlying kind, uint32. No other error of a connection has this kind.
+// isViolation reports whether net/http closed an HTTP/2 connection because of what the server sent, for example a head
+// of twice the limit. net/http does not export the type of this error. isViolation recognizes it by its kind, uint32,
+// which no other error of a connection has.
 func isViolation(err error) bool {
 	for ; err != nil; err = errors.Unwrap(err) {
 		if reflect.TypeOf(err).Kind() == reflect.Uint32 {
@@ -251,8 +251,8 @@ func isViolation(err error) bool {
 	return false
 }
 
-// began reports whether any part of the request may have been sent. If the request has its own connection, as over
-// HTTP/1, and ctx has ended, began returns true, because net/http may still be writing.
+// began reports whether any part of the request may have been sent. If ctx has ended and the request has its own
+// connection, as over HTTP/1, the result is true, because net/http may still be writing.
 func (s *sending) began(ctx context.Context) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -25,18 +25,15 @@ type Client struct {
 	closed bool
 }
 
-// NewClient returns a Client with the dial function, the buffer sizes and the limits of t, which Transport has
-// prepared. The Client keeps at most t.MaxIdleConnsPerHost idle connections to each host. It sends requests with the
-// header Expect through t.
+// NewClient returns a Client with the dial function, the buffer sizes and the limits of t. The caller must have
+// prepared t with the function Transport. The Client keeps at most t.MaxIdleConnsPerHost idle connections to each host.
+// It sends requests with the header Expect over t.
 func NewClient(t *http.Transport, l Limits) *Client {
 	return &Client{transport: t, limits: l, idle: map[string][]*link{}}
 }
 
-// RoundTrip sends r and returns the answer. The results have the same meaning as those of the function RoundTrip of
-// this package. The method calls no httptrace hooks.
-//
-// In two cases, the method calls the function RoundTrip, which does call the hooks: if r has the header Expect, and on
-// systems where noticesEnd is false.
+// RoundTrip sends r and returns the same results as the function RoundTrip of this package. It calls no httptrace
+// hooks, except for a request with the header Expect, and on systems where noticesEnd is false.
 func (c *Client) RoundTrip(r *http.Request) (answer *http.Response, wasSent bool, err error) {
 	if !noticesEnd || len(r.Header["Expect"]) > 0 {
 		return RoundTrip(c.transport, r, c.limits)

@@ -42,8 +42,8 @@ func Transport(t *http.Transport) *http.Transport {
 
 var errHandshake = errors.New("the TLS handshake took too long")
 
-// dialTLS opens a connection with TLS, as the transport t itself would do. Unless the server speaks HTTP/2, the
-// connection checks the heads of answers while they are read.
+// dialTLS opens a TLS connection in the same way as the transport t. Reading from the connection also checks the heads
+// of answers, unless the server speaks HTTP/2.
 func dialTLS(ctx context.Context, t *http.Transport, proxy proxyFunc, network, addr string) (net.Conn, error) {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -87,8 +87,8 @@ func tlsConfig(t *http.Transport, host string) *tls.Config {
 // watch passes what is read from a connection to the heads of the current request.
 type watch struct{ heads atomic.Pointer[heads] }
 
-// read reads from c, and checks the heads of answers. After such a check has failed, all further reads return its
-// error and read nothing, because net/http may ignore a single error.
+// read reads from c, and checks the heads of answers. After a failed check, every further read returns the same error,
+// because net/http may ignore a single error.
 func (w *watch) read(c net.Conn, p []byte) (n int, err error) {
 	if err := w.heads.Load().failure(); err != nil {
 		return 0, err
@@ -142,9 +142,9 @@ func (c *counted) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// unwrap returns the counted connection below c. The result shared is true if several requests may use c at the same
-// time, as over HTTP/2. In that case, conn is nil. The result watcher checks the heads of the answers on c. It is nil
-// if these heads cannot be checked, as over HTTP/2.
+// unwrap returns the counted connection below c, and the watcher that checks the heads of answers on c. The watcher is
+// nil if these heads cannot be checked. If several requests may use c at the same time, as over HTTP/2, shared is true
+// and conn is nil.
 func unwrap(c net.Conn) (conn *counted, watcher *watch, shared bool) {
 	switch t := c.(type) {
 	case *secured:

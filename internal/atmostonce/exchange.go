@@ -152,9 +152,9 @@ func (s *source) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// leave must be called once by each user of the connection. The users are the sender of the request body and the reader
-// of the answer. The parameter whole reports whether this user has sent or read everything. If not, leave closes the
-// connection at once. Otherwise the last call of leave returns the connection to the Client, if it can be used again.
+// leave must be called once by each user of the connection: the sender of the request body, and the reader of the
+// answer. If the user has not sent or read everything, whole is false, and leave closes the connection. Otherwise the
+// last call returns the connection to the Client, if it can be used again.
 func (x *exchange) leave(whole bool) {
 	if !whole {
 		x.spoilt.Store(true)

@@ -65,8 +65,8 @@ var errOver = errors.New("the request has ended")
 
 // heads checks the heads of the answers to one HTTP/1 request while they arrive, before net/http parses and stores
 // them. It refuses a head that exceeds the limits, and acquires memory for a large head. It also records the header
-// Connection, because net/http removes this header if it contains close. The reader of a connection and the sender of
-// the request may use the same heads concurrently.
+// Connection, which net/http removes if it contains close. A reader and a writer of the connection may use the same
+// heads concurrently.
 type heads struct {
 	ctx      context.Context //nolint:containedctx // of the request
 	limits   Limits
@@ -184,8 +184,8 @@ func equal(name []byte, known string) bool {
 	return len(name) == len(known) && bytes.EqualFold(name, []byte(known))
 }
 
-// isInformational reports whether net/http reads this status line as the start of an informational (1xx) answer. A
-// final answer follows an informational answer. Status 101 is not informational in this sense.
+// isInformational reports whether net/http reads this status line as the start of an informational (1xx) answer, after
+// which a final answer follows. Status 101 is not informational in this sense.
 func isInformational(line []byte) bool {
 	_, status, _ := bytes.Cut(line, []byte{' '})
 	text, _, _ := bytes.Cut(bytes.TrimLeft(status, " "), []byte{' '})
@@ -210,8 +210,8 @@ func (h *heads) acquire() error {
 	return h.err
 }
 
-// next returns the record of the next head that net/http has parsed. It returns an error if there is no record. The
-// server has then answered before the request was sent.
+// next removes and returns the oldest record of a complete head. If there is no record, the server has answered before
+// the request was sent, and next returns an error.
 func (h *heads) next() (head, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -247,12 +247,11 @@ func (h *heads) release() {
 	}
 }
 
-// Admit checks the number of fields in the headers and trailers of an answer. It is for answers whose head was not
-// checked on arrival, such as answers over HTTP/2 or gRPC. For a large head, Admit acquires memory from l.Memory. The
-// caller must call release to return this memory. It may call release several times.
+// Admit checks the number of header fields and trailers of an answer that was not checked on arrival, for example over
+// HTTP/2 or gRPC. For a large head, Admit acquires memory from l.Memory. The caller must return it with release, which
+// may be called several times.
 //
-// Admit returns a *BadAnswer if there are too many fields. If the memory cannot be acquired, Admit returns the error of
-// l.Memory.
+// The error is a *BadAnswer if there are too many fields, or an error of l.Memory.
 func (l Limits) Admit(ctx context.Context, parts ...map[string][]string) (release func(), err error) {
 	fields, size := 0, 0
 	for _, part := range parts {

@@ -28,8 +28,8 @@ type proxyFunc func(*http.Request) (*url.URL, error)
 // ports has the default port of each kind of proxy that dialTLS supports, by the scheme of the proxy's URL.
 var ports = map[string]string{"http": "80", "https": "443", "socks5": "1080", "socks5h": "1080"}
 
-// tunnels reports whether dialTLS opens the tunnel through this proxy. The parameters are the results of a proxyFunc.
-// dialTLS opens the tunnel itself, because it cannot check the heads of answers in a tunnel that net/http opens.
+// tunnels reports whether dialTLS opens the tunnel through a proxy. The parameters are the results of a proxyFunc. If
+// net/http opened the tunnel, dialTLS could not check the heads of answers.
 func tunnels(proxy *url.URL, err error) bool {
 	return err == nil && proxy != nil && ports[proxy.Scheme] != ""
 }
@@ -44,8 +44,8 @@ func (f proxyFunc) untunneled(r *http.Request) (*url.URL, error) {
 	return u, err
 }
 
-// dial opens the connection to addr over which TLS then runs. If there is a proxy for addr, the connection is a tunnel
-// through this proxy.
+// dial opens the connection to addr on which a TLS handshake follows. If there is a proxy for addr, the connection is a
+// tunnel through this proxy.
 func (f proxyFunc) dial(ctx context.Context, t *http.Transport, network, addr string) (net.Conn, error) {
 	if f == nil {
 		return t.DialContext(ctx, network, addr)

@@ -27,8 +27,8 @@ type Options struct {
 }
 
 // Limiter limits the number of connections of one listener. If a new connection exceeds the limit, the Limiter closes
-// the connection that has been idle longest. So a client with idle connections cannot keep others out. If all older
-// connections have a request in progress, the Limiter closes the new one. A Limiter is safe for concurrent use.
+// the connection that has been idle longest. If all older connections have a request in progress, it closes the new
+// one. So a client cannot keep other clients out with idle connections. A Limiter is safe for concurrent use.
 type Limiter struct {
 	o Options
 
@@ -75,8 +75,8 @@ func (w *Limiter) Join(c net.Conn) {
 	}
 }
 
-// join adds the connection c. If there are then too many connections, surplus is the connection to close: the one
-// that has been idle longest. Otherwise surplus is nil. say is true if the caller should log a warning.
+// join adds the connection c. If there are now too many connections, it returns the one that has been idle longest, and
+// the caller must close it. Otherwise surplus is nil. say is true if the caller should log a warning.
 func (w *Limiter) join(c net.Conn) (surplus net.Conn, say bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -130,8 +130,8 @@ func (w *Limiter) Leave(c net.Conn) {
 	w.leaveLocked(c)
 }
 
-// LeaveWithRequests records that a connection ends when its requests in progress end. For example, an upgraded
-// connection ends when the handler of its request returns.
+// LeaveWithRequests is like Leave, but takes effect when the last request in progress on the connection has ended. For
+// example, an upgraded connection ends when the handler of its request returns.
 func (w *Limiter) LeaveWithRequests(c net.Conn) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -13,13 +13,13 @@ const (
 	lingerBytes = 64 << 20        // maximum bytes of the rest that are discarded
 )
 
-// Impatient returns a listener that accepts from l. On its connections, a write fails if it makes no progress for
-// longer than stall. So a client that does not read its answer cannot occupy memory and a goroutine forever.
+// Impatient returns a listener that accepts from l. On its connections, a write fails if the client does not accept a
+// piece of up to 64 KiB within the time stall. So a client that does not read its answer cannot occupy memory and a
+// goroutine forever.
 //
-// The connections have a method CloseWrite. net/http calls it before it closes a connection whose request it has not
-// read completely, for example because the body is too large. CloseWrite reads and discards the rest of the request for
-// a limited time. Otherwise the kernel would reset the connection, and most clients would lose the answer, because they
-// send the whole request before they read.
+// The connections have a method CloseWrite. net/http calls it before it closes a connection on which a part of the
+// request is unread, for example because the body is too large. CloseWrite discards this part for a limited time.
+// Otherwise the kernel would reset the connection, and most clients would lose the answer.
 func Impatient(l net.Listener, stall time.Duration) net.Listener {
 	return &impatient{Listener: l, stall: stall, lingering: map[*stalling]struct{}{}}
 }
@@ -53,8 +53,8 @@ func (l *impatient) Close() error {
 	return l.Listener.Close()
 }
 
-// begin marks c as lingering: CloseWrite now discards the bytes that arrive on c. It sets a read deadline, so that c
-// lingers for at most lingerTime. begin returns false if the listener is closed or the deadline cannot be set.
+// begin is called before CloseWrite discards what arrives on c. It sets a read deadline, so that this takes at most
+// lingerTime. It returns false if the listener is closed or the deadline cannot be set.
 func (l *impatient) begin(c *stalling) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -77,7 +77,7 @@ func (a *App) JobDelivered(ok bool, took time.Duration) {
 		strconv.FormatBool(ok))
 }
 
-// Published records that one message was published, or several messages if bulk is true. ok is true if all were
+// Published records an attempt to publish one message, or several messages if bulk is true. ok is true if all were
 // stored.
 func (a *App) Published(component, topic string, bulk, ok bool, took time.Duration) {
 	counter, histogram := "dapr_component_pubsub_egress_count", "dapr_component_pubsub_egress_latencies"
@@ -95,9 +95,8 @@ func (a *App) Delivered(component, topic, status string, took time.Duration) {
 		a.metrics.options().Namespace, status, a.metrics.topics.label(topic), status)
 }
 
-// DeliveredBulk records the delivery of a batch of messages. The parameter messages has the number of messages with
-// each status. As in Dapr, the status is a label of the metric that counts messages. In the metrics that count batches,
-// this label is empty.
+// DeliveredBulk records the delivery of a batch of messages. The map has the number of messages with each status. As in
+// Dapr, the label for the status is empty in the metrics that count batches.
 func (a *App) DeliveredBulk(component, topic string, messages map[string]int, took time.Duration) {
 	namespace, topic := a.metrics.options().Namespace, a.metrics.topics.label(topic)
 	a.operation("dapr_component_pubsub_ingress_bulk_count", "dapr_component_pubsub_ingress_bulk_latencies", took,

@@ -13,14 +13,14 @@ func streamLabel(streaming bool) string {
 	return "unary"
 }
 
-// Sent records a call from one application to another. The parameters source and target are the ids of the calling and
-// the called application. The parameter streaming is true for a streaming gRPC call.
+// Sent records a call between two applications. source is the id of the caller, and target is the id of the called
+// application. streaming is true for a streaming gRPC call.
 func (m *Metrics) Sent(source, target string, streaming bool) {
 	m.inc("dapr_runtime_service_invocation_req_sent_total", source, target, streamLabel(streaming))
 }
 
-// Answered records that a call between applications was answered, and how long it took. The parameters source and
-// target are the ids of the calling and the called application. For a streaming call, the duration is not recorded.
+// Answered records the answer to a call between two applications, and how long the call took. source is the id of the
+// caller, and target is the id of the called application. The duration of a streaming call is not recorded.
 func (m *Metrics) Answered(source, target, status string, streaming bool, took time.Duration) {
 	m.inc("dapr_runtime_service_invocation_res_recv_total", source, target, status, streamLabel(streaming))
 	if !streaming {
@@ -40,8 +40,8 @@ func (m *Metrics) Replied(target, source, status string) {
 	m.inc("dapr_runtime_service_invocation_res_sent_total", target, source, status)
 }
 
-// Decided records a decision of access control. The parameter allowed reports whether the call was allowed. The
-// parameter specific is true if a policy for the caller decided, and false if the default action decided.
+// Decided records whether access control allowed a call. specific is true if a policy for the caller decided, and false
+// if the default action decided.
 func (m *Metrics) Decided(caller, domain, namespace string, specific, allowed bool) {
 	name := "dapr_runtime_acl_global_policy_action_blocked_total"
 	switch {
@@ -67,9 +67,8 @@ func (m *Metrics) PolicyApplied(source, document, policy, target, state string) 
 	m.circuit(labels)
 }
 
-// circuit sets the gauges of a circuit breaker: 1 for its current state, and 0 for each other state. The last element
-// of labels is the current state. If it is empty, the policy is not a circuit breaker, and circuit does nothing.
-// circuit overwrites the last element.
+// circuit sets the gauges of a circuit breaker: 1 for its current state, and 0 for each other state. The last label is
+// the current state. It is empty for other policies, and circuit then does nothing. circuit overwrites the last label.
 func (m *Metrics) circuit(labels []string) {
 	state := labels[len(labels)-1]
 	gauge := m.now.Load().circuits

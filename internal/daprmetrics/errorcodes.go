@@ -19,8 +19,8 @@ func (a *App) Failed(code string) {
 	}
 }
 
-// failedCall counts the error of a call of Dapr's gRPC API by its code. The code is in the ErrorInfo of the error: the
-// metadata item errorCode or, if there is none, the reason. Only codes that begin with ERR_ or DAPR_ are counted.
+// failedCall counts a failed call of Dapr's gRPC API by its error code. The code is the metadata item errorCode of the
+// ErrorInfo or, if there is none, the reason. Only codes that begin with ERR_ or DAPR_ are counted.
 func (a *App) failedCall(method string, err error) {
 	if !a.metrics.options().ErrorCodes || !strings.HasPrefix(method, daprMethods) {
 		return

@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// maxValues is how many different values a label may have if clients choose its values. All further values are replaced
-// by the value "other". Dapr has no such limit.
+// maxValues limits the number of different values of a label whose values clients choose. Each further value is
+// replaced by "other". Dapr has no such limit.
 const maxValues = 1000
 
 const other = "other"

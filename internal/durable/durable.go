@@ -82,12 +82,11 @@ func Sum(body []byte) string {
 	return fmt.Sprintf("crc32c:%08x", crc32.Checksum(body, crc32.MakeTable(crc32.Castagnoli)))
 }
 
-// Publish renames a file from the path current to the path final, and syncs the directory of final. The content of the
-// file must be complete and synced.
+// Publish renames a file and syncs the directory of the new path. The content of the file must be complete and synced.
 //
-// If replace is true, Publish overwrites an existing file with the path final. If replace is false, Publish returns
-// fs.ErrExist in this case. After success without replace, the path current may still exist as a second link to the
-// file. The caller must then remove this link.
+// If a file exists at the new path, Publish overwrites it if replace is true, and returns fs.ErrExist if replace is
+// false. If replace is false, the old path may remain after success as a second link to the file. The caller must then
+// remove this link.
 func Publish(current, final string, replace bool) error {
 	var err error
 	if replace {

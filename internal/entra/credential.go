@@ -49,14 +49,13 @@ func (c *Credential) Close() {
 	}
 }
 
-// refusedToken is the error of a token request that Entra ID refused. The field meaning describes the same error for
-// the operator. The field is set as soon as the answer arrives, because the body can be read only once. Several
-// requests may share the error.
+// refusedToken is the error of a failed request for a token. The field meaning describes the error for the operator. It
+// is set when the answer arrives, because several requests may share the error, and the body can be read only once.
 type refusedToken struct {
 	error
 	meaning *fault.Error
 }
 
-// Unwrap returns the original error of Microsoft's library. The library does not retry a request that fails with this
-// error.
+// Unwrap returns the original error of Microsoft's library, by which the library recognizes that it must not retry the
+// request.
 func (e *refusedToken) Unwrap() error { return e.error }

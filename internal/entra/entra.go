@@ -83,10 +83,10 @@ type sender struct{ http.RoundTripper }
 // Do implements policy.Transporter.
 func (s sender) Do(r *http.Request) (*http.Response, error) { return s.RoundTrip(r) }
 
-// Credential returns the credential of the Entra application s.Client, if a client secret or a certificate is set.
-// Otherwise the credential tries the workload identity, and then the managed identity of the machine. Credential
-// itself sends no requests. It returns fault.Invalid if the settings contradict each other. The caller must close the
-// credential.
+// Credential returns a credential for these settings, and sends no requests. If a client secret or a certificate is
+// set, the credential is that of the Entra application s.Client. Otherwise the credential tries the workload identity,
+// and then the managed identity of the machine. Credential returns fault.Invalid if the settings contradict each other.
+// The caller must close the credential.
 func (s Settings) Credential() (*Credential, error) {
 	source, err := s.source()
 	if err != nil {
@@ -215,8 +215,8 @@ func Failure(ctx context.Context, service string, err error) *fault.Error {
 		Hint: "check the address, the certificate authorities and the network"}
 }
 
-// final is an error that Microsoft's libraries do not retry. Some final errors come from the answer of a service. Any
-// other final error means that this machine has no Azure identity.
+// final is an error that Microsoft's libraries do not retry. Unless it comes from the answer of a service, it means
+// that this machine has no Azure identity.
 type final interface {
 	error
 	NonRetriable()

@@ -43,8 +43,8 @@ type failure struct {
 	at  time.Time
 }
 
-// New returns a Group. The parameter timeout is the time limit of a fetch. The parameter rest is the time after a
-// failed fetch in which Do starts no other fetch for the same key.
+// New returns a Group. timeout limits the time of each fetch. After a failed fetch, Do starts no fetch for the same key
+// until rest has passed.
 func New[T any](timeout, rest time.Duration) *Group[T] {
 	g := &Group[T]{timeout: timeout, rest: rest, failures: map[string]failure{}}
 	g.life, g.end = context.WithCancel(context.Background())
@@ -54,8 +54,8 @@ func New[T any](timeout, rest time.Duration) *Group[T] {
 // Do returns the result of fetch. If a fetch for key is already running, Do waits for its result instead. If the last
 // fetch for key failed a short time ago, Do returns the error of that fetch. After Close, Do returns ErrClosed.
 //
-// If ctx ends first, Do returns the cause, and the fetch continues for the other callers. The context of fetch does not
-// depend on ctx. It ends after the timeout of the Group, or with Close.
+// If ctx ends first, Do returns context.Cause(ctx), and the fetch continues for the other callers. The fetch has its
+// own context, which ends after the timeout of the Group or at Close.
 func (g *Group[T]) Do(ctx context.Context, key string, fetch func(context.Context) (T, error)) (T, error) {
 	var none T
 	if err := g.refusal(key); err != nil {

@@ -45,8 +45,8 @@ type Conn struct {
 	check Checker
 }
 
-// Wrap returns a connection whose reader sees only bytes that c has checked. The result implements syscall.Conn if
-// conn does. Client libraries use syscall.Conn to detect broken connections.
+// Wrap returns a connection whose reader sees only bytes that c has checked. The connection implements syscall.Conn if
+// conn does, because client libraries use syscall.Conn to detect broken connections.
 func Wrap(conn net.Conn, c Checker) net.Conn {
 	wrapped := &Conn{Conn: conn, check: c}
 	if raw, ok := conn.(syscall.Conn); ok {

@@ -9,10 +9,9 @@ type message struct {
 	holds  bool   // the client sees the message only when it is complete
 }
 
-// take consumes the bytes at the start of p that belong to the current message, and returns their number n. If the
-// header is incomplete, these are bytes of the header. Otherwise they are bytes of the rest of the message. The
-// parameter size is the size of the header. If the bytes complete the header, begins is true, and the caller must set
-// left and holds.
+// take consumes the bytes at the start of p that belong to the current message, and returns their number. It consumes
+// either bytes of the header, which has the given size, or bytes after the header. If the header is now complete,
+// begins is true, and the caller must set left and holds.
 func (m *message) take(p []byte, size int) (n int, begins bool) {
 	if m.begun {
 		n = int(min(m.left, int64(len(p))))
@@ -29,8 +28,8 @@ func (m *message) take(p []byte, size int) (n int, begins bool) {
 	return n, begins
 }
 
-// hold withholds the message from the client until the message is complete. n is the number of bytes of the header
-// that the client has not received.
+// hold withholds the message from the client until the message is complete. n is the number of header bytes that the
+// client has not received.
 func (m *message) hold(n int) {
 	if !m.holds {
 		m.holds, m.held = true, n

@@ -16,11 +16,14 @@ const (
 	overhead      = 1 << 20  // bytes that replies may have beside the longest string
 )
 
-// RESP checks the replies of a Redis server in the protocols RESP2 and RESP3.
+// RESP checks the replies of a Redis server in the protocols RESP2 and RESP3. It limits:
 //
-// It limits the length of lines and strings, the number of elements, how deep they are nested, and the total size of
-// the replies since the last request. It holds strings above 64 KiB until they are complete. A reply without a request
-// is an error.
+//   - the length of lines and strings
+//   - the number of elements, and how deep they are nested
+//   - the total size of the replies since the last request
+//
+// A reply without a request is an error, unless it is a push or a message to a subscriber. Strings above 64 KiB are
+// held until they are complete.
 //
 // go-redis panics if a reply of a sentinel, or a message to a subscriber, has a wrong form. So RESP holds such a reply
 // or message until it is complete, and checks its form.
@@ -92,8 +95,8 @@ func (r *RESP) begin(kind byte) error {
 	return nil
 }
 
-// piece checks the bytes at the start of p that belong to the current string or line. The result n is the number of
-// these bytes. The result ended is true if they complete the string or line.
+// piece consumes the bytes at the start of p that belong to the current string or line, and returns their number. ended
+// is true if they complete the string or line. piece returns an error if a limit is exceeded.
 func (r *RESP) piece(p []byte) (n int, ended bool, err error) {
 	if r.left > 0 {
 		n = int(min(r.left, int64(len(p))))
@@ -127,8 +130,8 @@ func (r *RESP) bound() int64 {
 	return r.longest + overhead
 }
 
-// end handles the end of a string or line. The parameter unseen has the bytes that the client has not seen yet, up to
-// this end. The last part of the string or line has n bytes.
+// end handles the end of a string or line. unseen has all bytes up to this end that the client has not seen yet. n is
+// the number of bytes in the last part of the string or line.
 func (r *RESP) end(unseen []byte, n int) error {
 	complete, err := r.value(n)
 	if err != nil || !complete {
@@ -141,9 +144,8 @@ func (r *RESP) end(unseen []byte, n int) error {
 }
 
 // value handles the end of a string or line whose last part has n bytes. It returns true if an element is now complete.
-// A string completes an element, and so does a line with a simple value, such as a number. A line that announces a
-// string completes an element only if the string is null. A line that announces an aggregate completes an element only
-// if the aggregate is null or empty.
+// A string completes an element. A line completes an element unless it announces something that follows: a string, or
+// the elements of an aggregate.
 func (r *RESP) value(n int) (bool, error) {
 	if r.size == 0 { // a string
 		if !r.strict {
@@ -178,8 +180,8 @@ func (r *RESP) value(n int) (bool, error) {
 	return false, malformed("Redis sent a reply of an unknown type")
 }
 
-// text begins a string that a line has announced. The string has length bytes, and the last part of the line has n
-// bytes.
+// text begins a string of the given length, which a line has announced. n is the number of bytes in the last part of
+// this line.
 func (r *RESP) text(length int64, n int) error {
 	if length > r.longest {
 		return tooLarge("a value in Redis has " + strconv.FormatInt(length, 10) + " bytes; the longest that is read " +
@@ -191,8 +193,9 @@ func (r *RESP) text(length int64, n int) error {
 	return nil
 }
 
-// open begins an aggregate with the given number of elements. For maps and attributes, this is the number of pairs.
-// It returns true if the aggregate is empty and thus already a complete element.
+// open begins an aggregate with the given number of elements, or of pairs for maps and attributes. It returns true if
+// the aggregate is empty and thus complete. For an empty attribute, it returns false, because the described value
+// follows.
 func (r *RESP) open(kind byte, length int64) (bool, error) {
 	n := int(min(length, maxElements+1))
 	if kind == '%' || kind == '|' {
@@ -231,8 +234,8 @@ func (r *RESP) element() bool {
 	return true
 }
 
-// complete handles the end of a reply. The parameter reply has the bytes of the reply. It is used only if r.strict is
-// set, and is empty otherwise.
+// complete handles the end of a reply. The parameter has the bytes of the reply if r.strict is set, and is empty
+// otherwise.
 func (r *RESP) complete(reply []byte) error {
 	address := false
 	if waiting := r.requests.waiting; len(waiting) > 0 {

@@ -31,8 +31,8 @@ type part struct {
 
 func (p part) isText() bool { return p.kind == '$' || p.kind == '+' || p.kind == '=' }
 
-// wellFormed reports whether go-redis can read the elements e as a message to a subscriber without a panic. It returns
-// false if the first element is not a text. It returns true for types of messages that go-redis does not know.
+// wellFormed reports whether go-redis can read a message to a subscriber without a panic. The first of its elements e
+// must be a text. If go-redis does not know this type of message, the result is true.
 func wellFormed(e []part) bool {
 	if len(e) == 0 || !e[0].isText() {
 		return false

@@ -13,10 +13,10 @@ const (
 
 // TDS checks the messages that SQL Server sends after the prelogin and after the TLS handshake, if there is one.
 //
-// It holds each message until it is complete, and then checks that the client library can read the whole message.
-// Without this check, the library would allocate any length that a message announces. If it could not read a value, it
-// would continue with the next packet. So TDS allows only the tokens, types and sizes that the statements of the
-// component state.sqlserver cause.
+// It holds each message until it is complete, and then checks that the client library can read the whole message. The
+// library itself would allocate any length that a message announces, and continue with the next packet after a value
+// that it cannot read. TDS allows only the tokens, types and sizes that the statements of the component state.sqlserver
+// cause.
 type TDS struct {
 	longest int64 // maximum bytes of a message
 	sspi    bool

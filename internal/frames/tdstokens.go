@@ -163,7 +163,7 @@ func (m *tdsTokens) kind() tdsType {
 	return tdsType{}
 }
 
-// row reads a row. If nulls is true, the row begins with a bitmap. A set bit means that the column is NULL.
+// row reads a row. If nulls is true, the row begins with a bitmap that has a set bit for each column that is NULL.
 func (m *tdsTokens) row(nulls bool) {
 	m.require(len(m.columns) > 0)
 	var null [maxColumns / 8]byte

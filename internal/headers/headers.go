@@ -1,6 +1,5 @@
 // Package headers decides which HTTP headers an application must not set, because they belong to the runtime or to a
-// single connection. It owns this rule. The rule also covers unusual spellings of these headers, because a server may
-// read them as the same headers.
+// single connection. It owns this rule, which also covers unusual spellings that a server may read as the same headers.
 package headers
 
 import (
@@ -21,10 +20,10 @@ func PerHop(name string) bool {
 	return strings.HasPrefix(name, "Quorate-")
 }
 
-// FoldsToOurs reports whether name is an unusual spelling that a server could confuse with a header of the runtime.
-// Some servers convert headers to CGI variables, and replace unusual characters. For example, "Dapr_Caller_App_Id" and
-// "Dapr-Caller-App-Id" both become HTTP_DAPR_CALLER_APP_ID. For a name with only letters, digits and "-", FoldsToOurs
-// returns false.
+// FoldsToOurs reports whether name is an unusual spelling that a server could confuse with a header that applications
+// must not set. For example, servers that convert headers to CGI variables use HTTP_DAPR_CALLER_APP_ID for both
+// "Dapr_Caller_App_Id" and "Dapr-Caller-App-Id". For a name with only letters, digits and "-", FoldsToOurs returns
+// false.
 func FoldsToOurs(name string) bool {
 	odd := func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-'

@@ -102,8 +102,7 @@ func (h *Actors) Size() int {
 	return len(h.turns)
 }
 
-// Owned returns, for each node, how many actors had their newest turn at this node. The keys are the names of the
-// nodes.
+// Owned returns the number of actors whose newest turn was at each node. The keys are the names of the nodes.
 func (h *Actors) Owned() map[string]int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -215,8 +214,8 @@ func checkWrites(all []*Turn) (bad []string) {
 }
 
 // checkEpochs returns a violation for each turn of an earlier owner that comes too late. Such a turn sends a successful
-// write after a later owner has begun a turn, or begins more than lateTurn after that. The parameter turns must be
-// sorted by the times at which the turns began.
+// write after a turn of a later owner has begun, or begins more than lateTurn after that turn. A late begin is allowed
+// if the node was paused. The turns must be sorted by their begin.
 func checkEpochs(turns []*Turn) (bad []string) {
 	first := map[uint64]*Turn{} // first turn of each epoch
 	for _, t := range turns {

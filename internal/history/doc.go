@@ -1,11 +1,14 @@
-// Package history records what concurrent clients request and which answers they get, and checks whether a system
-// that never fails could have given these answers. Keys and Locks use the linearizability checker Porcupine to
-// search for an order of the calls that explains the answers. Actors and Due check rules about the times of turns
-// and ticks. Topics compares the final messages of topics with what was published and delivered. Workflows compares
-// the results of workflows with the results of their activities.
+// Package history records what concurrent clients request and which answers they get, and checks whether a system that
+// never fails could have given these answers:
 //
-// The package is for tests and for the campaign of faults. It owns the models of keys, locks, actors, due work,
-// topics and workflows. It must never know how a client reaches the system, so it imports no package of the product.
+//   - Keys and Locks search for an order of the calls that explains the answers, with the linearizability checker
+//     Porcupine.
+//   - Actors and Due check rules about the times of turns of actors, and of ticks of reminders and jobs.
+//   - Topics compares the final messages of topics with what was published and delivered.
+//   - Workflows compares the results of workflows with the results of their activities.
+//
+// The package is for tests and for the campaign of faults. It owns the models of keys, locks, actors, due work, topics
+// and workflows. It imports no package of the product, so that it does not depend on how a client reaches the system.
 // It has no goroutines of its own.
 package history
 
@@ -25,8 +28,8 @@ func WallClock() func() int64 {
 	return func() int64 { return int64(time.Since(begun)) }
 }
 
-// CallClock returns a clock whose time is the number of its calls. So all its times differ, even in tests whose virtual
-// time stands still.
+// CallClock returns a clock that counts its calls. So all its times differ, even in tests whose virtual time stands
+// still.
 func CallClock() func() int64 {
 	var calls atomic.Int64
 	return func() int64 { return calls.Add(1) }

@@ -13,17 +13,17 @@ import (
 // FamilySize is the greatest number of keys in a family.
 const FamilySize = 3
 
-// KeyCall is a request on keys of one family. It either reads keys or changes them, and the changes are applied all
-// together or not at all. Families are checked independently, so one call must not use keys of two families. If a
-// family has only one key, the family has the name of the key.
+// KeyCall is a request that reads or changes keys of one family. The changes are applied all together or not at all.
+// Families are checked independently, so one call must not use keys of two families. A family with only one key has the
+// name of the key.
 type KeyCall struct {
 	Family string
 	Read   []int // positions of keys in the family, less than FamilySize
 	Write  []Change
 }
 
-// Change is a change of one key. A condition on the ETag of the key is recorded as the value that has this ETag, in the
-// field Expect. This is possible because a history writes no value to the same key twice.
+// Change is a change of one key. If it has a condition on the ETag, Expect is the value that has this ETag. This is
+// possible because a history writes no value to the same key twice.
 type Change struct {
 	Key    int    // less than FamilySize
 	Value  string // empty = delete
@@ -41,8 +41,8 @@ type KeyAnswer struct {
 // family is the state of the keys of one family; an empty string is a key without a value.
 type family [FamilySize]string
 
-// keysModel returns the model of a single store that never fails. A call of unknown outcome has no end time. So its
-// changes may come after all other calls, where no call sees them.
+// keysModel returns the model of a single store that never fails. A call of unknown outcome has no end time, so the
+// search may place it after all other calls, where no call sees its changes.
 func keysModel() porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return family{} },
@@ -54,7 +54,7 @@ func keysModel() porcupine.Model {
 	}
 }
 
-// keysStep reports whether a store with the values in have could give this answer to this call. It also returns the
+// keysStep reports whether a store with the given values could give this answer to this call. It also returns the
 // values after the call. The modelled store checks all conditions before it applies the first change.
 func keysStep(have family, call KeyCall, answer KeyAnswer) (bool, family) {
 	for i, k := range call.Read {
@@ -198,9 +198,9 @@ func (h *Keys) Take(families ...string) *Keys {
 }
 
 // Check returns an error if a violation was recorded. Otherwise it searches for an order of the calls that explains the
-// answers, for one family after the other. If a family has no such order, or if its search takes too long, Check
-// returns a *NotLinearizable. All searches together may take as long as limit, but each may take at least one second.
-// If there is no order, the error names a visualization in the directory dir.
+// answers, for one family after the other. If a family has no such order, or if the search takes too long, the error is
+// a *NotLinearizable. The limit is for all searches together, but each may take at least one second. If there is no
+// order, the error names a file in dir with a visualization.
 func (h *Keys) Check(limit time.Duration, dir string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

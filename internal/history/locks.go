@@ -59,9 +59,8 @@ type lockState struct {
 	until int64  // earliest time of its expiry
 }
 
-// lockModel returns the model of one lock in a lock service that never fails. The service may free the lock at any
-// time after its expiry, but never before. The expiry is counted from the start of the call that acquired or
-// renewed the lock.
+// lockModel returns the porcupine model of one lock. The lock must not be freed before its expiry, which is counted
+// from the start of the call that acquired or renewed it. After its expiry, it may be freed at any time.
 func lockModel() porcupine.Model {
 	m := porcupine.NondeterministicModel{
 		Init: func() []any { return []any{lockState{}} },
@@ -137,8 +136,8 @@ func lockStep(s lockState, in LockCall, out LockAnswer) []any {
 	return nil
 }
 
-// learn sets the fencing token of the lock to token, if the fencing token is not known yet. The new token must be
-// higher than the tokens of all earlier grants. learn reports whether the lock now has this fencing token.
+// learn sets the fencing token of the lock, if it is not known yet and the given token is higher than the tokens of all
+// earlier grants. learn returns true if the lock now has the given token.
 func (s *lockState) learn(token uint64) bool {
 	if s.token == 0 && token > s.last {
 		s.token, s.last = token, token
@@ -166,7 +165,7 @@ type Locks struct {
 	fenced  int // writes with a token that were refused
 }
 
-// NewLocks starts a history. The function clock returns the times of calls in nanoseconds, for example WallClock.
+// NewLocks returns an empty history. clock returns the current time in nanoseconds, as the result of WallClock does.
 func NewLocks(clock func() int64) *Locks {
 	return &Locks{clock: clock, calls: map[string][]porcupine.Operation{}}
 }
@@ -205,9 +204,9 @@ func (h *Locks) Size() int {
 	return h.size
 }
 
-// Check returns a *NotLinearizable if the answers about a lock cannot come from a correct lock service. It also
-// returns this error if the search for an explanation exceeds the time limit. The limit applies to each lock
-// separately. Check writes a visualization of a violation to a file in dir.
+// Check returns a *NotLinearizable if the answers about a lock cannot come from a correct lock service. It then writes
+// a visualization to a file in dir. Check also returns a *NotLinearizable if the check of one lock takes longer than
+// the given limit.
 func (h *Locks) Check(limit time.Duration, dir string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// NotLinearizable is the error for a family of keys, or for a lock. Either no order of the calls explains their
-// answers, or the search for an order took too long.
+// NotLinearizable is the error for the calls on a family of keys, or on a lock. Either no order of these calls explains
+// the answers, or the search for an order took too long.
 type NotLinearizable struct {
 	Undecided bool     // the search has exceeded its time limit, so there may be an order
 	Family    string   // name of the family of keys, or of the lock
@@ -29,9 +29,9 @@ func (n *NotLinearizable) Error() string {
 		result, n.Picture)
 }
 
-// search looks for an order of the calls of one family. The model must permit the order, and the order must agree with
-// the times of the calls. If there is no such order, search returns a NotLinearizable and writes a visualization to a
-// file in dir. search also returns a NotLinearizable if it takes longer than limit. The limit is at least one second.
+// search looks for an order of the calls that the model permits and that agrees with their times. If there is none, it
+// returns a *NotLinearizable and writes a visualization to a file in dir. It also returns a *NotLinearizable if the
+// search exceeds the time limit, which is at least one second.
 func search(model porcupine.Model, family string, calls []porcupine.Operation, limit time.Duration, dir string) error {
 	limit = max(limit, time.Second)
 	switch porcupine.CheckOperationsTimeout(model, calls, limit) {

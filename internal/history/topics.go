@@ -46,7 +46,7 @@ type Delivery struct {
 	Settled  bool // a state transaction with the token of the delivery was acknowledged
 }
 
-// Subscription is the consumer group of a topic. Dead is the topic that gets the dead letters of the group, or "".
+// Subscription is the consumer group of a topic. Dead is the topic for its dead letters, or "" if there is none.
 type Subscription struct{ Topic, Dead string }
 
 // Topics records what is published to topics and delivered from them. Each topic has one consumer group. It is safe
@@ -113,12 +113,12 @@ func (h *Topics) Holds(topic string, ids []string) {
 	h.logs[topic] = ids
 }
 
-// Missing returns the messages that must still be delivered. Each element of the result is a topic, a space and the id
-// of a message. There are two kinds:
+// Missing returns the messages of acknowledged publishes that must still be delivered. Each element of the result is a
+// topic, a space and the id of a message. There are two kinds:
 //
-//   - A message of an acknowledged publish, if the subscriber of its topic has neither accepted nor rejected it.
-//   - A rejected message, if the subscriber of the dead-letter topic has not accepted it. The element then names the
-//     dead-letter topic.
+//   - messages that the subscriber of their topic has neither accepted nor rejected
+//   - messages that the subscriber has rejected and never accepted, and that the subscriber of the dead-letter topic
+//     has not accepted; the element then names the dead-letter topic
 func (h *Topics) Missing() (ids []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -181,16 +181,17 @@ type published struct {
 
 // Check returns the violations of these guarantees:
 //
-//  1. A topic has each message of an acknowledged publish once, and no message of a refused publish. If the outcome of
-//     a publish is unknown, the topic has either all of its messages or none. The messages of one publish are in their
-//     order. So a topic has the events of a state transaction only if the transaction was committed.
-//  2. Two messages with the same key are in the order of their publishes, if the first publish was acknowledged before
+//  1. A topic has each message of an acknowledged publish once, and no message of a refused publish.
+//  2. If the outcome of a publish is unknown, the topic has either all of its messages or none.
+//  3. The messages of one publish are in their order.
+//  4. Two messages with the same key are in the order of their publishes, if the first publish was acknowledged before
 //     the second began.
-//  3. A message is delivered only after the subscriber has accepted or rejected all earlier messages with the same key.
-//  4. If the subscriber has rejected a message of an acknowledged publish, and has never accepted it, the topic of dead
-//     letters has the message once. That topic has only messages that the subscriber has rejected. At most one state
-//     transaction that acknowledges a message succeeds, and such a message is no dead letter.
-//  5. Only published messages are delivered.
+//  5. A message is delivered only after the subscriber has accepted or rejected all earlier messages with the same key.
+//  6. A topic of dead letters has every message of an acknowledged publish that the subscriber has rejected and never
+//     accepted.
+//  7. A topic of dead letters has only messages that the subscriber has rejected, and no message twice.
+//  8. At most one state transaction that acknowledges a given message succeeds. The message is then no dead letter.
+//  9. Only published messages are delivered.
 //
 // Some checks need all messages of a topic, and are omitted if Holds was not called for the topic. The cost of Check is
 // linear in the number of messages and deliveries.

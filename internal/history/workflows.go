@@ -84,9 +84,8 @@ func (h *Workflows) Ended(id string, o Outcome) {
 	h.outcomes[id] = o
 }
 
-// Open returns the ids of the instances that must still end. These are the instances that are not known to be completed
-// or terminated, with two exceptions. An instance whose start was refused is left out. If the outcome of the start is
-// unknown, the instance is left out once it is known not to exist.
+// Open returns the ids of the instances that are not known to be completed or terminated. It omits an instance whose
+// start was refused. If the outcome of the start is unknown, it also omits the instance once it is known not to exist.
 func (h *Workflows) Open() (ids []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -122,11 +121,11 @@ func (h *Workflows) Newest() (at time.Duration) {
 
 // Check returns the violations of these guarantees:
 //
-//  1. An instance whose start was acknowledged completes, or is terminated by a client. An instance whose start was
-//     refused does nothing. An instance whose start has an unknown outcome either completes, or does not exist and
-//     has done nothing.
-//  2. The output has one result for each step. Each result comes from an execution of this step in this instance.
-//  3. Only one result of each step is used: all executions of later steps got the result that is in the output.
+//  1. If the start of an instance was acknowledged, the instance completes or a client terminates it.
+//  2. If the start was refused, the instance does nothing.
+//  3. If the outcome of the start is unknown, the instance either ends as in the first case or does nothing.
+//  4. The output has one result for each step, from an execution of this step in this instance.
+//  5. The input of every execution consists of results that are in the output.
 //
 // The cost of Check is linear in the number of steps and executions.
 func (h *Workflows) Check() (bad []string) {

@@ -44,7 +44,7 @@ type Note struct {
 	Run    *Run     `json:"run,omitempty"` // nil in the notes of a shared directory
 }
 
-// Run describes a process of the command quorate run. Other commands list and stop such processes.
+// Run describes a "quorate run" process, for the commands that list and stop such processes.
 type Run struct {
 	HTTP    string    `json:"http,omitempty"` // host:port of the HTTP API; empty for a run file
 	GRPC    string    `json:"grpc,omitempty"`
@@ -122,8 +122,8 @@ func (p *Presence) Close() error {
 	return errors.Join(err, p.f.Close())
 }
 
-// List returns the notes of all live nodes, sorted by node id. It removes the notes of nodes that ended without Close.
-// It looks only at the first 1024 entries of dir. If dir does not exist, the list is empty. List returns fault.Denied
+// List returns the notes of all live nodes in dir, sorted by node id. It removes the notes of nodes that ended without
+// Close. If dir does not exist, the list is empty. List reads at most 1024 directory entries. It returns fault.Denied
 // if other users can access dir.
 func List(dir string) ([]Note, error) {
 	entries, err := os.ReadDir(dir)
@@ -150,8 +150,8 @@ func List(dir string) ([]Note, error) {
 	return out, nil
 }
 
-// read returns the note in a file, and whether its node is alive. It removes the file if the node has ended. The
-// removal is safe, because no node uses the same file name again. If the file cannot be read, alive is false.
+// read returns the note in a file. alive is false if the node of the note has ended, or if the file cannot be read. If
+// the node has ended, read removes the file. This is safe, because no node uses the same file name again.
 func read(path string) (n Note, alive bool) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW, 0)
 	if err != nil {
@@ -174,7 +174,7 @@ func read(path string) (n Note, alive bool) {
 type Hold struct{ f *os.File }
 
 // holdSuffix is the suffix of the lock file, which is beside the locked directory. The lock file is never removed.
-// Otherwise one process could have locked the removed file while another creates and locks a new file.
+// Otherwise two processes could hold the lock: one with the removed file, and one with a new file.
 const holdSuffix = ".holder"
 
 // TryHold locks dir, or returns false if another process has the lock. It creates the parent directory if necessary.
@@ -202,9 +202,8 @@ func TryHold(dir string) (*Hold, bool, error) {
 // failureInterval is the minimum time between two log records of failed attempts to lock a directory.
 const failureInterval = time.Minute
 
-// Await locks dir. While another process has the lock, or an attempt fails, Await waits for pause and tries again. It
-// logs failed attempts but does not give up, because a failure may be temporary. For example, the process may have too
-// many open files. Await returns an error only if ctx ends.
+// Await locks dir. If that is not possible, it tries again after each pause until ctx ends. It logs failures, such as
+// too many open files, but does not return them, because they may be temporary. The only possible error is that of ctx.
 func Await(ctx context.Context, dir string, pause time.Duration, log *slog.Logger) (*Hold, error) {
 	tick := time.NewTicker(pause)
 	defer tick.Stop()
@@ -228,10 +227,10 @@ func Await(ctx context.Context, dir string, pause time.Duration, log *slog.Logge
 // Release unlocks the directory. It must be called only once.
 func (h *Hold) Release() error { return h.f.Close() }
 
-// Secret returns the path of a file with a shared secret. The file has the given name in dir, and only this user can
-// read it. If the file does not exist, Secret creates it with the text that the function fresh returns. If several
-// processes call Secret at the same time, all of them use the same file. Secret returns fault.Denied if other users can
-// access an existing file.
+// Secret returns the path of the file with the given name in dir, which contains a shared secret. If the file does not
+// exist, Secret creates it with the text that fresh returns. Only this user can read the file. If several processes
+// call Secret at the same time, all of them use the same file. Secret returns fault.Denied if other users can access an
+// existing file.
 func Secret(dir, name string, fresh func() string) (string, error) {
 	path := filepath.Join(dir, name)
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {

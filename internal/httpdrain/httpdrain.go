@@ -62,9 +62,8 @@ func (d *Drain) add(c net.Conn) *conn {
 	return added
 }
 
-// follow records the new state of a connection. net/http calls it at each change, as http.Server.ConnState. If the
-// connection arrived after Shutdown, follow closes it. In net/http, a connection is active from the end of a request
-// head to the end of the answer.
+// follow records the new state of a connection. If the connection arrived after Shutdown, follow closes it. net/http
+// calls follow at each change, as http.Server.ConnState.
 func (d *Drain) follow(c net.Conn, to http.ConnState) {
 	if d.record(c, to) {
 		_ = c.Close() // net/http notices the closed connection

@@ -47,8 +47,8 @@ func (r *Reader) Uvarint() uint64 {
 	return v
 }
 
-// Count reads how many items follow. Each item must have at least one byte. If fewer bytes than items follow, Count
-// sets Bad and returns 0. So the caller can safely allocate memory for that many items.
+// Count reads the number of the items that follow, each of which has at least one byte. If fewer bytes than items are
+// left, Count sets Bad and returns 0. The caller can therefore allocate memory for all items.
 func (r *Reader) Count() int {
 	n := r.Uvarint()
 	if n > uint64(len(r.Rest)) {
@@ -58,8 +58,8 @@ func (r *Reader) Count() int {
 	return int(n) //nolint:gosec // at most the length of a slice
 }
 
-// Bytes reads a length, and a byte slice of that length. The slice shares the memory of the input. An append to the
-// slice copies it, so the input does not change.
+// Bytes reads a length, and a byte slice of that length. The slice shares memory with the input, but an append to the
+// slice does not change the input.
 func (r *Reader) Bytes() []byte {
 	n := r.Count()
 	v := r.Rest[:n:n]

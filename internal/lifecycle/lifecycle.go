@@ -1,9 +1,8 @@
 // Package lifecycle closes the parts of a program in the reverse order of their start. It also tracks the calls that a
 // part must wait for when it closes.
 //
-// It owns the order, the time limit of each closer, and the joined error. Close runs each closer in its own goroutine
-// and waits for it. If a closer exceeds its time limit, Close no longer waits for this closer, and returns an error
-// that names its part of the program.
+// Close runs each closer in its own goroutine and waits for it. If a closer exceeds its time limit, Close stops
+// waiting, and its error names the part of the program.
 package lifecycle
 
 import (
@@ -15,9 +14,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// reserve is the time that Close keeps back for each closer that has not run yet. Otherwise a slow closer could use up
-// the time of later closers, which may write to disk. In total, Close keeps back at most 1/reserved of the time until
-// the deadline.
+// reserve is the time that Close reserves for each later closer, so that a slow closer cannot use up all the time.
+// Later closers may still have to write to disk. In total, Close reserves at most 1/reserved of the time until the
+// deadline.
 const (
 	reserve  = 250 * time.Millisecond
 	reserved = 8
@@ -42,8 +41,8 @@ type item struct {
 	close Closer
 }
 
-// Push adds the closer of a part that has just started. If Close has already begun, it calls the closer at once and
-// returns its error.
+// Push adds the closer of a part that has just started. If Close has already begun, Push runs the closer at once and
+// returns the closer's error.
 func (s *Stack) Push(name string, c Closer) error {
 	if s.push(item{name: name, close: c}) {
 		return nil
@@ -61,10 +60,11 @@ func (s *Stack) push(it item) bool {
 	return true
 }
 
-// Close calls every closer, the last one pushed first, and joins their errors. Each error names its part. If ctx has a
-// deadline, Close keeps back some of the time for the closers that have not run yet. If a closer exceeds its time,
-// Close adds the error fault.Timeout and continues with the next closer. Close is idempotent: a later call waits for
-// the first one and returns the same error.
+// Close calls the closers in the reverse order of Push, and joins their errors. Each error names its part. If ctx has a
+// deadline, each closer has a time limit that leaves time for the next ones. If a closer exceeds its limit, Close adds
+// the error fault.Timeout and continues with the next closer.
+//
+// A later call of Close waits for the first one and returns the same error.
 func (s *Stack) Close(ctx context.Context) error {
 	items, done, first := s.begin()
 	if !first {
@@ -110,8 +110,7 @@ func shareOf(ctx context.Context, n int) time.Duration {
 	return max(0, min(reserve, time.Until(deadline)/time.Duration(reserved*n)))
 }
 
-// before returns a copy of ctx with an earlier deadline: d before the deadline of ctx. If ctx has no deadline, the copy
-// has none either.
+// before returns a copy of ctx whose deadline is earlier by d. If ctx has no deadline, the copy has none either.
 func before(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -120,8 +119,8 @@ func before(ctx context.Context, d time.Duration) (context.Context, context.Canc
 	return context.WithDeadline(ctx, deadline.Add(-d))
 }
 
-// run calls one closer with the context soft, and returns its error. If the closer has not returned when the context
-// hard ends, run returns fault.Timeout and leaves the closer running.
+// run calls a closer with soft as its context, and returns its error. If hard ends before the closer has returned, run
+// returns fault.Timeout and leaves the closer running.
 func run(soft, hard context.Context, it item) error {
 	result := make(chan error, 1)
 	go func() { result <- it.close(soft) }()

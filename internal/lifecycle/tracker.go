@@ -2,9 +2,9 @@ package lifecycle
 
 import "sync"
 
-// Tracker counts calls and goroutines, so that Close can wait for them. Calls may begin at any time, even concurrently
-// with Close. A sync.WaitGroup does not allow this: while its count is zero, no call may begin concurrently with Wait.
-// The zero value is ready to use. All methods are safe for concurrent use.
+// Tracker counts calls and goroutines, so that Close can wait for them. In contrast to a sync.WaitGroup, a call may
+// begin concurrently with Close even if no other call is in progress. The zero value is ready to use. All methods are
+// safe for concurrent use.
 type Tracker struct {
 	mu      sync.Mutex
 	closed  bool

@@ -1,5 +1,5 @@
-// Package listen opens TCP listeners and Unix sockets. All packages use it, so that they all handle a port in use in
-// the same way.
+// Package listen opens TCP listeners and Unix sockets. All packages use it, so that a port that is already in use has
+// the same consequences everywhere.
 //
 // It owns the fallback to a free port and the error messages. It has no goroutines.
 package listen
@@ -66,9 +66,9 @@ const (
 	endSpare   = 32768
 )
 
-// Spare returns n different ports of 127.0.0.1 that are now free for TCP and UDP. It returns fault.Unavailable if it
-// does not find enough. The ports are from 10240 to 32767. By default, the system uses higher ports for outgoing
-// connections and for listeners on port 0. So these ports are probably still free when a process opens them.
+// Spare returns n different ports of 127.0.0.1, from 10240 to 32767, that are now free for TCP and UDP. They will
+// probably stay free until a process opens them, because by default the system itself assigns only higher ports. Spare
+// returns fault.Unavailable if it does not find enough ports.
 func Spare(ctx context.Context, n int) ([]int, error) {
 	var out []int
 	for _, i := range rand.Perm(endSpare - firstSpare) {

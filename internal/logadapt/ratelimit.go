@@ -9,22 +9,22 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// quietPeriod is how long the repetitions of a log line of hashicorp/raft get the level debug. A repetition has the
-// same message and peer as the first line.
+// quietPeriod is how long after a log line of hashicorp/raft its repetitions are logged at level debug. A repetition
+// has the same message and peer as the first line.
 const quietPeriod = 10 * time.Minute
 
 // maxQuiet is how many combinations of message and peer a limiter remembers.
 const maxQuiet = 1024
 
-// Raft returns a logger for hashicorp/raft. It writes like the logger of HCLog, but lowers the level of some lines. So
-// only problems that need an operator are errors. The lines with a lower level are:
+// Raft returns a logger for hashicorp/raft. It is like the logger of HCLog, but lowers the level of some lines, so that
+// only problems that need an operator are errors:
 //
-//   - Lines about unanswered requests and refused votes get level info, because the peer may only be stopping.
-//     Repetitions within ten minutes get level debug.
-//   - Lines that appear at every change of leader get level info. Lines about the empty log of a new follower get
+//   - Lines about unanswered requests and refused votes are logged at level info, because the peer may only be
+//     stopping. Repetitions within ten minutes are logged at level debug.
+//   - Lines that appear at every change of leader are logged at level info.
+//   - Lines about the empty log of a new follower are logged at level debug.
+//   - Lines that repeat while there is no quorum keep their level, but repetitions within ten minutes are logged at
 //     level debug.
-//   - Some lines repeat while there is no quorum. The first line keeps its level, and repetitions within ten minutes
-//     get level debug.
 func Raft(l *slog.Logger) hclog.Logger {
 	return &hcLogger{base: l, out: l, limiter: &limiter{now: time.Now, last: map[string]time.Time{}}}
 }
@@ -92,8 +92,8 @@ func (c *limiter) level(level slog.Level, msg string, args []any) slog.Level {
 	return level
 }
 
-// once returns the level of a line that may repeat. The first line with this message and peer gets the level in the
-// parameter first. Further lines within quietPeriod get slog.LevelDebug.
+// once returns the level of a line that may repeat. This is the given level for the first line with this message and
+// peer, and slog.LevelDebug for further ones within quietPeriod.
 func (c *limiter) once(msg, peer string, first slog.Level) slog.Level {
 	key, now := msg+"\x00"+peer, c.now()
 	c.mu.Lock()

@@ -29,8 +29,8 @@ type RecentRecord struct {
 // maxRecent bounds the text of a record that is kept, in bytes.
 const maxRecent = 1 << 10
 
-// NewRecent returns a Recent that keeps the newest log records of the given level or higher. The parameter keep is the
-// maximum number of records. Each kept record has at most about 1 KiB.
+// NewRecent returns a Recent for log records of the given level or higher. It keeps the newest of them, at most the
+// given number, and at most about 1 KiB of each.
 func NewRecent(level slog.Level, keep int) *Recent { return &Recent{level: level, keep: keep} }
 
 // Records returns the records that are kept, newest first.
@@ -53,8 +53,8 @@ func (r *Recent) add(one RecentRecord) {
 	r.oldest = (r.oldest + 1) % r.keep
 }
 
-// Handler returns a handler that passes all records to wrapped. The handler also keeps a copy of a record in r if its
-// level is high enough for r. A record is not kept if its level is disabled in wrapped.
+// Handler returns a handler that passes all records to wrapped, and keeps a copy of some of them in r. A record is kept
+// if its level is enabled in wrapped and is not below the level of r.
 func (r *Recent) Handler(wrapped slog.Handler) slog.Handler {
 	return recentHandler{recent: r, wrapped: wrapped}
 }

@@ -16,8 +16,8 @@ type Sparse struct {
 // warningInterval is the shortest time between two similar warnings.
 const warningInterval = 5 * time.Second
 
-// Log calls the function log, but at most once in five seconds. Calls of Log in between do nothing. The parameter more
-// is the number of these skipped calls since log was last called.
+// Log calls the given function, but at most once in five seconds. Calls of Log in between do nothing. The function
+// receives the number of these skipped calls.
 func (s *Sparse) Log(log func(more int)) {
 	s.mu.Lock()
 	if !s.last.IsZero() && time.Since(s.last) < warningInterval {

@@ -50,7 +50,8 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// receive reads the preamble of c in a new goroutine. It then passes the connection to its user, or refuses it.
+// receive reads the preamble of c in a new goroutine. It then passes the connection to the listener for tunnels, to
+// Raft or to the code that serves calls, unless the connection is refused.
 func (p *Port) receive(c net.Conn) {
 	tune(c)
 	waiting := p.pending.Add(c)
@@ -73,8 +74,8 @@ func (p *Port) receive(c net.Conn) {
 	}
 }
 
-// explainCut returns why a connection failed during its preamble. If this node closed the connection because of a
-// limit, cut is this limit, and explainCut returns a refusal that names the limit. Otherwise it returns err.
+// explainCut returns the error for a connection that failed during its preamble. If this node closed the connection
+// because of a limit, the error is a refusal that names the limit. Otherwise it is err.
 func (p *Port) explainCut(cut pending.Cut, err error) error {
 	switch cut {
 	case pending.TooMany, pending.TooManyOf:
@@ -88,9 +89,9 @@ func (p *Port) explainCut(cut pending.Cut, err error) error {
 	return err
 }
 
-// welcome performs TLS, reads the preamble of an accepted connection and sends the answer. Before the answer, it
-// removes the connection from the pending connections. Otherwise the limits for pending connections could close a
-// connection that already carries a request.
+// welcome performs TLS, reads the preamble of an accepted connection and sends the answer. The connection stops being
+// pending before the answer is sent, so that the limits for pending connections cannot close it while it carries a
+// request.
 func (p *Port) welcome(raw *pending.Conn) (*conn, hello, error) {
 	ctx, cancel := context.WithTimeout(p.ctx, p.opts.Timing.Handshake)
 	defer cancel()
@@ -127,9 +128,9 @@ func tell(c net.Conn, err error) {
 	}
 }
 
-// settle completes the preamble of a registered connection. It sends the answer if there is one, and removes the
-// deadline of the handshake. The parameter stop is the result of bind. If the handshake has already timed out, settle
-// returns an error. After any error, the connection is closed.
+// settle completes the preamble of a registered connection. It sends the answer, if there is one, and removes the
+// deadline of the handshake. stop is the result of bind. If settle fails, for example because the handshake has timed
+// out, it closes the connection.
 func (c *conn) settle(answer []byte, stop func() bool) error {
 	var err error
 	if len(answer) > 0 {
@@ -165,9 +166,9 @@ func (p *Port) judge(c *conn, h hello, state *tls.ConnectionState) error {
 	return nil
 }
 
-// register adds a connection to the registry. It returns a refusal if the registry is full, or if the cluster or epoch
-// of this node has changed since the preamble. The second check is necessary because Refresh closes only connections
-// that are already registered.
+// register adds a connection to the registry, or returns why the connection is refused. One reason is that the cluster
+// or epoch of this node has changed since the preamble. Refresh does not close such a connection, because it was not
+// registered yet.
 func (p *Port) register(c *conn) *Refusal {
 	if r := p.conns.add(c); r != nil {
 		return r
@@ -181,9 +182,8 @@ func (p *Port) register(c *conn) *Refusal {
 	return nil
 }
 
-// give passes an accepted connection to its user. A tunnel goes to the listener for tunnels, and a Raft connection goes
-// to the transport of its group. A connection for calls is served by give itself, which then returns when this
-// connection ends.
+// give passes a tunnel to the listener for tunnels, and a Raft connection to the transport of its group. It serves a
+// connection for calls itself, and returns when that connection ends.
 func (p *Port) give(c *conn, h hello) {
 	switch {
 	case h.kind == kindTunnel:

@@ -6,11 +6,10 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// admit decides whether a server accepts a connection. The parameter self is the identity of this server, and h is the
-// hello of the other side. admit returns nil if the connection is accepted, and otherwise the reason for the refusal.
-// It has no side effects. The rules:
+// admit decides whether a connection is permitted. self is the identity of the server that was called, and h is the
+// hello of the caller. admit returns nil, or the reason for a refusal. The rules:
 //
-//   - The hello must be addressed to this server and come from another server.
+//   - The hello must be addressed to the server that was called, and come from another server.
 //   - Both sides must have the same cluster and the same epoch. AnyEpoch matches every epoch, except on Raft
 //     connections.
 //   - A connection for joining is also accepted if the epochs differ, or if a side has no cluster yet. Such a

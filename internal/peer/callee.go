@@ -86,9 +86,9 @@ func (p *Port) delist(s *callee) {
 	delete(p.servers, s)
 }
 
-// drain closes connections for calls when this node stops. It refuses further calls, and waits until running handlers
-// have returned and their answers have been sent. Then it closes the connections. The parameter limit is the maximum
-// time for all connections together.
+// drain closes connections for calls when this node stops. It first refuses further calls, and waits until running
+// handlers have returned and their answers have been sent. It waits at most for the given time, for all connections
+// together.
 func drain(servers []*callee, limit time.Duration) {
 	for _, s := range servers {
 		s.leave()
@@ -257,8 +257,7 @@ func (c *callee) pass(s *stream) {
 	c.proceed(s)
 }
 
-// answer sends the result of a call to the caller. If err is nil, the result is the answer of the handler. Otherwise
-// the result is err, and the handler may not have run.
+// answer sends the result of a call to the caller: err if it is not nil, and otherwise the answer of the handler.
 func (c *callee) answer(s *stream, m *method, answer []byte, err error) {
 	c.metrics(m).end(s.task.begun, s.task.size, len(answer), err)
 	s.task.over, s.in.buf = true, nil

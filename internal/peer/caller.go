@@ -124,9 +124,9 @@ func (l *line) take(f frame, body []byte) error {
 	return errProtocol("a frame of type %d goes from caller to callee", f.kind)
 }
 
-// leave handles a go-away frame: the callee accepts no further calls on this connection. The parameter last is the
-// number of the last stream that the callee accepted. The callee has not executed the calls of later streams, so they
-// can be sent on another connection.
+// leave handles a go-away frame, which means that the callee accepts no further calls on this connection. last is the
+// number of the last stream that it accepted. Later streams were not executed, so their calls can be sent on another
+// connection.
 func (l *line) leave(last uint64) {
 	l.leaving = true
 	for _, s := range l.streams {

@@ -23,8 +23,8 @@ func newClient(p *Port, k kind) *Client {
 	return &Client{port: p, kind: k, links: map[string]*link{}}
 }
 
-// maxTries is how many connections a call tries. It tries another connection only if the previous one ended before the
-// callee accepted the call. That can happen when one side has just closed or renewed the connection.
+// maxTries is the maximum number of connections that a call tries. It tries the next one only if the previous one ended
+// before the callee accepted the call. That can happen when one side has just closed or renewed the connection.
 const maxTries = 3
 
 const (
@@ -55,9 +55,9 @@ type dialing struct {
 	err  error
 }
 
-// Call sends payload to a method of server and returns the answer. The caller may reuse payload after Call has
-// returned, and owns the answer. The handler gets the deadline of ctx, and is cancelled when ctx ends. Errors of the
-// handler keep their code, hint and key. The other errors are:
+// Call sends payload to a method of server and returns the answer. The caller owns the answer, and may reuse payload
+// after Call has returned. The handler gets the deadline of ctx, and is cancelled when ctx ends. Errors of the handler
+// keep their code, hint and key. The other errors are:
 //
 //	unavailable    the server could not be reached, or refused the request: not executed
 //	timeout        ctx ended before the request was sent or the handler began: not executed
@@ -71,8 +71,8 @@ func (c *Client) Call(ctx context.Context, server, method string, payload []byte
 	return c.measured(ctx, server, method, payload, func(l *link) chan struct{} { return l.slots })
 }
 
-// Wait does the same as Call. It is for methods whose handlers may wait for a long time. Limits.InFlight limits the
-// calls by Wait and the calls by Call separately. So a call by Wait never delays a call by Call.
+// Wait does the same as Call. It is for methods whose handlers may wait for a long time. Limits.InFlight counts these
+// calls separately, so that they never delay calls by Call.
 func (c *Client) Wait(ctx context.Context, server, method string, payload []byte) ([]byte, error) {
 	return c.measured(ctx, server, method, payload, func(l *link) chan struct{} { return l.waits })
 }
@@ -214,9 +214,8 @@ func (c *Client) line(ctx context.Context, l *link, lane *lane) (*line, error) {
 	}
 }
 
-// redial starts to connect to the server of l in the background. The new connection is for lane, which carries either
-// the short or the long requests. redial returns fault.Unavailable if the server is in backoff after failed dials, or
-// if the Port of this node is closed. The caller holds lane.mu.
+// redial dials the server of l in the background, to get a new connection for lane. It returns fault.Unavailable if the
+// server is in backoff after failed dials, or if the Port of this node is closed. The caller holds lane.mu.
 func (c *Client) redial(l *link, lane *lane) error {
 	if err := c.port.health.blocked(target{l.server, false}); err != nil {
 		return err
@@ -246,8 +245,8 @@ func (c *Client) connect(l *link, lane *lane, d *dialing) {
 	c.tidy(l)
 }
 
-// set changes the line of a lane after a dial or after the end of a line. After a dial, ended is nil, and to is the new
-// line. If the dial failed, to is also nil. After the end of a line, ended is this line, and set removes it.
+// set changes the line of a lane after a dial, or removes a line that has ended. After a dial, to is the new line, or
+// nil if the dial failed, and ended is nil. After the end of a line, ended is this line, and to is nil.
 func (l *lane) set(to, ended *line) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -8,9 +8,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// tunnelDials is how many tunnels to one server this node opens at the same time. If more than 128 connections from one
-// address have an incomplete handshake, the server closes the oldest of them (see package pending). tunnelDials is much
-// less than 128, because several nodes may share an address.
+// tunnelDials is how many tunnels to one server this node opens at the same time. It is much less than 128, which is
+// the server's limit for unfinished handshakes from one address (see package pending), because several nodes may share
+// an address.
 const tunnelDials = 32
 
 // dialSlots limits how many connections to each server are opened at the same time. It is safe for concurrent use.

@@ -34,8 +34,8 @@ func (c *callee) handle(s *stream) {
 	c.answer(s, s.task.method, answer, err)
 }
 
-// invoke runs the handler of a call. If the handler panics, invoke logs the panic and returns an error. So one bad
-// request cannot end the process of every node that receives it.
+// invoke runs the handler of a call. If the handler panics, invoke logs the panic and returns an error, so that a bad
+// request does not end the process.
 func (c *callee) invoke(s *stream) (answer []byte, err error) {
 	t := s.task
 	defer func() {

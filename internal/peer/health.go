@@ -74,9 +74,9 @@ const (
 	staleAfter = 10 * time.Second
 )
 
-// lostSince returns the time at which dials for Raft to a server began to fail. It returns false if there was a
-// connection with the server since then, or if the last failure is more than staleAfter ago. It also returns false if
-// the first and the last failure are less than lostAfter apart.
+// lostSince returns the time at which dials for Raft to a server began to fail. It returns true only if they have
+// failed for at least lostAfter, there has been no connection since then, and the last failure was at most staleAfter
+// ago.
 func (h *health) lostSince(server string) (time.Time, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -87,8 +87,8 @@ func (h *health) lostSince(server string) (time.Time, bool) {
 	return s.first, true
 }
 
-// forget drops the servers whose last failed dial is longer than forgetDown ago. It does nothing while fewer than
-// maxDown servers are recorded.
+// forget drops the servers whose last failed dial is more than forgetDown ago. It does nothing while fewer than maxDown
+// servers are recorded.
 func (h *health) forget() {
 	if len(h.down) < maxDown {
 		return

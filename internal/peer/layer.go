@@ -10,8 +10,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// snapshotMark marks an address to which raft sends a snapshot. The address is the server id followed by snapshotMark.
-// Dial opens a connection for snapshots to such an address. No server id contains snapshotMark.
+// snapshotMark is the suffix of an address to which raft sends a snapshot. The server id comes before it, and never
+// contains it. For such an address, Dial opens a connection for snapshots.
 const snapshotMark = "\x00snapshot"
 
 // layer is the raft.StreamLayer of one group. It dials servers by their ids, and accepts the connections of the group

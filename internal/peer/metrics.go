@@ -12,7 +12,7 @@ import (
 )
 
 // otherMethod is the value of the label "method" for unknown methods. When there are 2*maxMethods meters, it is also
-// the value for every method that has no meter yet.
+// the value for all methods that are not yet measured.
 const (
 	otherMethod = "other"
 	maxMethods  = 64

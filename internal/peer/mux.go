@@ -119,8 +119,8 @@ func (m *mux) run() {
 // fail ends the connection. If it is called several times, the first error is kept.
 func (m *mux) fail(err error) { m.failIf(err, func() bool { return true }) }
 
-// failIf ends the connection with err, if the connection is open and the function passed as still returns true. failIf
-// calls this function with mu held.
+// failIf ends the connection with err, if it is open and the given function returns true. The function is called with
+// mu held.
 func (m *mux) failIf(err error, still func() bool) {
 	m.mu.Lock()
 	if m.err != nil || !still() {
@@ -280,9 +280,9 @@ func (m *mux) widen(id uint64, body []byte) error {
 	return nil
 }
 
-// watch closes the connection if nothing arrives for Timing.Dead. A working connection is never silent for that long:
-// the caller sends something in every Timing.Ping, and the callee answers pings. watch counts ticks instead of reading
-// the clock, so that a process that was paused keeps its connections.
+// watch closes the connection if nothing arrives for Timing.Dead. A working connection is never silent for that long,
+// because the caller sends something at least every Timing.Ping, and the callee answers pings. watch counts ticks
+// instead of reading the clock, so that a process that was paused keeps its connections.
 func (m *mux) watch() {
 	tick := time.NewTicker(m.timing.Ping)
 	defer tick.Stop()
@@ -316,8 +316,7 @@ func errSilent(server string, silent time.Duration) error {
 }
 
 // tick runs every Timing.Ping on the caller's side of a connection. It sends a ping if ping is true. It closes the
-// connection if there were no calls for Timing.Idle. idle is the time without calls before this tick, and the result is
-// the time after it.
+// connection after Timing.Idle without calls. idle is the time without calls so far, and tick returns its new value.
 func (m *mux) tick(ping bool, idle time.Duration) time.Duration {
 	m.mu.Lock()
 	if idle += m.timing.Ping; m.busy() {

@@ -24,8 +24,8 @@ type Identity struct {
 	Epoch   uint64 // raised by every rescue of the cluster; AnyEpoch for a node without replicas
 }
 
-// AnyEpoch is the epoch of a node without replicas. It matches every epoch, because such a node has no data. The node
-// may call servers of every epoch, and they may call it. It cannot run a group.
+// AnyEpoch is the epoch of a node without replicas. It matches every epoch, so that the node can call all servers of
+// its cluster and be called by them. Such a node cannot run a Raft group.
 const AnyEpoch = ^uint64(0)
 
 // Options configure a Port. Self, Resolve, Logger and Registerer are required.

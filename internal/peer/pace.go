@@ -72,9 +72,9 @@ func (c *snapshotOut) Write(b []byte) (n int, err error) {
 	return n, err
 }
 
-// snapshotIn is a connection that receives a snapshot. If no byte arrives for the duration stall, Read closes the
-// connection and returns an error. After an error, raft reads the rest of the snapshot to discard it. On an open
-// connection, this would take the duration stall once more.
+// snapshotIn is a connection that receives a snapshot. If no byte arrives for the time stall, Read closes the
+// connection and returns an error. Otherwise raft, which reads the rest of a snapshot after an error, would wait for
+// the same time again.
 type snapshotIn struct {
 	net.Conn
 	stall time.Duration

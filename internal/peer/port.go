@@ -134,9 +134,9 @@ func (p *Port) Join() *Client { return p.joins }
 // server without further backoff, and sends the requests that wait for it.
 func (p *Port) Alive(server string) { p.health.reported(server) }
 
-// LostSince returns the time at which dials for Raft to a server began to fail. It returns false if there was a
-// connection with the server since then, or if the last failure is more than 10 seconds ago. It also returns false if
-// the first and the last failure are less than two seconds apart.
+// LostSince returns the time at which dials for Raft to a server began to fail. It returns true only if they have
+// failed for at least two seconds, there has been no connection since then, and the last failure was at most 10 seconds
+// ago.
 func (p *Port) LostSince(server string) (time.Time, bool) { return p.health.lostSince(server) }
 
 // Refresh closes the connections that were opened while this node had another cluster or epoch, except connections for

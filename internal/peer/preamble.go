@@ -70,12 +70,12 @@ func (h hello) encode() []byte {
 	return b
 }
 
-// errGarbage is the error for a connection that does not begin with the magic bytes of a preamble. The port closes
-// the connection without an answer.
+// errGarbage is the error for data that is not a preamble of the peer protocol. The port closes the connection without
+// an answer.
 var errGarbage = errors.New("no preamble")
 
-// readHello reads a hello and no further byte. If it returns a *Refusal, its caller must send the refusal to the other
-// side.
+// readHello reads a hello, and no byte after it. If it returns a *Refusal, the caller must send the refusal to the
+// other side.
 func readHello(r io.Reader) (hello, error) {
 	var head [helloHead]byte
 	if _, err := io.ReadFull(r, head[:len(magic)]); err != nil {
@@ -129,8 +129,8 @@ func decodeHello(b []byte) (hello, error) {
 	return h, nil
 }
 
-// encodeAnswer encodes the answer to a hello. If refused is nil, the answer accepts the connection and contains the
-// identity self. Otherwise the answer contains the refusal.
+// encodeAnswer encodes the answer to a hello. The answer contains the identity of this node, or the refusal if refused
+// is not nil.
 func encodeAnswer(self Identity, refused *Refusal) []byte {
 	b := make([]byte, answerHead, 512)
 	copy(b, magic)
@@ -146,7 +146,7 @@ func encodeAnswer(self Identity, refused *Refusal) []byte {
 	return b
 }
 
-// readAnswer reads the answer to a hello and no further byte. It returns a *Refusal if the other side refused the
+// readAnswer reads the answer to a hello, and no byte after it. It returns a *Refusal if the other side refused the
 // connection.
 func readAnswer(r io.Reader) (Identity, error) {
 	var head [answerHead]byte

@@ -28,8 +28,8 @@ type news struct {
 
 func newQuiet() *quiet { return &quiet{seen: map[news]time.Time{}} }
 
-// level returns the log level for a refused connection. The level is WARN, except if one side has no cluster yet. Such
-// refusals are expected while a cluster forms, so their level is INFO until formGrace after the first one.
+// level returns the log level for a refused connection. It is normally WARN. Refusals because one side has no cluster
+// yet are expected while a cluster forms, so they are INFO until formGrace after the first one.
 func (q *quiet) level(r Reason) slog.Level {
 	if r != ReasonUnformed {
 		return slog.LevelWarn

@@ -68,8 +68,8 @@ func Distrust(reason Reason, err error) error {
 	return &Refusal{Reason: reason, Err: &fault.Error{Code: fault.Denied, Op: "peer.verify", Err: err}}
 }
 
-// distrusted returns the refusal of a connection whose other side could not be verified. err is the reason. side
-// names the other side in the message, for example "the caller".
+// distrusted returns the refusal of a connection whose other side could not be verified because of err. side is the
+// name of the other side in the message, for example "the caller".
 func distrusted(side string, err error) *Refusal {
 	reason, ok := RefusedBecause(err)
 	if !ok {

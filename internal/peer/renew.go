@@ -6,9 +6,11 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Renew replaces the connections for calls and for Raft groups, in both directions. Call it after the certificate
-// of this node has changed. Without TLS, Renew does nothing. Tunnels and connections that carry a snapshot stay
-// open. No request is lost: an old connection for calls first finishes its calls, and Raft repeats its requests.
+// Renew replaces the connections for calls and for Raft groups, in both directions. Call it after the certificate of
+// this node has changed. No request is lost, because calls in progress are finished first and Raft repeats its
+// requests.
+//
+// Renew does not close tunnels, nor connections that carry a snapshot. Without TLS, it does nothing.
 func (p *Port) Renew() {
 	if p.opts.TLS == nil {
 		return
@@ -59,9 +61,9 @@ func (c *callee) retire() {
 	c.rouse()
 }
 
-// Recheck verifies the certificate of the other side of every open connection again. It closes the connection if the
-// certificate has expired, or if its token or authority is no longer accepted. Call Recheck periodically, and after a
-// change of the tokens or authorities.
+// Recheck verifies the certificates of all open connections again. It closes a connection if the certificate of the
+// other side has expired, or if the token or authority of this certificate is no longer accepted. Call Recheck
+// periodically, and after a change of the tokens or authorities.
 func (p *Port) Recheck() {
 	if p.opts.TLS == nil {
 		return

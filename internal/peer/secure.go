@@ -15,10 +15,9 @@ import (
 const tlsHandshake = 0x16
 
 // secureServer starts TLS on an accepted connection, if this port uses TLS. If only one side uses TLS, secureServer
-// sends the caller a refusal, and returns the refusal as its error.
+// sends the caller a refusal and also returns it.
 //
-// The returned hello is empty, except if the caller does not use TLS although this port does. The hello then names the
-// refused caller.
+// The returned hello is set only if the port uses TLS and the caller does not. It then names the caller.
 func (p *Port) secureServer(ctx context.Context, raw net.Conn) (net.Conn, *tls.ConnectionState, hello, error) {
 	c := &replay{Conn: raw}
 	if _, err := raw.Read(c.first[:]); err != nil {

@@ -163,8 +163,8 @@ func (t *Transport) EncodePeer(id raft.ServerID, _ raft.ServerAddress) []byte { 
 // DecodePeer reverses EncodePeer.
 func (t *Transport) DecodePeer(b []byte) raft.ServerAddress { return raft.ServerAddress(b) }
 
-// retry calls the function request. If the connection turns out to be closed by the other side, retry calls request
-// again. It makes several attempts, because all idle connections of the pool may be closed.
+// retry calls the given function, and repeats the call if the other side has closed the connection. It makes several
+// attempts, because all idle connections of the pool may be closed.
 func retry(request func() error) error {
 	var err error
 	for range poolSize + 3 {

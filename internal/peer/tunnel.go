@@ -42,9 +42,9 @@ func (t *tunnels) Close() error {
 
 func (t *tunnels) Addr() net.Addr { return address("tunnels") }
 
-// Tunnel opens a connection to server for the protocol of another package. On the server, the listener from Tunnels
-// accepts the connection. The caller must close it. If Tunnel fails, it returns fault.Unavailable, and no data was
-// sent.
+// Tunnel opens a connection to server for the protocol of another package. The listener from Tunnels accepts the
+// connection at the server. The caller of Tunnel must close the connection. If Tunnel fails, it returns
+// fault.Unavailable, and no data was sent.
 //
 // If dials to the server have failed recently, Tunnel fails at once until the backoff ends. If many tunnels to the
 // server are being opened, Tunnel waits.
@@ -67,8 +67,8 @@ func (p *Port) Tunnel(ctx context.Context, server string) (net.Conn, error) {
 	return c, nil
 }
 
-// Tunnels returns the listener that accepts the tunnels of other nodes. Every call returns the same listener. After the
-// listener is closed, further tunnels are refused. Use RemotePeer for the identity of the other end of a tunnel.
+// Tunnels returns the listener that accepts the tunnels of other nodes. Every call returns the same listener. After it
+// is closed, new tunnels are closed at once. RemotePeer returns the identity of the other end of a tunnel.
 func (p *Port) Tunnels() net.Listener { return p.tunnels }
 
 // Lost reports to the port that a server has failed, for example according to gossip. The port then closes the tunnels

@@ -1,8 +1,9 @@
-// Package pending limits the connections of a listener that are accepted but not authenticated yet.
+// Package pending limits the connections of a listener that are accepted but not authenticated yet. There are limits
+// for the total number and for each source address. If there are too many connections, the package closes the oldest.
+// The caller does the authentication. The package owns the count of these connections, in total and per source address,
+// and the choice of the connection to close if there are too many.
 //
-// It counts these connections, in total and per source address. If there are too many, it selects one and closes it. It
-// owns the limits and this selection. The caller does the authentication. The package has no goroutines. Done and Close
-// stop the timers of Limits.FirstByte.
+// The package has no goroutines. Each pending connection has a timer, which Done and Close stop.
 package pending
 
 import (
@@ -75,8 +76,7 @@ const (
 	Closed        // the Set was closed
 )
 
-// Conn is one pending connection. If the peer sends nothing for Limits.FirstByte, the Set closes the connection. The
-// first byte that Read returns stops this timer.
+// Conn is one pending connection. The Set closes it if Read has returned no byte within Limits.FirstByte.
 type Conn struct {
 	net.Conn
 	set       *Set
@@ -88,8 +88,8 @@ type Conn struct {
 	cut       Cut
 }
 
-// Add adds the connection c, which is pending until Done is called on the result. If this makes too many, Add closes
-// one of the pending connections. If the Set is closed, Add closes c.
+// Add adds a connection, which is pending until Done is called on the result. If there are now too many pending
+// connections, Add closes one of them. If the Set is closed, Add closes the new connection.
 func (s *Set) Add(c net.Conn) *Conn {
 	p := &Conn{Conn: c, set: s, source: sourceOf(c.RemoteAddr())}
 	if surplus := s.add(p); surplus != nil {

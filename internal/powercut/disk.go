@@ -138,8 +138,8 @@ func (d *Disk) Apply(r *Record) error {
 	return nil
 }
 
-// opened applies r, the record that the file with this name was opened. It creates the file if the disk does not have
-// it, and empties the file if r has the flag truncates. Later records identify the open file by the number r.a.
+// opened applies a record that a file was opened. It creates the file if the disk does not have it, and empties it if
+// the record has the flag truncates. Later records identify the open file by the number r.a.
 func (d *Disk) opened(name string, r *Record) error {
 	n := d.find(name)
 	if n == nil {
@@ -201,8 +201,7 @@ func setNames(in, names map[string]*node) {
 	}
 }
 
-// sync marks the first upTo changes of the node as synced. Changes that were synced earlier are included in this
-// number.
+// sync marks the first upTo changes of the node as synced. The number includes the changes that were synced earlier.
 func (n *node) sync(upTo int) {
 	count := upTo - n.synced
 	if count <= 0 {

@@ -132,8 +132,8 @@ var unlinkatBody = regexp.MustCompile(`(?s)(\nfunc Unlinkat\(dirfd int, path str
 // syscallStart is the first line of the function syscall.Syscall. The package golang.org/x/sys calls fdatasync through
 // this function. The overlay inserts fdatasyncCode after this line, so that the hook also receives fdatasync.
 //
-// Syscall must not grow the stack, because its arguments may be pointers into the stack. The inserted code may grow the
-// stack, because the arguments of fdatasync are not pointers.
+// Syscall must not grow the stack if its arguments are pointers into the stack. The arguments of fdatasync are not, so
+// the inserted code may grow the stack.
 const (
 	syscallStart  = "\nfunc Syscall(trap, a1, a2, a3 uintptr) (r1, r2 uintptr, err Errno) {\n"
 	fdatasyncCode = "\tif trap == SYS_FDATASYNC {\n\t\treturn fdatasync(a1)\n\t}\n"
@@ -203,8 +203,8 @@ func rename(text string) (string, error) {
 	return text, nil
 }
 
-// once returns a function that replaces the single match of pattern in a text. This function returns an error if the
-// text has no match or more than one.
+// once returns a function that replaces the only match of pattern in a text. The function returns an error if the text
+// has no match, or several.
 func once(pattern *regexp.Regexp, by string) func(string) (string, error) {
 	return func(text string) (string, error) {
 		if n := len(pattern.FindAllString(text, -1)); n != 1 {

@@ -26,12 +26,12 @@ type Recorder struct {
 	syncs  atomic.Uint64
 }
 
-// RecordFiles starts to record the file operations of this process below the directory root. It writes the records to a
-// new file with the path trace. Files that are already open are ignored. If the trace cannot be written, the process
-// aborts.
+// RecordFiles starts to record the file operations of this process below a directory. It writes the records to a trace
+// file, which it creates or truncates. Files that are already open are not recorded. If a record cannot be written, the
+// process aborts.
 //
-// While files are recorded, a sync of these files does not reach the device. Instead, it waits for the duration sync,
-// so that a test can cut the power during a sync.
+// A sync of a recorded file does not reach the device. Instead, it takes the given time, so that a test can cut the
+// power meanwhile.
 func RecordFiles(root, trace string, sync time.Duration) (*Recorder, error) {
 	root, err := filepath.EvalSymlinks(root)
 	if err != nil {
@@ -67,8 +67,8 @@ func (r *Recorder) put(op byte, a, b uint64, first, second []byte) {
 	}
 }
 
-// at returns path relative to r.root, or "" if path is not below r.root. A relative path starts at the directory with
-// the descriptor dirfd.
+// at returns path relative to r.root, or "" if path is not below r.root. If path is relative, it starts at the
+// directory with the descriptor dirfd.
 func (r *Recorder) at(dirfd int, path string) string {
 	const cwd = -100
 	if !filepath.IsAbs(path) {
@@ -89,8 +89,8 @@ func (r *Recorder) at(dirfd int, path string) string {
 	return rel
 }
 
-// call is the function that RecordFiles stores in syscall.FileHook. It records one file operation. skip is true for a
-// sync, which must not reach the disk.
+// call is the hook in syscall.FileHook. It records a file operation, or returns a function that records it afterwards.
+// skip is true for a sync of a recorded file, so that the sync does not reach the device.
 func (r *Recorder) call(c syscall.FileCall) (after func(int, error), skip bool) {
 	switch c.Name {
 	case "open":
@@ -141,8 +141,8 @@ func (r *Recorder) call(c syscall.FileCall) (after func(int, error), skip bool) 
 	return nil, false
 }
 
-// open handles the opening of a file or directory. It returns a function that the hook calls afterwards. This function
-// records the opening, unless it has failed. open returns nil if the path is not below r.root.
+// open handles the opening of a file or directory. The hook calls the returned function afterwards, to record the
+// opening if it was successful. open returns nil if the path is not below r.root.
 func (r *Recorder) open(c syscall.FileCall) func(int, error) {
 	path := r.at(c.FD, c.Path)
 	if path == "" {
@@ -164,8 +164,8 @@ func (r *Recorder) open(c syscall.FileCall) func(int, error) {
 	}
 }
 
-// name handles a rename, link, unlink or mkdir. It returns a function that the hook calls afterwards. This function
-// records the operation, unless it has failed. name returns nil if the path is not below r.root.
+// name handles a rename, link, unlink or mkdir. The hook calls the returned function afterwards, to record the
+// operation if it was successful. name returns nil if the path is not below r.root.
 func (r *Recorder) name(c syscall.FileCall) func(int, error) {
 	path, to := r.at(c.FD, c.Path), ""
 	if c.To != "" {

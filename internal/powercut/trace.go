@@ -8,8 +8,8 @@ import (
 	"os"
 )
 
-// The operations of a trace. Each comment explains the fields of a Record for one operation. First and Second are the
-// fields first and second, and the brackets contain the fields a and b.
+// The operations of a trace. The comments list the fields of each operation's Record: a and b in brackets, and first
+// and second as First and Second.
 const (
 	opOpen       byte = iota + 1 // First is the path [number of the open file, flags]
 	opWrite                      // First is the data [open file, offset]

@@ -8,9 +8,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Base checks the address of a service, and returns it without a trailing slash. The address needs a host and the
-// scheme http or https, and must not have a user, query or fragment. Otherwise Base returns fault.Invalid, and the
-// message contains the name of the setting.
+// Base validates the address of a service, and removes trailing slashes. The address needs a host and the scheme http
+// or https, and must not have a user, query or fragment. Otherwise Base returns fault.Invalid. The message of the error
+// begins with the name of the setting.
 func Base(setting, address string) (base string, err error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || u.User != nil || u.RawQuery != "" ||
@@ -21,8 +21,8 @@ func Base(setting, address string) (base string, err error) {
 	return strings.TrimRight(address, "/"), nil
 }
 
-// Exposed reports whether others on the network could read the credentials that are sent to the address base. This is
-// so if the scheme is not https and the host is not a loopback address.
+// Exposed reports whether other hosts on the network could read the credentials that are sent to an address. This is so
+// if the scheme is not https and the host is not a loopback address.
 func Exposed(base string) bool {
 	u, err := url.Parse(base)
 	if err != nil || u.Scheme == "https" {

@@ -1,8 +1,8 @@
 // Package rest calls JSON services over HTTP. It limits the size of answers and the number of retries, and converts
 // failures to fault codes.
 //
-// It owns the meaning of HTTP statuses and broken connections, so all services are handled alike. Its errors never
-// contain a credential, even if the answer of a service quotes one. It starts no goroutines of its own.
+// It owns the conversion of HTTP statuses and broken connections to errors, which is the same for all services. Its
+// errors never contain a credential, even if the answer of a service quotes one. It starts no goroutines of its own.
 package rest
 
 import (
@@ -49,10 +49,9 @@ type Client struct {
 	Denied string
 }
 
-// Transport returns a transport to one service. It uses the TLS settings in config, or the default settings if config
-// is nil. The transport keeps a limited number of idle connections. A request fails if the header of its answer has
-// more than MaxHeader bytes. This also limits the number of header fields to MaxHeader/3, because a field has at least
-// 3 bytes: a name, a colon and a line feed.
+// Transport returns a transport to one service. It uses the given TLS settings, or the default settings if config is
+// nil. It keeps a limited number of idle connections. A request fails if the header of its answer has more than
+// MaxHeader bytes.
 func Transport(config *tls.Config) *http.Transport {
 	return &http.Transport{
 		Proxy:                  http.ProxyFromEnvironment,
@@ -108,9 +107,8 @@ func withoutMark(err error) error {
 	return err
 }
 
-// once makes one attempt. wasRefused is true if the service refused the credentials of an earlier attempt. If the
-// attempt fails, wait is the minimum delay before the next attempt. A negative wait means that another attempt would
-// fail as well.
+// once makes one attempt. wasRefused is true if the service refused the credentials of an earlier attempt. After an
+// error, wait is the minimum delay before the next attempt. It is negative if another attempt would fail as well.
 func (c *Client) once(ctx context.Context, address string, header http.Header, wasRefused bool) (answer []byte,
 	wait time.Duration, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
@@ -150,7 +148,8 @@ func (c *Client) once(ctx context.Context, address string, header http.Header, w
 	return nil, retryAfter(response), c.failure(response, body, credentials, useful && !wasRefused)
 }
 
-// broken returns the error for a request without an answer. err is the cause. The URL in a *url.Error is left out.
+// broken returns the error for a request that got no answer. If err is a *url.Error, broken keeps only its cause,
+// without the URL.
 func (c *Client) broken(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return &fault.Error{Code: fault.Timeout, Op: "rest.Get", Msg: c.Service + " did not answer in time",
@@ -168,8 +167,8 @@ func (c *Client) broken(ctx context.Context, err error) error {
 	return e
 }
 
-// failure returns the error for an answer that is not a success. If renew is true and the status is 401, the error
-// wraps errRefused, so that the caller tries again with new credentials.
+// failure returns the error for an answer with a status other than 200. The error for status 401 wraps errRefused if
+// renew is true, so that the caller tries again with new credentials.
 func (c *Client) failure(response *http.Response, body []byte, credentials http.Header, renew bool) error {
 	code, hint := classify(response.StatusCode)
 	if code == fault.Denied {

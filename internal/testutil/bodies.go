@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// Bodies starts an HTTP server on 127.0.0.1. For each request, the server sends the body to the channel bodies and then
-// answers with status 200. A request may wait until the test has received earlier bodies. The server ends with the
-// test.
+// Bodies starts an HTTP server on 127.0.0.1 that answers every request with status 200. Before the answer, the server
+// sends the body of the request to the returned channel. A request may wait until the test has received earlier bodies.
+// The server stops at the end of the test.
 func Bodies(t testing.TB) (url string, bodies <-chan string) {
 	t.Helper()
 	received := make(chan string, 1)

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// CopyTree copies the file or directory at the path from to the path to. The program that writes the files may still be
-// running. The copy includes writes that are not synced yet. Files that are removed during the copy are left out.
+// CopyTree copies a file or directory. Another program may write to it during the copy. The copy includes writes that
+// are not synced yet. Files that are removed during the copy are left out.
 func CopyTree(t testing.TB, from, to string) {
 	t.Helper()
 	Must(t, filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {

@@ -27,9 +27,8 @@ func SparePort(t testing.TB) int {
 	return port
 }
 
-// ReservePort returns a port of 127.0.0.1 that is free for TCP and UDP. On Linux, it reserves the port until release is
-// called or this process ends. Until then, no call in any process returns this port. Without the reservation, another
-// test program could take the port before the caller opens it.
+// ReservePort returns a port of 127.0.0.1 that is free for TCP and UDP. On Linux, no other call in any process returns
+// this port until release is called or this process ends.
 //
 // The caller must keep a reference to release, because otherwise the garbage collector may end the reservation.
 func ReservePort() (port int, release func(), err error) {
@@ -50,8 +49,8 @@ func ReservePort() (port int, release func(), err error) {
 	return 0, nil, fmt.Errorf("127.0.0.1 has no free port between %d and %d", firstPort, endPort-1)
 }
 
-// reserve reserves a port by a socket in Linux's abstract namespace. The kernel removes this socket when the process
-// ends. Other systems have no such sockets, so there reserve does nothing.
+// reserve reserves a port with a socket in Linux's abstract namespace. The kernel removes the socket when the process
+// ends. On other systems, reserve does nothing.
 func reserve(port int) (release func(), err error) {
 	if runtime.GOOS != "linux" {
 		return func() {}, nil

@@ -6,10 +6,9 @@ import (
 	"testing"
 )
 
-// Program returns the path of a program that a test starts. If the environment variable with the name variable is set,
-// Program returns its value. Otherwise it searches the PATH for a program with the given name. If there is none, it
-// skips the test. The message then suggests the Debian package with the name of the program, so this package must
-// exist.
+// Program returns the path of a program that a test starts. The environment variable with the given name has precedence
+// over the PATH. If the program is not found, Program skips the test, and suggests the Debian package with the same
+// name. This package must exist.
 func Program(t testing.TB, variable, name string) string {
 	t.Helper()
 	if path := os.Getenv(variable); path != "" {

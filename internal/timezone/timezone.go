@@ -13,8 +13,8 @@ import (
 )
 
 // Load returns the time zone with a name of the IANA database, such as UTC or Europe/Lisbon. The empty name means UTC.
-// Load returns fault.Invalid if the name is unknown, or if Check refuses it. The caller can put the name before the
-// message of the error, because the message begins with a verb.
+// Load returns fault.Invalid if the name is unknown, or if Check refuses it. The message of the error begins with a
+// verb, so that the caller can put the name before it.
 func Load(name string) (*time.Location, error) {
 	if err := Check(name); err != nil {
 		return nil, err
@@ -40,8 +40,12 @@ func refused(why string) error {
 		Hint: "name a zone such as UTC or Europe/Lisbon"}
 }
 
-// Cut splits a cron schedule into the name of its time zone and the rest. For example, "CRON_TZ=Europe/Lisbon 0 0 * * *
-// *" gives "Europe/Lisbon" and "0 0 * * * *". found is false if the schedule has no time zone.
+// Cut splits a cron schedule into the name of its time zone and the rest. The name follows the prefix TZ= or CRON_TZ=.
+// For example, this schedule gives "Europe/Lisbon" and "0 0 * * * *":
+//
+//	CRON_TZ=Europe/Lisbon 0 0 * * * *
+//
+// If the schedule has no time zone, found is false and rest is the whole schedule.
 func Cut(schedule string) (name, rest string, found bool) {
 	for _, prefix := range []string{"TZ=", "CRON_TZ="} {
 		if after, ok := strings.CutPrefix(schedule, prefix); ok {

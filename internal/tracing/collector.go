@@ -20,9 +20,9 @@ const (
 	exportTimeout = 10 * time.Second
 )
 
-// collectorClient returns an HTTP client that limits the header of an answer to maxHeader bytes. The library's own
-// client would accept 10 MiB. With a client of the caller, the library ignores the environment variables for
-// certificates and for the timeout. Therefore collectorClient applies these variables itself.
+// collectorClient returns an HTTP client that limits the header of an answer to maxHeader bytes. The client also
+// applies the environment variables for certificates and for the timeout, because the OTLP library applies them only to
+// its own client.
 func (d *Declared) collectorClient(env func(string) (string, bool)) (*http.Client, error) {
 	config, err := collectorTLS(env)
 	if err != nil {
@@ -52,7 +52,7 @@ func variable(env func(string) (string, bool), name string) string {
 }
 
 // collectorTLS returns the TLS settings for a collector, from the environment variables. It returns fault.Invalid if a
-// file that they name cannot be used.
+// certificate or key file cannot be used.
 func collectorTLS(env func(string) (string, bool)) (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	invalid := func(name string, err error) error {

@@ -62,8 +62,8 @@ func (d *Declared) sampler(env func(string) (string, bool)) sdktrace.Sampler {
 	return sdktrace.ParentBased(sdktrace.TraceIDRatioBased(d.SamplingRate))
 }
 
-// newExporter returns an exporter to an OTLP collector. If the environment variables enable an exporter, they configure
-// it. Otherwise o.Declared configures it.
+// newExporter returns an exporter to an OTLP collector. It uses the collector of the environment variables if they
+// enable an exporter, and the collector of o.Declared otherwise.
 func newExporter(ctx context.Context, o Options) (sdktrace.SpanExporter, error) {
 	protocol := ""
 	for _, name := range []string{"OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"} {

@@ -3,8 +3,8 @@
 // Configuration resource names one.
 //
 // The package owns the header traceparent of outgoing requests, and the exporters. Without an exporter, a span has only
-// ids, and there are no goroutines. With an exporter, the OpenTelemetry SDK makes the spans, and Close ends the
-// goroutines of the SDK.
+// ids, and the package has no goroutines. With an exporter, the OpenTelemetry SDK creates the spans, and starts
+// goroutines that run until Close.
 package tracing
 
 import (
@@ -105,8 +105,8 @@ func newExport(ctx context.Context, o Options) (*export, error) {
 }
 
 // exporters returns an exporter for the OTLP collector if otlp is true, and one for the Zipkin collector if url is not
-// empty. It opens the OTLP exporter last, because this exporter may start goroutines. If a later step failed, these
-// goroutines would remain.
+// empty. It opens the OTLP exporter last, because this exporter may start goroutines, which would remain if a later
+// step failed.
 func (o Options) exporters(ctx context.Context, otlp bool, url string) (out []sdktrace.SpanExporter, err error) {
 	if url != "" {
 		client, err := o.Declared.collectorClient(o.Env)
@@ -188,9 +188,8 @@ func (t *Tracer) StartFrom(ctx context.Context, h http.Header, name string, o Or
 	return s
 }
 
-// identify sets the id of a span that is not exported. It keeps an id that is already set. Otherwise the span gets the
-// id of its parent, so that its children refer to a span that a collector may have. A span without a parent gets a new
-// id.
+// identify sets the id of a span that is not exported, unless the id is already set. The span gets the id of its
+// parent, so that its children refer to a span that a collector may know. A span without a parent gets a new id.
 func (s *Span) identify(parent traceparent) {
 	switch {
 	case s.id != [8]byte{}:
@@ -307,8 +306,8 @@ func (s *Span) Inject(h http.Header) {
 	h[headerParent] = []string{string(b[:])}
 }
 
-// End ends the span. status is the HTTP status of the answer, or 0 if there is no answer. The span is marked as failed
-// if err is not nil, with the text of err. As in Dapr, it is also marked as failed if the status is 400 or more.
+// End ends the span. status is the HTTP status of the answer, or 0 if there is no answer. If err is not nil, the span
+// is marked as failed, with the text of err. As in Dapr, a status of 400 or more also marks the span as failed.
 func (s *Span) End(status int, err error) {
 	if s.full == nil {
 		return
@@ -337,8 +336,8 @@ type traceparent struct {
 	valid bool
 }
 
-// parse decodes a traceparent header of version 00. From a header of a later version, it decodes the same fields. If
-// the text is malformed, p.valid is false.
+// parse decodes a traceparent header. From a header of a version later than 00, it decodes only the fields of version
+// 00. If the header is malformed, p.valid is false.
 func parse(text string) (p traceparent) {
 	if len(text) < 55 || text[2] != '-' || text[35] != '-' || text[52] != '-' || text[:2] == "ff" || len(text) > 55 &&
 		(text[:2] == "00" || text[55] != '-') || strings.ToLower(text) != text {

@@ -136,8 +136,8 @@ func identityOf(c *x509.Certificate) Identity {
 	return id
 }
 
-// speaksFor checks that a certificate belongs to server. id is the identity in the certificate, and dns are its DNS
-// names. speaksFor returns id with Node and Server filled in, or an error if the certificate belongs to another server.
+// speaksFor checks that a certificate belongs to a server. The certificate has the identity id and the given DNS names.
+// speaksFor returns id with Node and Server filled in, or an error if the certificate belongs to another server.
 func (id Identity) speaksFor(server string, dns []string) (Identity, error) {
 	switch {
 	case id.Server == server && id.Node != "":

@@ -99,9 +99,9 @@ func (m Material) credentials() (*credentials, error) {
 	return c, nil
 }
 
-// Identify sets or changes the identity of this node. For example, the identity changes with the applications of the
-// node. Identify issues a certificate for the identity. If there is an external certificate, Identify checks the
-// external certificate instead. changed is false if this node already has this identity.
+// Identify sets or changes the identity of this node, and issues a certificate for it. If there is an external
+// certificate, Identify instead checks that other nodes would accept that certificate for the identity. changed is
+// false if this node already has this identity.
 //
 // Identify returns fault.Invalid if id is invalid, and fault.Denied if other nodes would refuse the external
 // certificate. After an error, nothing has changed.
@@ -118,9 +118,9 @@ func (k *Keeper) Identify(id Identity) (changed bool, err error) {
 	return err == nil, err
 }
 
-// Replace makes this node use the tokens, the authorities and the external certificate in m. From then on, the node
-// accepts only certificates of these authorities. If m has no external certificate, the authorities are derived from
-// the tokens in m.
+// Replace replaces the tokens, the authorities and the external certificate of this node. From then on, the node
+// accepts only certificates of the new authorities. Without an external certificate, the authorities are derived from
+// the tokens.
 //
 // Replace returns fault.Invalid if m is invalid, and fault.Denied if other nodes would refuse the external certificate.
 // After an error, nothing has changed.
@@ -130,9 +130,9 @@ func (k *Keeper) Replace(m Material) error {
 	return k.install(m, k.id)
 }
 
-// Renew issues a new certificate when two thirds of Timing.Life have passed since the current certificate was issued.
-// It also does so if the clock was set back, and is now more than half of Timing.Backdate before the issue of the
-// current certificate. changed is true if a new certificate was issued.
+// Renew issues a new certificate if the current one is older than two thirds of Timing.Life. It also does so if the
+// clock was set back, and now shows a time more than half of Timing.Backdate before the issue of the current
+// certificate. changed is true if a new certificate was issued.
 //
 // Renew does nothing before Identify is called, or if there is an external certificate. Use Replace to change an
 // external certificate.

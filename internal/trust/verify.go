@@ -30,8 +30,8 @@ func (c *credentials) verify(chain []*x509.Certificate, now time.Time) error {
 	return nil
 }
 
-// doubt returns an error that explains why leaf, the certificate of a node, could not be verified. err is the error of
-// the verification. Names from the certificate are quoted, because an untrusted certificate may contain any characters.
+// doubt explains err, the error from the verification of a node's certificate. Names from the certificate are quoted,
+// because an untrusted certificate may contain any characters.
 func (c *credentials) doubt(leaf *x509.Certificate, now time.Time, err error) error {
 	who := fmt.Sprintf("the certificate of node %.128q", leaf.Subject.CommonName)
 	var invalid x509.CertificateInvalidError

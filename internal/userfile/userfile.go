@@ -82,7 +82,8 @@ const (
 	markUTF16BE = "\xfe\xff"
 )
 
-// Text returns the text b as UTF-8 without a byte order mark. b is in UTF-8, or in UTF-16 with a byte order mark.
+// Text converts a text to UTF-8 without a byte order mark. The text must be in UTF-8, or in UTF-16 with a byte order
+// mark.
 func Text(b []byte) []byte {
 	switch {
 	case bytes.HasPrefix(b, []byte(markUTF8)):
@@ -108,9 +109,9 @@ func fromUTF16(b []byte, low int) []byte {
 // directive is the line that names version 1.2 of YAML.
 var directive = regexp.MustCompile(`(?m)^%YAML[ \t]+1\.2([ \t\r]|$)`)
 
-// YAML returns the text of a YAML file in a form that the YAML library can read. It removes the byte order marks at the
+// YAML returns the text of a YAML file in a form that the YAML library can read. It removes byte order marks at the
 // beginning of documents. It also changes the directive "%YAML 1.2" to version 1.1, because the library does not know
-// 1.2. The numbers of the lines do not change.
+// 1.2. Line numbers do not change.
 func YAML(b []byte) []byte {
 	b = bytes.ReplaceAll(Text(b), []byte("\n"+markUTF8), []byte("\n"))
 	return directive.ReplaceAll(b, []byte("%YAML 1.1$1"))

@@ -21,8 +21,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/due"
 )
 
-// maxRemote limits how many actor calls from this node may be in progress at one other node. The limit is lower than
-// the limit for all calls on one connection. Therefore actor calls cannot block the calls of the replicated store.
+// maxRemote is the maximum number of actor calls in progress from this node to one other node. It is lower than the
+// limit for all calls on one connection, so that actor calls cannot block the calls of the replicated store.
 const maxRemote = 512
 
 // Options are the dependencies and settings of a Host. All are required, except HostWait and KeepActors.
@@ -81,7 +81,7 @@ type connection struct {
 }
 
 // Connect connects the Host to the replicated store and to the catalogue of application instances. From then on, the
-// Host also delivers due reminders. It delivers those whose Raft group this node leads.
+// Host also delivers due reminders from the Raft groups that this node leads.
 func (h *Host) Connect(store *raftfsm.Host, places *discovery.Catalogue) {
 	id := store.Identity()
 	h.connected.Store(&connection{store, id.Node, id.Server, places})

@@ -25,8 +25,8 @@ const (
 	// handed is how many actors one methodHandOver call moves at most.
 	handed = 500
 
-	// rebalances is the maximum number of rounds in which RebalanceActors moves actors. It waits for rebalancePause
-	// after each round. This pause is longer than the interval at which a host renews its session.
+	// rebalances is the maximum number of rounds in which RebalanceActors moves actors. The pause between two rounds is
+	// rebalancePause, which is longer than the interval at which a host renews its session.
 	rebalances     = 5
 	rebalancePause = 300 * time.Millisecond
 
@@ -84,8 +84,8 @@ func (a Admin) MoveActor(ctx context.Context, r schema.ActorMove) error {
 }
 
 // RebalanceActors implements admin.Actors. It spreads the actors of a type evenly over their hosts, in at most
-// rebalances rounds. One round may not be enough. A host learns only with the next renewal of its session that it has
-// received an actor, and cannot give the actor away earlier.
+// rebalances rounds. One round may not be enough, because a host cannot give away an actor that it has just received.
+// It learns of the actor only when it renews its session.
 func (a Admin) RebalanceActors(ctx context.Context, kind string) (all schema.ActorsMoved, err error) {
 	d, err := a.Host.directoryOf(ctx, kind)
 	if err != nil {
@@ -110,9 +110,8 @@ func (a Admin) RebalanceActors(ctx context.Context, kind string) (all schema.Act
 	return all, nil
 }
 
-// rebalance moves actors of a type so that they are spread evenly over their hosts. The result wanted is the number of
-// actors that had to move. The result all says how many of them have moved, and how many could not move because they
-// were busy.
+// rebalance moves actors of a type so that they are spread evenly over their hosts. It returns how many actors had to
+// move, how many of them have moved, and how many were too busy to move.
 func (a Admin) rebalance(ctx context.Context, d *directory.Directory,
 	kind string) (wanted int, all schema.ActorsMoved, err error) {
 	hosts, err := d.Hosts(ctx)
@@ -154,8 +153,8 @@ type move struct {
 	actors   []api.Actor
 }
 
-// moves returns the moves after which the numbers of actors on any two hosts differ by at most one. It moves as few
-// actors as possible. The parameter placed has the actors of each host, by host id.
+// moves returns moves that spread the actors evenly: the numbers of actors on any two hosts then differ by at most one.
+// As few actors as possible move. The map placed has the actors of each host, by host id.
 func moves(hosts []directory.HostLoad, placed map[string][]api.Actor) (out []move) {
 	if len(hosts) == 0 {
 		return nil
@@ -217,8 +216,8 @@ type handing struct {
 	Actors []api.Actor `json:"actors"`
 }
 
-// handOver moves actors of an application to another host. The parameter server is the server id of the node on which
-// the actors are. The parameter target is the session id of the new host.
+// handOver moves actors of an application to another host. The actors are on the node with the given server id, and
+// target is the session id of the new host.
 func (h *Host) handOver(ctx context.Context, server, target, app string,
 	all []api.Actor) (n schema.ActorsMoved, err error) {
 	c, err := h.connection()

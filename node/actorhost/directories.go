@@ -32,12 +32,11 @@ type typeRecord struct {
 // freeAfter is how long an actor type must be without a host before another application may claim it.
 const freeAfter = 10 * time.Minute
 
-// wanted returns the record that should replace t when another application tries to claim the actor type of t. The
-// parameter claim is the record of that application. The parameter hosted is true if some node hosts the type now. The
-// parameter now is the time of the attempt.
+// wanted returns the record to store when another application tries to claim the actor type of t at the time now. The
+// parameter hosted is true if some node hosts the type now.
 //
-// If the type has had no host for freeAfter, wanted returns claim. Otherwise it returns t with an updated field
-// Unhosted.
+// Usually the result is t, with an updated field Unhosted. The result is claim, the record of the other application, if
+// attempts have found no host for at least freeAfter.
 func (t typeRecord) wanted(claim typeRecord, hosted bool, now time.Time) typeRecord {
 	switch {
 	case hosted:
@@ -115,8 +114,8 @@ func (d *directories) Claim(ctx context.Context, app, kind string) (actors.Direc
 	}
 }
 
-// hosted reports whether any node hosts an actor type. The parameter d is the directory of the application to which the
-// type belongs.
+// hosted reports whether any node hosts an actor type, according to the directory of the application that owns the
+// type.
 func hosted(ctx context.Context, d *directory.Directory, kind string) (bool, error) {
 	hosts, err := d.Hosts(ctx)
 	return slices.ContainsFunc(hosts, func(h directory.HostLoad) bool { return slices.Contains(h.Types, kind) }), err
@@ -149,8 +148,8 @@ func (d *directories) Find(ctx context.Context, namespace, kind string) (api.App
 	return api.App{ID: t.App, Namespace: invoke.CanonicalNamespace(namespace)}, c.directory(namespace, t), nil
 }
 
-// find returns the record of an actor type, which may be up to knownFor old. It returns fault.NotFound if no
-// application hosts the type.
+// find returns the record of an actor type. The record may be out of date by up to knownFor. If no application hosts
+// the type, find returns fault.NotFound.
 func (d *directories) find(ctx context.Context, c *connection, key knownKey) (typeRecord, error) {
 	d.mu.Lock()
 	k, known := d.known[key]

@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// holdings implements actors.Holdings. It is the path of a directory with one empty file for each application that may
-// have actors in memory. The files are not synced to the disk, because a power failure also ends the applications.
+// holdings implements actors.Holdings. The string is the path of a directory with one empty file for each application
+// that may have actors in memory. The files need not survive a power failure, which ends the applications too.
 type holdings string
 
 func (t holdings) path(app string) string { return filepath.Join(string(t), url.PathEscape(app)) }

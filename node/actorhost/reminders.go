@@ -30,9 +30,9 @@ const (
 	maxListed = 1000
 )
 
-// reminders implements actors.Reminders and due.Deliverer. It stores each reminder as due work (package due) in the
-// Raft group of the actor. The due.Home of this work identifies the store and the application. The name of the work is
-// TYPE||ID||REMINDER. ID is the stored form of the actor id, see state.StoredActorID.
+// reminders implements actors.Reminders and due.Deliverer. It stores each reminder as due work (see package due) in the
+// Raft group of the actor. The due.Home of the work identifies the store and the application. The name of the work is
+// TYPE||ID||REMINDER, where ID is the stored form of the actor id (see state.StoredActorID).
 type reminders struct{ host *Host }
 
 const separator = state.Separator
@@ -158,8 +158,7 @@ func (r reminders) Put(ctx context.Context, app string, rem *actors.Reminder, ov
 	return err
 }
 
-// reminderOf decodes a stored reminder. The parameter name is the name of its due work, and stored is the payload of
-// this work.
+// reminderOf decodes a stored reminder from the name and the payload of its due work.
 func reminderOf(name string, stored []byte) (actors.Reminder, error) {
 	var p payload
 	parts := strings.SplitN(name, separator, 3)
@@ -265,12 +264,11 @@ func (r reminders) Room(home due.Home) int {
 	return room(c.places.View().Instances(app), r.host.Runtime.Reminding(app))
 }
 
-// room returns how many reminder ticks of an application may be in progress at the same time. The parameter instances
-// has the known instances of the application. The parameter ticks has the number of ticks in progress on each node.
-// Entries of ticks are deleted.
+// room returns how many reminder ticks of an application may be in progress at the same time. The map ticks has the
+// number of ticks in progress on each node. room deletes entries of this map.
 //
-// Each healthy instance adds perInstance. The ticks in progress on nodes without a healthy instance are added to this
-// limit, so that they do not take room from the healthy instances. If no instance is healthy, the result is 0.
+// Each healthy instance adds perInstance to the result. The ticks in progress on nodes without a healthy instance are
+// added too, so that they do not take room from healthy instances. If no instance is healthy, the result is 0.
 func room(instances []discovery.Instance, ticks map[string]int) int {
 	n := 0
 	for _, i := range instances {

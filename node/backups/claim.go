@@ -20,7 +20,8 @@ type holding struct {
 	revision uint64
 }
 
-// store writes the record. After a conflict, it tries once more if this run still has the claim.
+// store writes the record. If the write conflicts with another one, store tries once more, unless this run has lost the
+// claim.
 func (h *holding) store(ctx context.Context) error {
 	revision, err := h.cluster.SetRecord(ctx, h.record.encode(), h.revision)
 	if fault.Is(err, fault.Conflict) {
@@ -32,9 +33,9 @@ func (h *holding) store(ctx context.Context) error {
 	return err
 }
 
-// again writes the record once more after a conflict, if this run still has the claim. The conflict may come from an
-// earlier write of this run that succeeded, but whose answer was lost. If this run has lost the claim, the result is
-// the error conflict.
+// again repeats a write of the record that failed with a conflict. An earlier write of this run may have caused the
+// conflict, if its answer was lost. If this run no longer has the claim, again writes nothing and returns the given
+// error.
 func (h *holding) again(ctx context.Context, conflict error) (uint64, error) {
 	text, revision, err := h.cluster.Record(ctx)
 	if err != nil {
@@ -56,8 +57,8 @@ func (h *holding) extend(ctx context.Context) error {
 	return h.store(ctx)
 }
 
-// while calls f, and renews the claim until f returns. It returns the error of f. If the claim is lost, it cancels the
-// context of f, waits until f has returned, and returns errLost.
+// while calls f, renews the claim until f returns, and returns the error of f. If the claim is lost, while cancels the
+// context of f, and returns errLost after f has returned.
 func (h *holding) while(ctx context.Context, f func(context.Context) error) error {
 	ctx, end := context.WithCancelCause(ctx)
 	var renewing sync.WaitGroup
@@ -94,8 +95,8 @@ func (h *holding) renew(ctx context.Context, lost context.CancelCauseFunc) {
 	}
 }
 
-// release applies change to the record, removes the claim from the record, and stores the record. It does so even if
-// ctx has ended, because the next leader would otherwise wait until the claim expires.
+// release changes the record with the given function, removes the claim from it, and stores it. It does so even if ctx
+// has ended. Otherwise the next leader would have to wait until the claim expires.
 func (h *holding) release(ctx context.Context, change func(*record)) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTime)
 	defer cancel()

@@ -60,11 +60,11 @@ func (r record) encode() []byte {
 	return text
 }
 
-// due reports whether a backup is due at the time now. The parameter period is the length of a period. A backup is
-// due in two cases:
+// due reports whether a backup is due at the time now. There is one backup in each period of the given length. A backup
+// is due in two cases:
 //
 //   - The last backup belongs to an earlier period than now.
-//   - The period of the last backup begins more than one period after now, because a clock was wrong.
+//   - The last backup is more than one period in the future, because a clock was wrong.
 //
 // After a failed attempt, due returns false until retryAfter has passed, or one period if that is shorter.
 func (r record) due(now time.Time, period time.Duration) bool {

@@ -149,8 +149,8 @@ func (s *Schedule) take(ctx context.Context) (*holding, error) {
 	return h, h.store(ctx)
 }
 
-// claimed reports whether another run still has the claim c. If c is unchanged for takeAfter, claimed returns false,
-// because the node of that run has probably stopped. claimed measures this time only with the clock of this node.
+// claimed reports whether another run still has the claim c. It returns false if this node has seen c unchanged for
+// takeAfter, because the node of the other run has then probably stopped.
 func (s *Schedule) claimed(c *claim) bool {
 	if c == nil {
 		return false
@@ -182,8 +182,8 @@ func (s *Schedule) run(ctx context.Context, h *holding) {
 	s.done(ctx, h, begin, m.saved)
 }
 
-// publish gives a complete backup its final name. It first renews the claim. This fails if this node was paused for so
-// long that another node has taken over the claim.
+// publish gives a complete backup its final name. Before that, it renews the claim. If another node has taken over the
+// claim, for example while this node was paused, publish returns an error.
 func (s *Schedule) publish(ctx context.Context, h *holding, m *made) error {
 	if err := h.extend(ctx); err != nil {
 		return errors.Join(errLost, err)
@@ -214,8 +214,8 @@ func (s *Schedule) done(ctx context.Context, h *holding, begin time.Time, last s
 }
 
 // removeOld removes the oldest backups, so that only Options.Keep remain. The parameter names has the backups that a
-// command has stored, and left has those that remain. If the removal fails, removeOld only logs and counts the failure.
-// The next backup tries the removal again.
+// command has stored, and the result has those that remain. Failures are only logged and counted, because the next
+// backup tries again.
 func (s *Schedule) removeOld(ctx context.Context, names []string) (left []string) {
 	left, err := s.target.trim(ctx, names, s.opts.Keep)
 	s.metrics.removed(err)

@@ -45,12 +45,11 @@ type Options struct {
 	Now     func() time.Time
 }
 
-// Write writes a bundle to w as a gzip-compressed tar archive. The parameter profile is the duration of the CPU profile
-// in the bundle. Write takes a few seconds longer than this duration.
+// Write writes a bundle to w as a gzip-compressed tar archive. The CPU profile in the bundle takes the given time, and
+// Write takes a few seconds longer.
 //
-// If the data for a file cannot be collected, the bundle has a file with the suffix .error instead. This file contains
-// the error. Write itself returns an error only if w fails, or if ctx ends. In the second case, the error is
-// fault.Timeout.
+// If the data of a file cannot be collected, the bundle has a file with the suffix .error instead, which contains the
+// error. Write itself fails only if w fails or ctx ends. If ctx ends, the error is fault.Timeout.
 func Write(ctx context.Context, w io.Writer, profile time.Duration, o Options) error {
 	zip := gzip.NewWriter(w)
 	out := tar.NewWriter(zip)
@@ -170,8 +169,8 @@ func cpu(ctx context.Context, w io.Writer, d time.Duration) error {
 	return nil
 }
 
-// runtimeProfile returns a function that writes the runtime profile with the given name. The parameter level is the
-// argument debug of pprof.Profile.WriteTo. For example, 0 selects the binary format.
+// runtimeProfile returns a function that writes the runtime profile with the given name. For the level, see the
+// parameter debug of pprof.Profile.WriteTo. For example, 0 selects the binary format.
 func runtimeProfile(name string, level int) func(context.Context, io.Writer) error {
 	return func(_ context.Context, w io.Writer) error { return pprof.Lookup(name).WriteTo(w, level) }
 }

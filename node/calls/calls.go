@@ -155,8 +155,7 @@ func (c *Calls) WhyUnhealthy(app api.App) string {
 	return ""
 }
 
-// isKnown reports whether some known node runs an application. Metrics have series only for applications that are
-// known.
+// isKnown reports whether an application runs on any known node. Metrics have no series for other applications.
 func (c *Calls) isKnown(app api.App) bool {
 	_, ours := c.channels[app]
 	return ours || c.opts.Catalogue.Knows(app)
@@ -200,8 +199,8 @@ func (c *Calls) Close() error {
 	return errors.Join(errs...)
 }
 
-// merger merges session tokens with the replicated store. It merges nothing until the store is open, because there are
-// no tokens before.
+// merger merges session tokens with the replicated store. Until the store is open, there are no tokens, and nothing is
+// merged.
 type merger struct {
 	store atomic.Pointer[api.SessionMerger]
 }
@@ -263,15 +262,15 @@ func (c *Calls) Disconnect(ctx context.Context) error {
 	return c.server.Close(ctx)
 }
 
-// Renew makes new calls to other nodes use new connections, with the current certificate of this node. Calls in
-// progress finish on the old connections. These connections are then closed.
+// Renew makes new calls to other nodes use new connections, with the current certificate of this node. The old
+// connections are closed when the calls in progress on them have finished.
 func (c *Calls) Renew() {
 	if client := c.client.Load(); client != nil {
 		client.Renew()
 	}
 }
 
-// Prove reports whether the certificate of the calling node proves that this node runs the application app. If so,
+// Prove reports whether the calling node has proven with its certificate that it runs the given application. If so,
 // Prove also returns the trust domain of the application.
 func Prove(at peer.Caller, app api.App) (domain string, ok bool) {
 	if !at.Proven {

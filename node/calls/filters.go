@@ -50,9 +50,9 @@ func (f filteredChannel) RoundTrip(r *http.Request) (*http.Response, error) {
 	return f.next.RoundTrip(r)
 }
 
-// filter applies the middleware f to a call. The path of a call is in URL.Opaque, but middleware does not read this
-// field. Therefore f gets a copy of the URL that has the path in RawPath. If f does not change the copy, filter
-// restores the original URL.
+// filter applies the middleware f to a call. The path of a call is in URL.Opaque, which middleware does not read.
+// Therefore f gets a copy of the URL with the path in RawPath. The call keeps its original URL unless f changes the
+// copy.
 func filter(f middleware.Filter, r *http.Request) error {
 	sent := r.URL
 	if sent.Opaque == "" {

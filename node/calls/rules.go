@@ -37,12 +37,12 @@ type Documents interface {
 	Documents(kind component.Kind) []component.Document
 }
 
-// ReadRules reads all Configuration and Resiliency documents. It returns an error if a document is invalid. If
-// reading.Dapr is true, an invalid Resiliency document is not an error. ReadRules then adds its problem to
-// Rules.Rejected.
+// ReadRules reads all Configuration and Resiliency documents. It returns an error in two cases:
 //
-// ReadRules also returns an error if the access control rules depend on the identity of callers, but reading.Trust
-// provides no way to identify callers.
+//   - A document is invalid. If reading.Dapr is true, an invalid Resiliency document is not an error, and its problem
+//     is added to Rules.Rejected.
+//   - The access control rules depend on the identity of callers, but reading.Trust provides no way to identify
+//     callers.
 func ReadRules(set Documents, reading Reading) (r Rules, err error) {
 	var defaults component.Configuration
 	if reading.Dapr {
@@ -116,8 +116,8 @@ func (c *Calls) Outbound(name string) *resiliency.Policy { return c.others.Load(
 // Actor returns the policy for calls to the actors of a type; nil = none.
 func (c *Calls) Actor(actorType string) *resiliency.Policy { return c.others.Load().actors[actorType] }
 
-// direction returns one target for each component in d, by component name. The function pick selects either the inbound
-// or the outbound target of a component.
+// direction returns either the inbound or the outbound targets of all components in d, by component name. The function
+// pick selects one of the two targets of a component.
 func direction(d *component.Resiliency,
 	pick func(component.ComponentTargets) component.ResiliencyTarget) map[string]component.ResiliencyTarget {
 	out := map[string]component.ResiliencyTarget{}
@@ -127,8 +127,8 @@ func direction(d *component.Resiliency,
 	return out
 }
 
-// otherPolicies returns the policies of targets that are not applications, by the name of the target. The function
-// targets selects these targets in a document. If several documents have the same target, the last document applies.
+// otherPolicies returns the policies of targets other than applications, by target name. The function targets returns
+// these targets of a document. If several documents have the same target, the last one applies.
 func otherPolicies(documents []component.Resiliency,
 	targets func(*component.Resiliency) map[string]component.ResiliencyTarget) map[string]*resiliency.Policy {
 	out := map[string]*resiliency.Policy{}
@@ -181,8 +181,8 @@ func (m policyMaker) policy(timeout, retry, breaker string) *resiliency.Policy {
 	return p
 }
 
-// defaults copies the default policies of the document to others. If the document has a general default and a default
-// for applications, the default for applications applies.
+// defaults copies the default policies of the document to others. A default for applications has precedence over a
+// general default.
 func (m policyMaker) defaults(others *resiliency.Policy) {
 	for _, names := range [][3]string{
 		{component.DefaultTimeout, component.DefaultRetry, component.DefaultBreaker},

@@ -50,9 +50,8 @@ type Catalogue struct {
 // New returns a Catalogue that is not open yet.
 func New(o Options) *Catalogue { return &Catalogue{opts: o} }
 
-// Open opens the catalogue. The parameter id is the identity of this node. It is known only after the data directory
-// was opened. The function whyUnhealthy returns the reason why an application of this node is unhealthy, or "" if it is
-// healthy.
+// Open opens the catalogue. The data directory must be open, because it has the identity of this node. The function
+// whyUnhealthy returns the reason why an application of this node is unhealthy, or "" if it is healthy.
 func (c *Catalogue) Open(id datadir.Identity, whyUnhealthy func(api.App) string) error {
 	d, err := discovery.New(discovery.Options{
 		Self: discovery.Incarnation{Node: id.Node, Boot: membership.NewBootID()}, Server: id.Server,

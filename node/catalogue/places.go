@@ -10,8 +10,8 @@ import (
 // arrivalTime is the time after which a starting node is assumed to know all other nodes.
 const arrivalTime = 2 * time.Second
 
-// arrival returns the time after which this node is assumed to know all other nodes. The time begins with the start of
-// the node. arrival returns 0 if this node joins no other nodes.
+// arrival returns how long after its start this node is assumed to know all other nodes. It returns 0 if this node
+// joins no other nodes.
 func (c *Catalogue) arrival() time.Duration {
 	if c.opts.Joins {
 		return arrivalTime

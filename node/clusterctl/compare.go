@@ -13,8 +13,8 @@ import (
 
 const opCompare = "node.CompareReplicas"
 
-// CompareReplicas compares the state of all replicas of a group. It changes nothing. It also returns the errors of
-// group.Group.Compare. Other errors:
+// CompareReplicas compares the state of all replicas of a group. It changes nothing. Errors, besides those of
+// group.Group.Compare:
 //
 //	not_leader   another node leads the group
 //	unavailable  no leader is known

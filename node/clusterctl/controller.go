@@ -103,9 +103,9 @@ func (ctl *Controller) Run(ctx context.Context) {
 	wg.Wait()
 }
 
-// HandOver transfers the leadership of every group that this node leads. Call it before the node stops. Without it,
-// these groups would have no leader until the election timeout. HandOver skips a group without other voters, and a
-// group whose other voters have all announced their stop. It only logs failures.
+// HandOver transfers the leadership of every group that this node leads. Call it before the node stops, because the
+// groups would otherwise have no leader until the election timeout. A group is skipped if it has no other voters, or if
+// all of them have announced their stop. Failures are only logged.
 func (ctl *Controller) HandOver(ctx context.Context) {
 	for i, g := range ctl.host.Groups() {
 		s := g.Status()
@@ -136,9 +136,9 @@ func (ctl *Controller) othersLeft(g *group.Group) bool {
 	return true
 }
 
-// About returns how many log entries a server of a group is behind the leader. It also returns why the server is a
-// voter or a non-voter. If the lag is unknown, lag is nil. If this node does not lead the group, lag is nil and reason
-// is empty.
+// About describes a server of a group that this node leads. It returns how many log entries the server is behind the
+// leader, or nil if this is unknown. It also returns the reason why the server is a voter or a non-voter. If this node
+// does not lead the group, the results are nil and "".
 func (ctl *Controller) About(group uint32, server string) (lag *uint64, reason string) {
 	return ctl.reconciler.about(group, server)
 }

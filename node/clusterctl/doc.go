@@ -1,9 +1,9 @@
-// Package clusterctl controls the membership and the leaders of the cluster. Nodes find or form their cluster. Groups
-// get and lose servers. Leadership is balanced between the servers and transferred.
+// Package clusterctl controls the membership and the leaders of the cluster. It finds or forms the cluster, adds
+// servers to groups and removes them, and balances and transfers leadership. The package owns the search for a cluster,
+// the reconciler of the groups that this node leads, the removal of servers, and the transfer of leadership.
 //
-// The package owns the search for a cluster, and the reconciler of the groups that this node leads. It also owns the
-// removal of servers, leadership transfers, and the peer methods for these tasks. Package raftfsm/placement decides
-// which change comes next, and package clusterctl applies that change.
+// Package raftfsm/placement decides which change comes next to a group that this node leads, and package clusterctl
+// applies that change.
 //
 // Goroutines: those of Run, which ends them before it returns.
 package clusterctl

@@ -127,10 +127,9 @@ func names(members []membership.Member) string {
 	return strings.Join(out, ", ")
 }
 
-// form forms a cluster with the given servers. It first requests a promise from each server, beginning with this one.
-// The promise is that only this server may form the cluster. If all servers give the promise, this server creates the
-// cluster and is its only voter. The other servers join later as non-voters. They become voters when they have caught
-// up.
+// form forms a cluster with the given servers. Each of them, beginning with this one, must promise that only this
+// server may form the cluster. Then this server creates the cluster as its only voter. The other servers join later as
+// non-voters, and become voters when they have caught up.
 func (ctl *Controller) form(ctx context.Context, servers []membership.Member) {
 	self := ctl.host.Identity()
 	for _, s := range servers {
@@ -167,9 +166,8 @@ func (ctl *Controller) askPromise(ctx context.Context, server string) error {
 	return err
 }
 
-// servePromise handles methodPromise. With this method, another server requests the promise that no other server may
-// form the cluster. servePromise returns fault.Conflict if gossip already knows a cluster. It also returns
-// fault.Conflict if --bootstrap-expect differs between the two servers.
+// servePromise handles methodPromise. It promises that only the calling server may form the cluster. It returns
+// fault.Conflict if gossip already knows a cluster, or if --bootstrap-expect differs between the two servers.
 func (ctl *Controller) servePromise(_ context.Context, r peer.Request) ([]byte, error) {
 	expect, k := binary.Uvarint(r.Payload)
 	if mine := ctl.opts.BootstrapExpect; k <= 0 || expect != uint64(mine) {
@@ -238,11 +236,11 @@ func (ctl *Controller) gossipTrouble() string {
 	return "; no node is reached by gossip: " + strings.Join(strings.Split(fault.Text(why), "\n"), "; ")
 }
 
-// Issues returns the problems of a node that works. There can be two problems:
+// Issues returns the problems that do not prevent the node from working. There can be two:
 //
 //   - The node reaches no other node by gossip, so it does not learn of new, failed or moved nodes.
-//   - A rescue has replaced the cluster and left out this server, but the old cluster still has a leader. So there are
-//     two clusters now.
+//   - There are two clusters. A rescue has formed a new cluster without this server, but the old cluster still has a
+//     leader.
 func (ctl *Controller) Issues() (out []schema.Issue) {
 	if why := ctl.gossipTrouble(); why != "" && ctl.inside.Load() {
 		out = append(out, schema.Issue{About: "gossip", Reason: strings.TrimPrefix(why, "; ")})
@@ -268,8 +266,8 @@ func (ctl *Controller) refusal() error {
 	return err
 }
 
-// noteNewerEpoch records the newest cluster epoch on disk, if gossip has seen an epoch that is newer than that of this
-// server. A newer epoch means that a rescue of the cluster has left out this server.
+// noteNewerEpoch records the newest cluster epoch on disk if gossip has seen an epoch that is newer than that of this
+// server. This happens when a rescue of the cluster has left out this server.
 func (r *reconciler) noteNewerEpoch() {
 	epoch, self := uint64(r.net.Gossip().RefusedEpoch()), r.host.Identity()
 	if r.opts.Sidecar || epoch <= max(self.Epoch, self.Superseded) {
@@ -283,15 +281,14 @@ func (r *reconciler) noteNewerEpoch() {
 		"hint", leftBehindHint(r.opts.DataDir))
 }
 
-// leftBehindHint returns a hint for the operator of a server that a rescue of the cluster has left out. The hint
-// describes how the server can join again. The parameter dir is the data directory of the server.
+// leftBehindHint returns a hint for operators. It describes how a server that was left out by a rescue can join the
+// cluster again. The dir is the data directory of the server.
 func leftBehindHint(dir string) string {
 	return "move its data directory " + dir + " away and start it again, it joins as a new server"
 }
 
 // leftBehind returns a reason if a rescue has left out this server (see raftfsm.Rescue), and the server knows no leader
-// of any group. Otherwise it returns nil. It sends no requests, because the identity of this server already records the
-// newest epoch of the cluster.
+// of any group. Otherwise it returns nil. It sends no requests.
 func (ctl *Controller) leftBehind() *api.Reason {
 	id := ctl.host.Identity()
 	if !id.LeftBehind() {
@@ -307,9 +304,8 @@ func (ctl *Controller) leftBehind() *api.Reason {
 		leftBehindHint(ctl.opts.DataDir))}
 }
 
-// followEpoch updates the epoch of this node if the node is a sidecar and its cluster has a newer epoch. A rescue of
-// the cluster begins a new epoch. Session tokens of earlier epochs may refer to writes that the rescue has lost. A
-// sidecar does not announce its epoch, because other nodes do not need it.
+// followEpoch updates the cluster epoch of a sidecar after a rescue of the cluster, which begins a new epoch. Session
+// tokens of earlier epochs may refer to writes that the rescue has lost. On a server, followEpoch does nothing.
 func (r *reconciler) followEpoch(roster *membership.Roster) {
 	self := r.host.Identity()
 	if id, epoch := formed(roster); r.opts.Sidecar && id == self.Cluster && epoch > self.Epoch {

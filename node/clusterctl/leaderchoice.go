@@ -12,16 +12,14 @@ import (
 	"github.com/quorate/quorate/internal/peer"
 )
 
-// methodLeaderChoice is the peer method that notifies a server that it should become the leader of a group because an
-// operator has chosen it.
+// methodLeaderChoice is the peer method that notifies a server that an operator has chosen it as the leader of a group.
 const methodLeaderChoice = "cluster.hold"
 
-// choiceTime is how long the balancing of leaders leaves a leader in place after an operator has chosen it.
+// choiceTime is the minimum time before the balancing of leaders replaces a leader that an operator has chosen.
 const choiceTime = 10 * time.Minute
 
-// leaderChoice records that an operator has chosen this node as the leader of a group. The choice ends after
-// choiceTime. It ends earlier if the members of the group change, or if this node leads the group and then loses
-// leadership.
+// leaderChoice records that an operator has chosen this node as the leader of a group. It expires after choiceTime. It
+// ends earlier if the members of the group change, or if this node becomes the leader and then loses leadership.
 type leaderChoice struct {
 	until   time.Time
 	members uint64 // log index of the group's configuration at the time of the choice
@@ -29,10 +27,9 @@ type leaderChoice struct {
 	led bool
 }
 
-// announceChoice notifies a server that an operator has chosen it as the next leader of a group. Without this
-// notification, the balancing of leaders could soon move leadership to another server. The parameter target is the
-// chosen server. If target is empty, Raft chooses the next leader, and announceChoice notifies all other voters. It
-// only logs failures.
+// announceChoice notifies a server that an operator has chosen it as the next leader of a group, so that the balancing
+// of leaders does not replace it soon. If target is empty, Raft chooses the next leader, and all other voters are
+// notified. Failures are only logged.
 func (ctl *Controller) announceChoice(ctx context.Context, gid uint64, servers []raft.Server, target raft.ServerID) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -62,8 +59,8 @@ func (ctl *Controller) serveLeaderChoice(_ context.Context, r peer.Request) ([]b
 	return nil, nil
 }
 
-// choose records that an operator has chosen this node as the leader of a group. If leaders are being balanced at the
-// moment, it first waits until this has ended. Otherwise the balancing could still move the leadership of this group.
+// choose records that an operator has chosen this node as the leader of a group. It first waits until any balancing in
+// progress has ended, because the balancing could still move the leadership of this group.
 func (r *reconciler) choose(id int) {
 	r.moving.Lock()
 	defer r.moving.Unlock()
@@ -74,8 +71,8 @@ func (r *reconciler) choose(id int) {
 	r.choices[id] = leaderChoice{until: r.now().Add(choiceTime), members: members, led: g.Leading()}
 }
 
-// isChosen reports whether an operator has chosen this node as the leader of a group, and the choice has not ended. The
-// balancing of leaders must not move the leadership of such a group.
+// isChosen reports whether an operator has chosen this node as the leader of a group, and that choice is still valid.
+// The balancing of leaders must not move the leadership of such a group.
 func (r *reconciler) isChosen(id int) bool {
 	_, members := r.host.Groups()[id].Servers()
 	r.mu.Lock()
@@ -84,8 +81,8 @@ func (r *reconciler) isChosen(id int) bool {
 	return r.now().Before(h.until) && h.members == members
 }
 
-// noteLeading records whether this node leads a group now. If an operator has chosen this node as the leader, the
-// choice ends when the node has led the group and then loses leadership. The caller must hold mu.
+// noteLeading records whether this node leads a group now. If an operator has chosen this node, the choice ends when
+// this node has led the group and loses leadership. The caller must hold mu.
 func (r *reconciler) noteLeading(id uint32, leading bool) {
 	switch h := &r.choices[id]; {
 	case leading:

@@ -20,8 +20,8 @@ const (
 	changeWait     = 10 * time.Second       // timeout of one change of a configuration
 )
 
-// reconciler adds and removes servers in the groups that this node leads. It works with the nodes that gossip knows.
-// Package placement decides which change comes next, and the reconciler applies that change.
+// reconciler adds servers to the groups that this node leads, and removes servers from them. Gossip provides the known
+// nodes. Package placement decides which change comes next, and the reconciler applies that change.
 type reconciler struct {
 	parts
 	voters  *voterCount
@@ -82,8 +82,8 @@ func (r *reconciler) hurry() {
 	}
 }
 
-// greet notifies the peer port that live servers can be reached, so that requests waiting for these servers are sent at
-// once. It also calls Host.Meet for each live server that belongs to the cluster of this node.
+// greet reports to the peer port which servers are alive, so that waiting requests to them are sent at once. It also
+// calls Host.Meet for each live server that belongs to the cluster of this node.
 func (r *reconciler) greet(roster *membership.Roster) {
 	self := r.host.Identity()
 	for _, m := range roster.Alive() {
@@ -122,9 +122,9 @@ func (r *reconciler) round(ctx context.Context) {
 	r.publish()
 }
 
-// dismiss announces by gossip that failed servers have left, if they were removed from every group. Without this, nodes
-// would list such a server as failed for hours, and alerts would name it. A failed server that still belongs to a group
-// stays in the list, because the group may need its vote.
+// dismiss announces by gossip that a failed server has left, if it was removed from every group. Otherwise nodes would
+// list the server as failed for hours, and alerts would name it. Failed servers that still belong to a group stay in
+// the list, because the group may need their votes.
 func (r *reconciler) dismiss() {
 	for _, m := range r.net.Gossip().Roster().Servers() {
 		if m.State == membership.Failed && r.host.HasLeft(m.ServerID) {
@@ -178,9 +178,9 @@ func (r *reconciler) look(ctx context.Context, id uint32, g *group.Group) (in pl
 	return in, prev
 }
 
-// lags queries all servers of a group concurrently, and returns two maps by server id. The map lags has the number of
-// log entries by which a server is behind. The map offsets has the time by which its clock is ahead of cluster time. A
-// server that does not answer is in neither map.
+// lags queries the servers of a group concurrently, and returns two maps by server id. They have the number of log
+// entries by which a server is behind, and the time by which its clock is ahead of cluster time. A server that does not
+// answer is in neither map.
 func (r *reconciler) lags(ctx context.Context, id uint32, g *group.Group, servers []raft.Server) (
 	lags map[string]uint64, offsets map[string]time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, progressWait)
@@ -229,9 +229,9 @@ func members(r *membership.Roster) []placement.Member {
 	return out
 }
 
-// apply applies one change to the configuration of a group, and reports whether the change has succeeded. The parameter
-// prev is the log index of the configuration for which the change was planned. If the group has a newer configuration,
-// Raft refuses the change. A leadership transfer does not use prev.
+// apply applies one change to the configuration of a group, and reports whether it has succeeded. The change was
+// planned for the configuration at the log index prev. If the group has a newer configuration, Raft refuses the change,
+// unless it is a leadership transfer.
 func (r *reconciler) apply(ctx context.Context, id uint32, g *group.Group, c placement.Change,
 	prev uint64) bool {
 	ctx, cancel := context.WithTimeout(ctx, changeWait)
@@ -278,8 +278,8 @@ func (r *reconciler) spread(ctx context.Context, inputs []placement.Input) {
 	}
 }
 
-// heir returns the voter that is best suited to lead a group next. Its log is nearly up to date. If no such voter is
-// known, heir returns "".
+// heir returns the voter that is best suited to lead a group next. It returns "" if no other voter is known to be
+// nearly up to date.
 func (r *reconciler) heir(id uint32) raft.ServerID {
 	r.mu.Lock()
 	defer r.mu.Unlock()

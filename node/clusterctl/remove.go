@@ -37,10 +37,11 @@ type removeAnswer struct {
 	Reason string `json:"reason"` // why it is not removed yet
 }
 
-// Remove permanently removes a server from every group. The parameter target is its server id or node id. Remove
-// returns the progress, and does not wait until the removal is complete. To continue, call it again. It also accepts a
-// server that was removed earlier, even if gossip has forgotten the server. While a group has no leader, Remove retries
-// until ctx ends. Errors:
+// Remove permanently removes a server from every group. The target is its server id or its node id. A server that was
+// removed earlier is accepted too.
+//
+// Remove returns the progress, and does not wait until the removal is complete. To continue, call it again. While a
+// group has no leader, Remove retries until ctx ends. Errors:
 //
 //	not_found      the target is unknown
 //	invalid        the target is a sidecar
@@ -63,9 +64,9 @@ func (ctl *Controller) Remove(ctx context.Context, target string) (schema.Remove
 	return ctl.remove(ctx, server)
 }
 
-// Leave removes this node's server from every group as soon as the groups can work without it. It returns the progress,
-// and does not wait until the removal is complete. To continue, call it again. When the removal is complete, Leave
-// stops the node.
+// Leave removes this node's server from all groups. It returns an error if a group cannot work without the server.
+// Leave returns the progress without waiting; call it again to continue. When the removal is complete, Leave stops the
+// node.
 func (ctl *Controller) Leave(ctx context.Context) (schema.RemoveResult, error) {
 	id := ctl.host.Identity()
 	out := schema.RemoveResult{Node: id.Node, Done: true, Groups: []schema.RemoveGroup{}}
@@ -86,8 +87,8 @@ func (ctl *Controller) Leave(ctx context.Context) (schema.RemoveResult, error) {
 // leaveAnswer is the time between the answer to a leave and the stop of the node.
 const leaveAnswer = 200 * time.Millisecond
 
-// remove first checks with the leader of every group whether the server can be removed. If all leaders agree, remove
-// requests the removal from each of them. Each leader then completes the removal in its group, even if this node fails.
+// remove checks with the leader of every group that the server can be removed, and then requests the removal from each
+// of them. The leaders complete the removal in the background, even if this node fails.
 func (ctl *Controller) remove(ctx context.Context, server string) (schema.RemoveResult, error) {
 	out := schema.RemoveResult{Node: placement.NodeOf(server), ServerID: server, Done: true,
 		Groups: []schema.RemoveGroup{}}
@@ -111,12 +112,11 @@ func (ctl *Controller) remove(ctx context.Context, server string) (schema.Remove
 	return out, nil
 }
 
-// unfinished returns the error of a removal that has begun in some groups and then failed with err. The parameter begun
-// is the number of these groups. If begun is 0, unfinished returns err.
+// unfinished converts err, the error of a removal that has already begun in the given number of groups. If the number
+// is 0, it returns err unchanged.
 //
-// The removal continues in the groups in which it has begun. Therefore the code of the error is fault.Indeterminate,
-// which means that something may have changed. The code stays fault.Conflict if a group has refused the removal,
-// because this answer is final.
+// Otherwise the code is fault.Indeterminate, because the removal continues in these groups. The code fault.Conflict is
+// kept, because the refusal of a group is final.
 func unfinished(err error, begun int) error {
 	if begun == 0 {
 		return err
@@ -129,9 +129,9 @@ func unfinished(err error, begun int) error {
 	return e
 }
 
-// askRemove sends c to the leader of the group, which may be this node. If the leader changes or is unavailable,
-// askRemove retries until ctx ends. If ctx ends during an attempt of a dry call, the result is the error of the
-// previous attempt.
+// askRemove sends a removal request to the leader of its group, which may be this node. While the leader is changing or
+// unavailable, it retries until ctx ends. If ctx ends during an attempt of a dry run, the error is that of the previous
+// attempt.
 func (ctl *Controller) askRemove(ctx context.Context, c removeCall) (removeAnswer, error) {
 	payload, err := json.Marshal(c)
 	if err != nil {
@@ -210,12 +210,12 @@ func (ctl *Controller) serveRemove(ctx context.Context, r peer.Request) ([]byte,
 	return json.Marshal(a)
 }
 
-// mark commits the tombstone of a server in the group g, which this node leads. If c.Dry is set, it only checks whether
-// the group could lose the server. Errors:
+// mark commits the tombstone of a server in a group that this node leads. If c.Dry is set, it only checks whether the
+// server can be removed. Errors:
 //
-//	conflict     the group could not work without the server
-//	unavailable  the group could not work without the server, but this may change soon
-//	unavailable  another server is being removed at the same time; the group may not work without both
+//	conflict     the group cannot work without the server
+//	unavailable  the group cannot work without the server, but this may change soon
+//	unavailable  another server is being removed at the same time
 func (ctl *Controller) mark(ctx context.Context, c removeCall, g *group.Group) error {
 	seen, err := ctl.host.Removals(c.Group)
 	if err != nil {

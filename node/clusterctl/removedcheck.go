@@ -19,18 +19,17 @@ const (
 	removedWait  = time.Second // timeout of one answer
 )
 
-// removedCheck finds out whether this server was removed from the cluster. It must query other servers. This server may
-// have been down during its removal, and no node connects to a removed server.
+// removedCheck finds out whether this server was removed from the cluster. It queries other servers, because this
+// server may have been down during its removal, and no node connects to a removed server.
 //
-// One positive answer is enough, because a removal is final. The tombstone of a removed server is committed and never
-// deleted. A server with a tombstone is never added again.
+// One positive answer is enough, because a removed server is never added again.
 type removedCheck struct {
 	parts
 	last time.Time
 }
 
-// run queries the other servers if suspicious returns true, but not more often than once in removedPause. If this
-// server was removed, run records this on the disk.
+// run queries the other servers if this server may have been removed, but at most once in removedPause. If it was
+// removed, run records this on the disk.
 func (s *removedCheck) run(ctx context.Context) {
 	if s.opts.Sidecar || s.host.Removed() != nil || !s.suspicious() || s.now().Sub(s.last) < removedPause {
 		return

@@ -18,15 +18,15 @@ import (
 // newLeaderWait is the maximum wait for the new leader after a transfer.
 const newLeaderWait = 3 * time.Second
 
-// TransferLeader transfers leadership of a group to a server of the node nodeID. If nodeID is empty, TransferLeader
-// chooses a voter whose log is nearly up to date. It prefers a voter whose disk is not nearly full. TransferLeader
-// returns when a new leader is known, but at the latest after newLeaderWait. Errors:
+// TransferLeader transfers leadership of a group to a server of the given node. If nodeID is empty, it chooses a voter
+// whose log is nearly up to date, preferably one with a good disk. It then waits for the new leader, but no longer than
+// newLeaderWait. Besides the errors of group.Group.Transfer, it returns:
 //
 //	not_leader   another node leads the group
 //	unavailable  no leader is known
-//	not_found    the group or the node is unknown
-//	conflict     the node has no voter of the group, or its disk is nearly full
-//	conflict     no other voter exists, or none is up to date
+//	not_found    the group does not exist, or the node has no server in it
+//	conflict     the server of the node is a non-voter, or its disk is nearly full
+//	conflict     there is no other voter, or none is up to date
 func (ctl *Controller) TransferLeader(ctx context.Context, id uint64, nodeID string) (schema.TransferResult, error) {
 	self := ctl.host.Identity()
 	out := schema.TransferResult{Group: id, From: self.Node}
@@ -87,11 +87,11 @@ func (ctl *Controller) diskLow(server string) bool {
 
 const opTransfer = "node.TransferLeader"
 
-// elsewhere returns the error for a request that only the leader of a group can serve. The parameter leader is the
-// server id of the leader. The error is fault.NotLeader with the node id of the leader.
+// elsewhere returns the error for a request that only the leader of a group can serve: fault.NotLeader with the node id
+// of the leader. The leader is given by its server id.
 //
-// If leader is empty, no leader is known. elsewhere then returns the error of Host.Ready, or fault.Unavailable if Ready
-// returns none.
+// If leader is empty, no leader is known. The error is then that of Host.Ready, or fault.Unavailable if Ready returns
+// none.
 func (ctl *Controller) elsewhere(op string, id uint64, leader string) error {
 	if leader == "" {
 		if why := ctl.host.Ready(uint32(id)); why != nil { //nolint:gosec // bounded by the caller
@@ -106,9 +106,8 @@ func (ctl *Controller) elsewhere(op string, id uint64, leader string) error {
 		Msg: fmt.Sprintf("group %d is led by %s, not by this node", id, node), Hint: "run the command on " + node}
 }
 
-// successor returns the server of the node nodeID in a group, so that it can lead the group next. If nodeID is empty,
-// it returns "", and the caller chooses a voter. It returns an error if the node has no voter of the group, or if the
-// group has only the voter self.
+// successor returns the voter on the given node, which will lead the group next. If nodeID is empty, it returns "", and
+// the caller chooses a voter. It returns an error if the node has no voter of the group, or if self is the only voter.
 func successor(id uint64, servers []raft.Server, self, nodeID string) (raft.ServerID, error) {
 	var others []string
 	for _, s := range servers {
@@ -139,8 +138,8 @@ func successor(id uint64, servers []raft.Server, self, nodeID string) (raft.Serv
 	return "", nil
 }
 
-// newLeader waits until the group has a known leader other than old, and returns the id of this leader. If there is
-// none after newLeaderWait, newLeader returns "".
+// newLeader waits until the group has a known leader other than old, and returns the id of this leader. It returns ""
+// if newLeaderWait passes or ctx ends first.
 func newLeader(ctx context.Context, g *group.Group, old raft.ServerID) raft.ServerID {
 	ctx, cancel := context.WithTimeout(ctx, newLeaderWait)
 	defer cancel()

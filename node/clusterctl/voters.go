@@ -30,9 +30,9 @@ type votersRecord struct {
 	Voters int `json:"voters"`
 }
 
-// voterCount has the number of voters that each group should have. Group 0 stores this number in a note. A note is a
-// small named record in the replicated data. If there is no note and the cluster has more than one server, the leader
-// of group 0 creates the note from its own setting --voters. A voterCount is safe for concurrent use.
+// voterCount has the number of voters that each group should have. Group 0 stores the number in a note, which is a
+// small named record. If there is no note, the leader of group 0 creates it from its own setting --voters, as soon as
+// the cluster has more than one server. A voterCount is safe for concurrent use.
 type voterCount struct {
 	parts
 
@@ -72,10 +72,10 @@ func (v *voterCount) run(ctx context.Context) {
 	}
 }
 
-// look reads the note with the number of voters. If there is no note and shouldRecord returns true, it writes the note.
+// look reads the note with the number of voters. If there is no note and this server should write it, look writes it.
 //
-// The first read is linearizable, because the replica of a server that has just started may be old. With an old number,
-// the server would change the voters needlessly.
+// The first read is linearizable, because the local replica may be old after a start. With an old number, the server
+// would change the voters needlessly.
 func (v *voterCount) look(ctx context.Context) {
 	if len(v.host.Groups()) == 0 || v.host.Leader(0) == "" {
 		return
@@ -102,8 +102,8 @@ func (v *voterCount) look(ctx context.Context) {
 	}
 }
 
-// take stores the number of the note n, unless a newer note is known. The note n can be older, because the local
-// replica may lag behind an earlier linearizable read or write of this node.
+// take stores the number in a note, unless a newer note is known. An older note can come from the local replica, which
+// may lag behind an earlier linearizable read or write of this node.
 func (v *voterCount) take(n raftfsm.Note) {
 	number := v.decode(n)
 	v.mu.Lock()
@@ -154,10 +154,10 @@ func (v *voterCount) record(ctx context.Context, number int, revision uint64) er
 
 // wanted returns the number of voters that a group should have now:
 //
-//   - If there is a note, this is the number in the note.
-//   - If there is no note, this is flag, which is the setting --voters of this server.
-//   - If this node has not read the note yet, this is the current number of voters in servers. An even number above 2
-//     is increased by 1, because the voters are being changed from one odd number to another.
+//   - the number in the note, if there is a note
+//   - flag, the setting --voters of this server, if there is no note
+//   - the number of voters in servers, if this node has not read the note yet. An even number above 2 is increased by
+//     1, because a change from one odd number to another is in progress.
 func (v *voterCount) wanted(servers []raft.Server, flag int) int {
 	switch n := v.current(); {
 	case n > 0:

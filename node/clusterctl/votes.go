@@ -41,8 +41,8 @@ func (ctl *Controller) placeInput(id uint32, g *group.Group, roster *membership.
 	return in
 }
 
-// leaderVoters returns the setting --voters of a group's leader, or 0 if the setting is unknown. The parameter leader
-// is the server id of this leader. The setting applies only if the replicated data has no number of voters.
+// leaderVoters returns the setting --voters of a group's leader, given by its server id. It returns 0 if the setting is
+// unknown. The setting applies only while there is no note with the number of voters.
 func leaderVoters(roster *membership.Roster, leader string) int {
 	for _, m := range roster.Alive() {
 		if m.ServerID == leader {

@@ -9,13 +9,12 @@ import (
 	"github.com/quorate/quorate/raftfsm"
 )
 
-// claimsStore is the name of the replicated store for claims. It contains a slash, but component names do not.
-// Therefore no component can have the same name.
+// claimsStore is the name of the replicated store for claims. No component can have this name, because it contains a
+// slash.
 const claimsStore = "system/claims"
 
 // claims ensures that only one node handles an event that all nodes of the cluster receive. Each node tries to create a
-// key for the event in the store. The node that creates the key handles the event, and all others get a conflict. A
-// retry of a write cannot cause a conflict with itself, because the store applies the write only once.
+// key for the event in the store. The node that succeeds handles the event; all others get a conflict.
 type claims struct {
 	host      *raftfsm.Host
 	namespace string

@@ -39,8 +39,8 @@ type Sources struct {
 	SocketsFolder string // of pluggable components; empty = there are none
 }
 
-// options returns the options of the loader. The function open opens the stores of type state.raft. The parameters
-// locks, items and brokers are the factories for lock.raft, configuration.raft and pubsub.raft.
+// options returns the options of the loader. The function open opens state stores of type state.raft. The factories are
+// those for lock.raft, configuration.raft and pubsub.raft.
 func (s Sources) options(open func(context.Context, loader.StateConfig) (state.Store, error),
 	locks loader.LockFactory, items loader.ConfigurationFactory, brokers loader.PubSubFactory) (loader.Options, error) {
 	pod, _ := s.Env("POD_NAME")
@@ -67,8 +67,8 @@ func (s Sources) options(open func(context.Context, loader.StateConfig) (state.S
 	return o, err
 }
 
-// Read reads the declarations of s and opens nothing. The error joins all problems that would prevent a start. To split
-// it into single errors, use loader.Each. After an error, the plan may be nil.
+// Read reads the declarations of s without opening components. The error joins all problems that would prevent a start;
+// loader.Each returns them singly. After an error, the plan may be nil.
 func Read(s Sources) (*loader.Plan, error) {
 	o, err := s.options(func(context.Context, loader.StateConfig) (state.Store, error) {
 		return nil, fault.New(fault.Internal, "node.Check", "a check opens no store")

@@ -40,11 +40,11 @@ func replicatedLocks(host *raftfsm.Host) loader.LockFactory {
 	}}
 }
 
-// protectedStore returns the name of the state store that the locks of a component protect. If the component names a
-// state store, protectedStore returns this name. It returns fault.Invalid if there is no such store of type state.raft.
+// protectedStore returns the name of the state store that the locks of a component protect. This is the store that the
+// component names. It returns fault.Invalid if that is not a store of type state.raft.
 //
-// If the component names no state store, protectedStore returns the only store of type state.raft. If there is none or
-// more than one, it returns "".
+// If the component names no store, protectedStore returns the only store of type state.raft, or "" if there is none or
+// more than one.
 func protectedStore(c *loader.LockConfig) (string, error) {
 	wanted := c.Metadata.Text(lockStateStore)
 	var replicated []string

@@ -119,8 +119,9 @@ func (c *Credentials) end() float64 {
 	return 0
 }
 
-// Identify sets the identity of this node. It then issues a certificate for this identity, or checks the certificate
-// from the files, see trust.Keeper.Identify. The result changed is false if the node already has this identity.
+// Identify sets the identity of this node, and issues a certificate for it. If the certificate comes from a file,
+// Identify checks that certificate instead (see trust.Keeper.Identify). changed is false if the node already has this
+// identity.
 func (c *Credentials) Identify(id trust.Identity) (changed bool, err error) {
 	if c == nil {
 		return false, nil
@@ -179,8 +180,8 @@ func durationOr(d, other time.Duration) time.Duration {
 }
 
 // reload applies the credential files if they have changed. It returns true if new credentials are in effect. If the
-// new files cannot be used, the previous credentials stay in effect, and the log and the status show the problem.
-// reload tries such files again after refusedPause, because a certificate may become valid later.
+// new files cannot be used, the previous credentials stay in effect. reload tries again after refusedPause, because a
+// certificate may become valid later.
 func (c *Credentials) reload() (changed bool) {
 	m, sum, warnings, err := c.files.Read()
 	problem := c.problem.Load()
@@ -266,8 +267,8 @@ func (c *Credentials) SecurePeer(o *peer.Options) {
 	}
 }
 
-// distrust converts an error of package trust into an error of package peer, if a certificate was refused. The new
-// error has the same reason. distrust returns other errors unchanged.
+// distrust converts an error of package trust about a refused certificate into an error of package peer with the same
+// reason. It returns other errors unchanged.
 func distrust(err error) error {
 	doubt, ok := trust.DoubtOf(err)
 	if !ok {
@@ -311,9 +312,8 @@ func (c *Credentials) Status() schema.SecurityStatus {
 	return out
 }
 
-// JoinHint returns a hint for a node that could not join, as a text to append to the error. The hint names the flag for
-// the cluster token, because a secured cluster does not answer nodes without credentials. JoinHint returns "" if this
-// node has credentials.
+// JoinHint returns a text to append to the error of a node that could not join. If this node has no credentials, the
+// text names the flag for the cluster token. Otherwise it is "".
 func (c *Credentials) JoinHint() string {
 	if c != nil {
 		return ""

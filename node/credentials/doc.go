@@ -4,5 +4,5 @@
 // The package reads the files, renews the certificate, and secures the peer port and gossip. Package internal/trust
 // defines tokens and certificates.
 //
-// Goroutines: those in which callers run Follow.
+// The package starts no goroutines. Callers run Follow in goroutines of their own.
 package credentials

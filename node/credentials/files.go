@@ -67,8 +67,7 @@ func (f Files) Read() (m trust.Material, sum [sha256.Size]byte, warnings []strin
 	return m, sum, warnings, nil
 }
 
-// Try checks the files as the start of a node does: it reads them and issues a certificate. The parameter node is the
-// node id, which may be empty.
+// Try reads the files and issues a certificate, in the same way as a node that starts. The node id may be empty.
 func (f Files) Try(node string) (k *trust.Keeper, warnings []string, err error) {
 	m, _, warnings, err := f.Read()
 	if err != nil {
@@ -82,11 +81,11 @@ func (f Files) Try(node string) (k *trust.Keeper, warnings []string, err error) 
 	return k, warnings, err
 }
 
-// readCredential reads a file of at most userfile.MaxSize bytes. The parameter secret is true if the file contains a
-// secret. readCredential then checks the permissions of the file:
+// readCredential reads a file of at most userfile.MaxSize bytes. If the file contains a secret, readCredential also
+// checks the permissions:
 //
-//   - If the group may write the file, or other users have any access, it returns an error.
-//   - If the group may only read the file, it returns a warning, because some platforms provide secrets in this way.
+//   - It returns an error if the group can write the file, or if other users have any access.
+//   - It returns a warning if the group can only read the file, because some platforms provide secrets in this way.
 func readCredential(flag, path string, secret bool) (data []byte, warning string, err error) {
 	bad := func(msg, hint string, err error) error {
 		return &fault.Error{Code: fault.Invalid, Op: "node.credentials", Key: path, Msg: flag + " " + path + " " +

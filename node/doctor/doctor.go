@@ -17,8 +17,8 @@ import (
 	"github.com/quorate/quorate/node/network"
 )
 
-// methodExamine is the peer method that makes a node check the calling node. The answer has the clock of the called
-// node. It also says whether the called node can reach the ports of the calling node.
+// methodExamine is the peer method that checks whether the called node can reach the ports of the calling node. The
+// answer also has the clock of the called node.
 const methodExamine = "cluster.examine"
 
 const (
@@ -72,8 +72,7 @@ type Doctor struct{ opts Options }
 // New returns a Doctor with the given options.
 func New(o Options) *Doctor { return &Doctor{o} }
 
-// Method returns the peer method for checkups of other nodes. When another node calls the method, this node checks
-// whether it can reach the ports of the calling node.
+// Method returns the peer method that checks whether this node can reach the ports of the calling node.
 func (d *Doctor) Method() peer.Method {
 	return peer.Method{Name: methodExamine, MaxRequest: 1 << 10, Handle: d.serveExamine}
 }
@@ -106,9 +105,13 @@ func (c *checkup) sorted() []schema.CheckResult {
 	return c.out
 }
 
-// Checkup checks this node: its disk, its process limits, the issues in its status, and its clock. For every other live
-// node, it checks the ports in both directions, the clock and the round-trip time. It also compares the settings and
-// the versions of all live nodes. For every failed node, it adds a warning.
+// Checkup checks this node and its connections to other nodes:
+//
+//   - of this node: the disk, the process limits, the issues in its status, and the clock
+//   - of every other live node: the ports in both directions, the clock and the round-trip time
+//   - of all live nodes together: whether their settings and versions are the same
+//
+// It adds a warning for every failed node.
 func (d *Doctor) Checkup(ctx context.Context) (schema.Checkup, error) {
 	var c checkup
 	examineDisk(&c, d.opts.Disk)
@@ -247,9 +250,9 @@ func (d *Doctor) examineMember(ctx context.Context, c *checkup, m *membership.Me
 	examineTimes(c, m.NodeID, e, sent, trip)
 }
 
-// examineTimes checks the clock of another node, and the round-trip time of a request to that node. The parameter
-// sentAt is the time at which the request was sent. The parameter trip is the time until its answer. examineTimes
-// assumes that the other node has read its clock in the middle of the round trip.
+// examineTimes checks the clock of another node, and the round-trip time of a request to that node. The request was
+// sent at sentAt, and trip is the time until its answer. examineTimes assumes that the other node read its clock in the
+// middle of the round trip.
 func examineTimes(c *checkup, node string, e examined, sentAt time.Time, trip time.Duration) {
 	trip = max(trip-time.Duration(e.Spent)*time.Microsecond, 0)
 	ahead := time.UnixMicro(e.Now).Sub(sentAt.Round(0).Add(trip / 2))

@@ -55,8 +55,7 @@ func examineKeys(c *checkup, p *Plan) *trust.Keeper {
 }
 
 // trusts returns nil if this node and the node at the other end of c accept each other's certificates. In TLS 1.3, the
-// other node checks the certificate of this node only after the handshake. If the other node refuses the certificate,
-// it sends an alert. If no alert arrives within alertWait, trusts counts this as acceptance.
+// other node may refuse the certificate only after the handshake. Therefore trusts waits up to alertWait for a refusal.
 func trusts(ctx context.Context, c net.Conn, k *trust.Keeper) error {
 	secure := tls.Client(c, k.Client(credentials.GossipProtocol))
 	if err := secure.HandshakeContext(ctx); err != nil {

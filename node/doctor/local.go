@@ -145,7 +145,7 @@ func examineSpace(c *checkup, dir string, minFree int64) {
 		"if no other voter can", free>>20, minFree>>20), "free some space, or use a larger disk")
 }
 
-// forcedWrites measures how long synced writes take in dir. It writes syncRounds times to a temporary file, and syncs
+// forcedWrites measures the duration of synced writes in dir. It writes syncRounds times to a temporary file, and syncs
 // the file after each write. The result took has the duration of each write, including its sync.
 func forcedWrites(dir string) (took []time.Duration, err error) {
 	f, err := os.CreateTemp(dir, "doctor-*.tmp")

@@ -1,8 +1,7 @@
-// Package inputs runs the input bindings of a node and delivers their events to the applications.
+// Package inputs runs the input bindings of a node and delivers their events to the applications. It decides which
+// application gets the events of a binding, and when the delivery begins and ends. Package api delivers each event. The
+// package owns both decisions.
 //
-// The package decides which application gets the events of a binding, and when this delivery ends. Package api delivers
-// the single events.
-//
-// Goroutines: one for each binding whose events an application receives. The goroutine ends when the binding has
-// started, or when the application does not want its events. Otherwise Update or Close ends the goroutine.
+// Every binding whose events an application receives has a goroutine that starts the binding. It ends when the binding
+// has started or the application does not want the events, and at the latest when Update or Close ends the delivery.
 package inputs

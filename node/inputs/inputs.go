@@ -28,8 +28,8 @@ type Applications interface {
 	Inbound(binding string) *resiliency.Policy
 }
 
-// Observers has the observers of events. The key is the id of the application that receives the events. An application
-// does not need an observer.
+// Observers maps the id of an application to the observer of the events that the application receives. An application
+// may have no observer.
 type Observers map[string]api.Observer
 
 // Runner delivers the events of input bindings to the applications. It is safe for concurrent use.
@@ -75,9 +75,11 @@ func Open(all []*bindings.Instance, ids []string, apps Applications, seen Observ
 	return r, r.Update(context.Background(), all)
 }
 
-// Update replaces the bindings. It first ends the delivery for bindings that are removed, so that a new binding can
-// listen on the same port. If the new bindings are invalid, Update returns an error and changes nothing. If the
-// delivery for a removed binding does not end in time, Update still starts the new bindings, and then returns an error.
+// Update replaces the bindings. It ends the deliveries of removed bindings before it starts new bindings, which may
+// listen on the same ports. If a delivery does not end in time, Update starts the new bindings anyway and returns an
+// error.
+//
+// If the new bindings are invalid, Update returns an error and changes nothing.
 func (r *Runner) Update(ctx context.Context, all []*bindings.Instance) error {
 	owned, err := owners(all, r.ids, r.apps, r.log)
 	if err != nil {
@@ -145,9 +147,9 @@ func (r *Runner) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// owners returns the input bindings of each application, by application id. The application that gets the events of a
-// binding must have a channel on this node, and the scopes of the binding must permit it. If several applications meet
-// these conditions for one binding, owners returns fault.Invalid.
+// owners returns the input bindings of each application, by application id. A binding belongs to the application that
+// its scopes permit and that has a channel on this node. If there are several such applications, owners returns
+// fault.Invalid.
 func owners(all []*bindings.Instance, ids []string, apps Applications,
 	log *slog.Logger) (map[string][]*bindings.Instance, error) {
 	owned := map[string][]*bindings.Instance{}

@@ -102,9 +102,8 @@ func (a Admin) ListJobs(ctx context.Context, r schema.JobSelection) ([]schema.Jo
 	return l.out, nil
 }
 
-// pageOf returns one page of the jobs that r selects from the home h. A home has the jobs of one application. The
-// parameter after is the name of the last job on the previous page, or empty for the first page. The result more is
-// true if there are more jobs after this page.
+// pageOf returns one page of the jobs of an application that r selects. The parameter after is the name of the last job
+// on the previous page, or empty for the first page. The result more is true if there are more pages.
 func pageOf(ctx context.Context, work due.Client, h due.Home, r schema.JobSelection, after string) (page []due.Work,
 	more bool, err error) {
 	if !r.Exact {

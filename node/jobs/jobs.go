@@ -1,6 +1,7 @@
 // Package jobs stores the jobs of applications in the replicated store, and delivers their ticks. A tick is one due run
 // of a job. Package due decides when a tick is due. Package jobs chooses the instance of the application that gets the
-// tick. If this instance is on another node, the package sends the tick to that node.
+// tick. If this instance is on another node, the package sends the tick to that node. The package owns the rule that
+// chooses the instance for a tick, and the peer method that delivers the tick.
 //
 // It has no goroutines.
 package jobs
@@ -73,8 +74,8 @@ type parts struct {
 	peers     Peers
 }
 
-// Open starts to deliver due ticks, and makes the other methods available. The parameter observers has the observers of
-// job deliveries by application id. An application does not need an observer.
+// Open starts to deliver due ticks, and makes the other methods available. The map observers has the observer of each
+// application's ticks, by application id. An application may have no observer.
 func (j *Jobs) Open(host *raftfsm.Host, apps Applications, observers map[string]Observer,
 	places *discovery.Catalogue, peers Peers) {
 	j.underWay = map[discovery.Instance]int{}
@@ -237,18 +238,16 @@ func (j *Jobs) deliver(ctx context.Context, p *parts, t *due.Tick) (r due.Result
 	return due.Failed, key.Node, fault.New(fault.Internal, "jobs", string(answer[1:]))
 }
 
-// turn returns a number for the choice of an instance. The number grows by one with each tick of a job, and with each
-// repeated delivery of a tick. Therefore the instances get the ticks of a job in turn.
-//
-// The number of the first tick differs from job to job. Otherwise jobs with only one tick would all go to the same
-// instance.
+// turn returns the number that selects the instance for a tick. It grows by one with each tick of a job and each
+// repeated delivery, so the instances get the ticks of a job in turn. It begins at a different number for each job, so
+// that jobs with a single tick do not all go to the same instance.
 func turn(t *due.Tick) uint64 {
 	const golden = 0x9e3779b97f4a7c15 // spreads revisions that are multiples of the number of instances
 	return t.Revision*golden>>32 + t.Number + t.Attempt + t.Lost
 }
 
-// pick chooses the instance for a tick, and counts the tick in underWay. When the delivery has ended, the caller must
-// pass the returned discovery.Instance to leave.
+// pick chooses the instance for a tick, and counts the tick as in progress on it. When the delivery has ended, the
+// caller must call leave with the returned Instance.
 func (j *Jobs) pick(p *parts, app api.App, turn uint64) (*discovery.Lease, discovery.Instance, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -36,8 +36,7 @@ func take(ctx context.Context, p *resiliency.Policy, target api.App, path string
 	}
 }
 
-// takeOnce makes one attempt to deliver a tick. It returns the error of the attempt, or one of these errors because of
-// the policy:
+// takeOnce makes one attempt to deliver a tick. Besides the error of the attempt itself, it returns these errors:
 //
 //	overloaded  the circuit breaker is open; the application has not received the tick
 //	internal    the timeout of the policy has passed; this counts as a failure

@@ -50,8 +50,8 @@ func (n *Network) CloseGossip(ctx context.Context) error {
 	return g.Close()
 }
 
-// gossipOptions returns the options for gossip that follow from the settings. For example, they have the addresses to
-// listen on and to advertise, and the nodes to join.
+// gossipOptions converts the settings to options for gossip, for example the addresses to listen on and to advertise,
+// and the nodes to join.
 func (n *Network) gossipOptions(ctx context.Context) (o membership.Options, err error) {
 	bind, err := address("--bind-address", n.opts.Bind)
 	if err != nil {
@@ -150,9 +150,8 @@ func (n *Network) peerAddr(addr netip.Addr) string {
 	return netip.AddrPortFrom(addr, uint16(listen.Port(n.listeners[0]))).String()
 }
 
-// metricsAddr returns the address at which other nodes can reach the metrics of this node. It returns "" if they cannot
-// reach them. The parameter listener is the address of the metrics listener. The parameter advertised is the address
-// that this node announces by gossip.
+// metricsAddr returns the address at which other nodes can reach the metrics of this node, or "" if they cannot.
+// listener is the address of the metrics listener, and advertised is the address that this node announces by gossip.
 func metricsAddr(listener string, advertised netip.Addr) string {
 	bound, err := netip.ParseAddrPort(listener)
 	if err != nil { // off

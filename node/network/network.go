@@ -79,8 +79,7 @@ func New(o Options) (*Network, error) {
 	return n, err
 }
 
-// Listen opens the listener of the peer port, so that its address is known before the port is open. The port accepts
-// connections only after OpenPort.
+// Listen binds the peer port, so that its address is known. The node accepts connections only after OpenPort.
 func (n *Network) Listen(ctx context.Context) (err error) {
 	n.listeners, err = listen.TCP(ctx, listen.Request{
 		Hosts: []string{n.opts.Bind}, Port: n.opts.Peer.Number, Fallback: n.opts.Peer.Fallback, Flag: "--peer-port",
@@ -141,15 +140,15 @@ func (n *Network) DiskOf(server string) raftfsm.DiskState {
 	return raftfsm.DiskGood
 }
 
-// PeerDown reports whether Raft has lost the connection to the peer port of a server and cannot connect again. The
-// result since is the time at which Raft has lost the connection. PeerDown returns false if the loss is less than two
-// seconds old.
+// PeerDown reports whether Raft repeatedly fails to connect to the peer port of a server. The result since is the time
+// of the first failure. PeerDown returns false if Raft has failed for less than two seconds, or if the last failure is
+// more than 10 seconds ago.
 func (n *Network) PeerDown(server string) (since time.Time, down bool) {
 	return n.port.LostSince(server)
 }
 
-// Identity returns the identity that this node uses on new connections. It is already needed while the Raft groups are
-// being opened.
+// Identity returns the identity that this node uses on new connections. Transport or Introduce must have been called
+// before.
 func (n *Network) Identity() peer.Identity { return *n.self.Load() }
 
 // Introduce sets the identity that this node uses on new connections.
@@ -180,9 +179,8 @@ func (n *Network) resolve(_ context.Context, server string) (string, error) {
 const ReachHint = "open this port in every firewall between the two nodes (the gossip port for TCP and UDP); if the " +
 	"address is wrong, set --advertise-address there"
 
-// HintFor returns the hint for a failed call to a node that is running. The parameter err is the error of the call. If
-// one of the two nodes has refused the connection, err already has a hint, and HintFor returns "". Otherwise HintFor
-// returns ReachHint.
+// HintFor returns the hint for a failed call to a running node. It is ReachHint, or "" if one of the two nodes has
+// refused the connection, because the error then has its own hint.
 func HintFor(err error) string {
 	if _, refused := errors.AsType[*peer.Refusal](err); refused {
 		return ""
@@ -212,9 +210,8 @@ func (n *Network) Transport(group uint32, server raft.ServerID) raft.Transport {
 	return t
 }
 
-// Interrupt ends the waiting of Raft's requests to unreachable servers. They then usually fail at once. Without
-// Interrupt, they wait for up to peer.Timing.Hold. Call Interrupt before Raft is shut down, because the shutdown waits
-// for these requests.
+// Interrupt makes Raft's requests to unreachable servers fail, usually at once. Otherwise they wait for up to
+// peer.Timing.Hold. Call Interrupt before Raft is shut down, because the shutdown waits for these requests.
 func (n *Network) Interrupt() {
 	n.mu.Lock()
 	all := n.transports
@@ -239,8 +236,8 @@ func (n *Network) LiveServers() []string {
 	return out
 }
 
-// NewestFormat returns the newest log format that a server can read, according to gossip. If the server is not alive,
-// known is false, because another version of the program may run when the server comes back.
+// NewestFormat returns the newest log format that a server can read, according to gossip. The result known is false if
+// the server is not alive, because it may come back with another version of the program.
 func (n *Network) NewestFormat(server string) (version uint8, known bool) {
 	r := n.Roster()
 	if r == nil {
@@ -253,8 +250,8 @@ func (n *Network) NewestFormat(server string) (version uint8, known bool) {
 	return uint8(min(m.NewestFormat, math.MaxUint8)), true
 }
 
-// DropLost closes the tunnels to nodes that are no longer alive. The tunnels carry service invocation. Without
-// DropLost, the calls in these tunnels could wait for minutes.
+// DropLost closes the tunnels for service invocation to and from nodes that are no longer alive. Otherwise the calls in
+// these tunnels could wait for minutes.
 func (n *Network) DropLost(r *membership.Roster) {
 	for _, m := range r.Members() {
 		if m.State != membership.Alive {

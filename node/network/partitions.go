@@ -26,9 +26,9 @@ const (
 // CountPartitions returns the number of partitions of the cluster to join, or 0 if the number is unknown. The parameter
 // node is the id of this node. Call CountPartitions before OpenGossip.
 //
-// A server that belongs to no cluster needs the number before it creates its groups. At that time, the server has no
-// identity yet. Therefore CountPartitions joins gossip as a node without data, and leaves gossip again. If the server
-// may form a new cluster, CountPartitions tries each seed only once, because there may be no cluster yet.
+// A server needs this number before it has groups and an identity of its own. Therefore CountPartitions joins gossip as
+// a node without data, and leaves it again. If the server may form a new cluster, CountPartitions tries each seed only
+// once.
 func (n *Network) CountPartitions(ctx context.Context, node string) uint32 {
 	if len(n.opts.Join) == 0 || n.opts.Notes != "" {
 		return 0
@@ -93,7 +93,7 @@ func (n *Network) askPartitions(ctx context.Context, node string, hear time.Dura
 }
 
 // heardPartitions waits until gossip knows the number of partitions, and returns this number. It returns 0 if the
-// number is still unknown after the duration wait.
+// number is still unknown after the given time.
 func heardPartitions(ctx context.Context, g *membership.Gossip, wait time.Duration) uint32 {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()

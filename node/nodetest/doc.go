@@ -1,8 +1,9 @@
-// Package nodetest runs nodes and clusters in the process of a test.
+// Package nodetest runs nodes and clusters in the process of a test. The package owns functions that wait for
+// conditions, and the settings with which the nodes of several tests can run concurrently.
 //
-// It has functions that wait for conditions, and configurations for nodes. With these configurations, several tests can
-// run nodes at the same time. They use loopback addresses, free ports, temporary directories, and the timing for a
-// cluster on one machine.
+// It has functions that wait for conditions, and configurations with which several tests can run nodes at the same
+// time. The nodes use loopback addresses, free ports, temporary directories, and the timing for a cluster on one
+// machine.
 //
-// Goroutines: those of the nodes. They end with the test.
+// The goroutines of the nodes end with the test.
 package nodetest

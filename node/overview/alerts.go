@@ -113,8 +113,8 @@ func (r *rule) counts(s sample) bool {
 	return slices.Contains(r.values, s.label(r.only))
 }
 
-// alertsOf evaluates the rules. A rule about a gauge gives an alert while the value of the gauge fires the rule. A rule
-// about a counter gives an alert with the value of the counter, if this value is above 0.
+// alertsOf returns the alerts of all rules. A rule about a gauge gives an alert while rule.holds accepts the value. A
+// rule about a counter gives an alert if the counter is above 0.
 func alertsOf(families []*dto.MetricFamily, now time.Time) (out []schema.NodeAlert) {
 	byName := map[string]*dto.MetricFamily{}
 	for _, f := range families {

@@ -28,7 +28,8 @@ func figuresOf(families []*dto.MetricFamily) (f schema.Figures) {
 	return f
 }
 
-// takers returns a map from the names of metrics to functions. Each function adds one sample of its metric to f.
+// takers returns a function for each metric, by the name of the metric. The function adds one sample of the metric to
+// f.
 func takers(f *schema.Figures) map[string]func(sample) {
 	count := func(to *[]schema.NamedCount, name, part string) func(sample) {
 		return func(s sample) {
@@ -100,8 +101,8 @@ func serverErrors() []string {
 	return []string{"Unknown", "DeadlineExceeded", "Unimplemented", "Internal", "Unavailable", "DataLoss"}
 }
 
-// addStoreCall adds the calls counted by the sample s to the figures of a state store. A failure that the request
-// itself has caused, for example an ETag that does not match, does not count as an error.
+// addStoreCall adds a sample of calls to a state store. A failure that the request itself has caused, for example an
+// ETag that does not match, does not count as an error.
 func addStoreCall(f *schema.Figures, s sample) {
 	store := s.label("store")
 	f.Stores = append(f.Stores, schema.NamedCount{Name: store, Part: s.label("operation"), Value: s.value()})
@@ -111,8 +112,8 @@ func addStoreCall(f *schema.Figures, s sample) {
 	}
 }
 
-// addCall adds the calls counted by the sample s if the calling node has counted them. The called node counts the same
-// calls again, so addCall skips samples of the called node.
+// addCall adds a sample of calls between applications. It skips the samples of the called node, because the calling
+// node has counted the same calls.
 func addCall(f *schema.Figures, s sample) {
 	if s.label("hop") != "caller" {
 		return

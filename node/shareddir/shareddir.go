@@ -267,10 +267,9 @@ func (s *Shared) takeOver(ctx context.Context) error {
 	return nil
 }
 
-// Wait blocks until this process must stop. It returns when Node.Wait returns for the node that serves the
-// applications. After a takeover, it also returns when Node.Wait returns for the server on the directory. In both
-// cases, Wait returns the error of Node.Wait. If this process fails to take over the directory, Wait returns the error
-// of the takeover.
+// Wait blocks until this process must stop. This is the case when Node.Wait returns for one of its nodes: the node that
+// serves the applications or, after a takeover, the server on the directory. Wait then returns the error of Node.Wait.
+// If this process fails to take over the directory, Wait returns the error of the takeover.
 func (s *Shared) Wait(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -285,9 +284,8 @@ func (s *Shared) Wait(ctx context.Context) error {
 	}
 }
 
-// Close closes the nodes of this process and then releases the directory. It closes the node that serves the
-// applications first, because that node may need the server that this process opened at a takeover. Further calls
-// return the same error.
+// Close closes the nodes of this process and then releases the directory. It first closes the node that serves the
+// applications, because this node may need the server that a takeover has opened. Further calls return the same error.
 func (s *Shared) Close(ctx context.Context) error {
 	if s.cancel != nil {
 		s.cancel()

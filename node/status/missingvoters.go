@@ -46,9 +46,9 @@ func (r *Reporter) stateOf(s schema.ServerStatus) string {
 	return p.Network.Roster().StateOf(s.Node, s.ServerID)
 }
 
-// NoLeader returns the reason why a group has no leader, and a hint for the operator. On a server, the reason names the
-// unreachable voters of the group. On a sidecar, the reason names the unreachable servers of the cluster. A result is
-// empty if it is unknown. NoLeader does not block.
+// NoLeader returns the reason why a group has no leader, and a hint for the operator. Each of them may be empty. The
+// reason names the unreachable voters of the group or, on a sidecar, the unreachable servers of the cluster. NoLeader
+// does not block.
 func (r *Reporter) NoLeader(id uint32) (reason, hint string) {
 	p := r.parts.Load()
 	if p == nil {

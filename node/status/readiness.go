@@ -11,9 +11,11 @@ import (
 	"github.com/quorate/quorate/node/components"
 )
 
-// Starting returns the reasons why the start of the node is not complete. After the start, it returns a reason for each
-// application that has not opened its port yet or whose actor types are not registered yet. It also returns a reason if
-// the node is outside of the cluster, for example after its removal or a rescue.
+// Starting returns the reasons why the node is not ready yet. When the start itself is complete, these reasons can
+// remain:
+//
+//   - An application has not opened its port yet, or its actor types are not registered yet.
+//   - The node is outside of the cluster, for example after its removal or a rescue.
 func (r *Reporter) Starting() []api.Reason {
 	switch {
 	case r.ready.Load():

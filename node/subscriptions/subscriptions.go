@@ -1,7 +1,9 @@
-// Package subscriptions delivers the messages of topics to the applications of a node.
+// Package subscriptions delivers the messages of topics to the applications of a node. The package owns the delivery
+// from the subscribers of api/pubsub to the channels of applications, and the Subscription documents that apply to each
+// application.
 //
-// It connects the subscribers of package api/pubsub with the channels to the applications. It also selects the
-// Subscription documents that apply to each application. It keeps no goroutines of its own; the subscribers do.
+// It connects the subscribers of package api/pubsub with the channels to the applications, and selects the Subscription
+// documents that apply to each application. The only lasting goroutines are those of the subscribers.
 package subscriptions
 
 import (

@@ -53,8 +53,8 @@ func splitOwner(owner string) api.App {
 	return api.App{ID: owner}
 }
 
-// owners lists the applications that have workflows. The result known has all of them. The result fit has only those
-// with the given id and namespace; an empty id or namespace matches every application.
+// owners lists the applications that have workflows. known has all of them, and fit has those with the given id and
+// namespace. An empty id or namespace matches every application.
 func (a *Admin) owners(ctx context.Context, id, namespace string) (fit, known []owned, err error) {
 	list, err := a.Engine.Applications(ctx)
 	for _, one := range list {
@@ -67,8 +67,8 @@ func (a *Admin) owners(ctx context.Context, id, namespace string) (fit, known []
 	return fit, known, err
 }
 
-// one finds the application with the given id among those that have workflows. An empty namespace matches every
-// namespace. one returns fault.Invalid if id is empty, fault.NotFound if no application matches, and fault.Conflict if
+// one returns the application with workflows that has the given id and namespace. An empty namespace matches every
+// namespace. The error is fault.Invalid if id is empty, fault.NotFound if no application matches, and fault.Conflict if
 // several match.
 func (a *Admin) one(ctx context.Context, op, id, namespace string) (owned, error) {
 	fit, all, err := a.owners(ctx, id, namespace)
@@ -161,8 +161,8 @@ func filterOf(op string, r *schema.WorkflowSelection) (f workflow.Filter, err er
 	return f, err
 }
 
-// pageToken returns the token of the next page of a list. The token contains owner, the application with which that
-// page begins, and next, the engine's page token.
+// pageToken returns the token of the next page of a list. It consists of the application with which that page begins,
+// and the page token of the engine.
 func pageToken(owner, next string) string {
 	return base64.RawURLEncoding.EncodeToString([]byte(owner + "\x00" + next))
 }
@@ -233,9 +233,8 @@ func listedOf(o *owned, l *workflow.Listed) schema.WorkflowStatus {
 		Parent: l.Parent}
 }
 
-// nameNote returns a note if no instance of the applications apps has the given workflow name. Otherwise it returns "".
-// It checks only the first maxNames instances of each application. If a similar name exists, the note suggests that
-// name, and misspelt is true.
+// nameNote returns a note if no instance has the given workflow name, and "" otherwise. It checks only the first
+// maxNames instances of each application. If a similar name exists, the note suggests that name, and misspelt is true.
 func (a *Admin) nameNote(ctx context.Context, apps []owned, name string) (note string, misspelt bool) {
 	var names []string
 	for _, o := range apps {
@@ -254,9 +253,8 @@ func (a *Admin) nameNote(ctx context.Context, apps []owned, name string) (note s
 	return "no instance is of a workflow with the name " + api.ShortenName(name) + near, near != ""
 }
 
-// read calls add for each event in the history of an instance. The parameter first is the position of the first event
-// to read. read stops when add returns false or when it has read more than maxRead bytes. isPartial is true if read
-// stops before the end of the history.
+// read calls add for each event in the history of an instance, from the position first. It stops when add returns
+// false, or after more than maxRead bytes. isPartial is true if read stops before the end of the history.
 func (a *Admin) read(ctx context.Context, owner, id string, first int,
 	add func(position int, e *protos.HistoryEvent) bool) (isPartial bool, err error) {
 	for size := 0; ; {

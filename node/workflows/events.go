@@ -67,8 +67,8 @@ func eventOf(position int, e *protos.HistoryEvent, payloads bool) schema.Workflo
 	return out
 }
 
-// otherEvent completes out, the description of an event whose type eventOf does not handle itself. It returns the
-// payload of the event, or nil if there is none.
+// otherEvent describes an event whose type eventOf does not handle itself. It completes out, and returns the payload of
+// the event, or nil if there is none.
 func otherEvent(out *schema.WorkflowEvent, e *protos.HistoryEvent) (payload *wrapperspb.StringValue) {
 	switch t := e.GetEventType().(type) {
 	case *protos.HistoryEvent_TimerCreated:
@@ -136,8 +136,8 @@ const (
 	maxText    = 512
 )
 
-// cut returns the part of a payload that is shown: at most its first maxPayload bytes. If the payload is longer, size
-// is the size of the whole payload, and otherwise 0.
+// cut returns at most the first maxPayload bytes of a payload. If the payload is longer, size is its full size, and
+// otherwise 0.
 func cut(s string) (shown string, size int) {
 	if len(s) <= maxPayload {
 		return s, 0

@@ -31,8 +31,8 @@ const (
 // engine forgets an arbitrary activity for each new one. The observer is not notified of forgotten activities.
 const maxObserved = 10_000
 
-// Observed returns an engine that forwards all calls to e and reports them to observer. If observer is nil, it
-// returns e.
+// Observed returns an engine that forwards all calls to e. It reports workflow operations and executed activities to
+// the observer. If observer is nil, Observed returns e.
 func Observed(e workflow.Engine, observer Observer) workflow.Engine {
 	if observer == nil {
 		return e

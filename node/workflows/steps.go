@@ -95,11 +95,12 @@ func (s *steps) add(e *protos.HistoryEvent) {
 	}
 }
 
-// attempt returns the number of the attempt that begins now for an activity. The parameter id is the task execution id.
+// attempt returns the number of the attempt that begins now for an activity, or 0 if it is unknown. The parameter id is
+// the task execution id, which may be empty.
 //
-// If a retry timer of the activity has fired, the result is the number of the failed attempt plus 1. attempt finds the
-// failed attempt by id, or else by name, because some SDKs use a new id for each attempt. If no retry timer has fired,
-// attempt counts the attempts with the same id. It then returns 0 if id is empty.
+// If a retry timer of the activity has fired, the result is the number of the failed attempt plus 1. The failed attempt
+// is found by id, or by name if the SDK uses a new id for each attempt. If no retry timer has fired, attempt counts the
+// attempts with the same id.
 func (s *steps) attempt(name, id string) (n int) {
 	at := slices.IndexFunc(s.due, func(place int) bool { return id != "" && s.runs[place] == id })
 	if at < 0 {
@@ -118,8 +119,8 @@ func (s *steps) attempt(name, id string) (n int) {
 	return n
 }
 
-// pause records which failed activity will be retried when the given timer fires. It is the failed activity whose task
-// execution id is the parameter id. If there is none, it is the activity that failed last.
+// pause records which failed activity will be retried when the given timer fires. This is the failed activity with the
+// given task execution id. If there is none, it is the activity that failed last.
 func (s *steps) pause(timer int32, id string) {
 	at := len(s.failed) - 1
 	for n, place := range s.failed {
@@ -157,8 +158,7 @@ func (s *steps) timer(e *protos.HistoryEvent, t *protos.TimerCreatedEvent) {
 	}
 }
 
-// ends handles the events that end steps. It also adds a step for each event that is a step without a duration, for
-// example a sent event.
+// ends handles the events that end steps. It also adds the steps that have no duration, for example for a sent event.
 func (s *steps) ends(e *protos.HistoryEvent) {
 	switch {
 	case e.GetTaskCompleted() != nil:
@@ -200,8 +200,8 @@ func (s *steps) ends(e *protos.HistoryEvent) {
 	}
 }
 
-// raised ends the oldest open wait for the external event with the given name. If there is no such wait, it adds a step
-// for the event.
+// raised ends the oldest open wait for the external event with the given name. Upper and lower case do not matter. If
+// there is no such wait, it adds a step for the event.
 func (s *steps) raised(e *protos.HistoryEvent, name string) {
 	key := strings.ToLower(name)
 	for len(s.waits[key]) > 0 {

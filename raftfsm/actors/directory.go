@@ -10,8 +10,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/records"
 )
 
-// Directory records which hosts own the actors of one application. Its Raft group also has the keys of the application,
-// so a write can check the owner of an actor. A Directory is safe for concurrent use.
+// Directory is a client for the records of which hosts own the actors of one application. The records are in the same
+// Raft group as the keys of the application, so a write can check the owner of an actor. A Directory is safe for
+// concurrent use.
 type Directory struct {
 	access records.Access
 	scope  string
@@ -49,7 +50,8 @@ func (d *Directory) ask(ctx context.Context, what byte, rest func([]byte) []byte
 }
 
 // Register begins the session of a host and returns the revision of the session. If the session exists, Register only
-// updates its actor types and its draining state. It returns fault.NotFound if the session that h describes has ended.
+// updates its actor types and its draining state. If h has the revision of a session that has ended, Register returns
+// fault.NotFound.
 func (d *Directory) Register(ctx context.Context, h Host) (revision uint64, err error) {
 	h.Scope, h.App = d.scope, d.app
 	f, _, err := d.ask(ctx, callRegister, func(b []byte) []byte { return encodeHost(b, &h) })
@@ -92,8 +94,8 @@ type Activated struct {
 	Session string // session token with which reads see all writes of earlier owners
 }
 
-// Activate makes a host the owner of an actor that has no owner. The parameter host is the id of the host's session.
-// Activate returns the owner, which may be another host.
+// Activate makes a host the owner of an actor, unless the actor already has an owner, and returns the owner. The
+// parameter host is the id of the host's session.
 //
 // Activate returns fault.NotFound if the session has ended, and fault.Unavailable if the host still accepts no more
 // actors when ctx ends.
@@ -112,9 +114,10 @@ func (d *Directory) Activate(ctx context.Context, host, kind, id string) (Activa
 	return out, nil
 }
 
-// Locate returns the owner of an actor. If the actor has no owner, it returns the host that should activate the actor.
-// It prefers hosts on the node prefer if they have equally few actors (see Keeper.Locate). The answer may be out of
-// date. Locate returns fault.NotFound if no host has actors of this type.
+// Locate returns the owner of an actor. If the actor has no owner, Locate returns the host that should activate it. The
+// parameter prefer is a node id: if several hosts have equally few actors, one on this node is selected, if possible
+// (see Keeper.Locate). The answer may be out of date. Locate returns fault.NotFound if no host accepts actors of this
+// type.
 func (d *Directory) Locate(ctx context.Context, kind, id, prefer string) (Host, error) {
 	a := d.actor(kind, id)
 	f, _, err := d.ask(ctx, callLocate, func(b []byte) []byte { return appendActor(lenprefix.Append(b, prefer), &a) })
@@ -149,8 +152,8 @@ func (d *Directory) appendReleased(b []byte, released []Released) []byte {
 	return b
 }
 
-// Transfer makes a host the owner of actors that their earlier owner gives up. newOwner is the id of that host's
-// session. Transfer skips an actor if the epoch in its record differs from the epoch in released.
+// Transfer makes a host the owner of actors that their present owner gives up. newOwner is the id of the host's
+// session. Transfer skips an actor if its record has another epoch than released.
 //
 // Transfer returns fault.NotFound if the session has ended, or if the host accepts no more actors. keep is true if an
 // operator moves the actors (see Keeper.Transfer).

@@ -196,8 +196,8 @@ func (k *Keeper) beginLocked(h Host, wait time.Duration) {
 	k.sessions[h.ID] = s
 }
 
-// doubt handles err, the error of a proposal. If err leaves the outcome unknown, the proposal may still be applied
-// later in this term. Therefore, doubt makes the next call read the sessions again, and starts decide. When decide
+// doubt handles the error of a proposal. If the outcome is unknown, the proposal may still be applied later in this
+// term. doubt then makes the next call read the sessions again, and starts the goroutine of decide. When this goroutine
 // ends, the next call reads the sessions once more.
 func (k *Keeper) doubt(err error) {
 	if !fault.Is(err, fault.Indeterminate) && !fault.Is(err, fault.Timeout) {
@@ -214,11 +214,10 @@ func (k *Keeper) doubt(err error) {
 }
 
 // decide waits until no proposal with an unknown outcome can be applied any more. To do so, it commits an entry without
-// effect. A leader's proposals are applied in order, so an earlier proposal is applied before this entry or not at all.
-// If more proposals got an unknown outcome in the meantime, decide commits another entry.
+// effect. A leader's proposals are applied in order, so an earlier proposal is applied before this entry or never. If
+// another outcome becomes unknown in the meantime, decide commits one more entry.
 //
-// Without decide, this leader might not know a session that was stored late. It would then neither serve the host of
-// this session nor end the session.
+// Otherwise a session could be stored late, and this leader would neither serve its host nor end the session.
 func (k *Keeper) decide() {
 	for {
 		k.mu.Lock()
@@ -262,8 +261,8 @@ func errEnded(op string) error {
 // Register begins the session of h and returns the revision of the session. If a session with the id of h exists,
 // Register only replaces its description.
 //
-// If h has a revision and this session has ended, Register returns fault.NotFound and begins no new session. The host
-// may not know that its session has ended, and would otherwise keep its actors.
+// If h has the revision of a session that has ended, Register returns fault.NotFound and begins no new session. The
+// host may not know about the end yet, and would keep its actors.
 func (k *Keeper) Register(ctx context.Context, h Host) (revision uint64, err error) {
 	k.mu.Lock()
 	m, err := k.enterLocked(opRegister)
@@ -490,12 +489,11 @@ func (k *Keeper) Release(ctx context.Context, owned []Owned) error {
 }
 
 // Transfer makes a host the owner of actors that another host owned. The parameter host is the id of the new owner's
-// session. Transfer skips an actor if the epoch in its record differs from the epoch in owned. It returns
-// fault.NotFound if the session has ended, or if the host accepts no more actors.
+// session. Transfer skips an actor if its record has another epoch than owned. It returns fault.NotFound if the session
+// has ended, or if the host accepts no more actors.
 //
-// Transfer also informs the host of its new actors. These include actors that an earlier attempt with an unknown
-// outcome has transferred. keep is true if an operator moves the actors. The leader then does not spread the actors of
-// this scope for keepFor.
+// The next advice for the host lists the new actors, including those from an earlier attempt with an unknown outcome.
+// keep is true if an operator moves the actors. The leader then does not spread the actors of this scope for keepFor.
 func (k *Keeper) Transfer(ctx context.Context, owned []Owned, host string, keep bool) error {
 	if len(owned) == 0 {
 		return nil
@@ -544,9 +542,9 @@ func isHostOf(m *kv.Machine, id string, actor Actor) (bool, error) {
 	return found && a.Host == id, err
 }
 
-// each calls commit with all actors in owned, so that one request changes all of them. If the state machine refuses
-// this request, each calls commit once per actor instead. It returns the actors for which commit has returned true.
-// After an error, it does not try the remaining actors.
+// each changes all given actors with one call of commit. If the state machine refuses this request, it calls commit
+// once per actor instead. It returns the actors for which commit has returned true. After an error, it does not try the
+// remaining actors.
 func each(owned []Owned, commit func([]Owned) (applied bool, err error)) (done []Owned, err error) {
 	switch applied, err := commit(owned); {
 	case err != nil:

@@ -15,8 +15,8 @@ type Placed struct {
 	Position raftlog.Position // at or after the entry of the activation
 }
 
-// Activate makes a host the owner of an actor that has no owner, and returns the owner. The parameter host is the id of
-// the host's session. An owner whose session has not ended remains the owner. Activate returns fault.NotFound if the
+// Activate makes a host the owner of an actor, unless the actor already has an owner whose session has not ended. It
+// returns the owner. The parameter host is the id of the host's session. Activate returns fault.NotFound if this
 // session has ended, and fault.Unavailable if the host accepts no more actors.
 func (k *Keeper) Activate(ctx context.Context, host string, a Actor) (Placed, error) {
 	k.mu.Lock()
@@ -77,9 +77,9 @@ func (k *Keeper) owner(m *kv.Machine, a Actor) (Activation, Host, error) {
 
 // Locate returns the owner of an actor. If the actor has no owner, Locate returns the host that should activate it.
 //
-// Locate selects only hosts that have the actor's type and accept more actors. It selects the host with the fewest
-// actors. If several hosts have equally few, it selects one on the node prefer, if possible. If no host can take the
-// actor, Locate returns fault.NotFound.
+// Locate selects the host with the fewest actors among the hosts that have the actor's type and accept more actors. The
+// parameter prefer is the id of a node: if several hosts have equally few actors, one on this node is selected, if
+// possible. Locate returns fault.NotFound if no host can take the actor.
 //
 // The answer may be out of date: only a host knows whether it still owns an actor.
 func (k *Keeper) Locate(_ context.Context, a Actor, prefer string) (Host, error) {

@@ -20,9 +20,9 @@ const (
 	// Patience is how long the leader waits for a renewal before it ends the session.
 	Patience = 1200 * time.Millisecond
 	// Takeover is how long a new leader waits for the first renewal of a session. It is longer than any lease from an
-	// earlier leader. Such a lease begins before the election of the new leader, because the earlier leader answers a
-	// renewal only after a majority has confirmed its term. So the lease ends at most 880 ms after the election, if
-	// clocks differ in speed by at most 10 %.
+	// earlier leader. Such a lease begins before the election of the new leader, because a leader answers a renewal
+	// only after a majority has confirmed its term. It ends at most 880 ms after the election if clocks differ in speed
+	// by at most 10 %.
 	Takeover = time.Second
 )
 
@@ -139,8 +139,8 @@ func (h *Host) readDescription(r *lenprefix.Reader) {
 	}
 }
 
-// ParseHost decodes the session record and the description of the host with the given id. The result found is false
-// if the session of the host has ended.
+// ParseHost decodes the session record and the description of the host with the given id. It returns false if the
+// session of the host has ended.
 func ParseHost(id string, session, description kv.Value) (h Host, found bool, err error) {
 	if !session.Found || !description.Found {
 		return h, false, nil
@@ -161,7 +161,7 @@ type Activation struct {
 	Epoch uint64
 }
 
-// ParseActivation decodes an activation record. The result found is false if there is no record.
+// ParseActivation decodes an activation record. It returns false if there is no record.
 func ParseActivation(v kv.Value) (a Activation, found bool, err error) {
 	if !v.Found {
 		return a, false, nil
@@ -219,9 +219,8 @@ func describe(h *Host) *command.Request {
 	}}
 }
 
-// end returns the request that ends the session of h. It replaces the session record by a record with the prefix
-// endedRecord. Because of this record, the leader removes the activations of the host. A later request removes the
-// record itself (see swept).
+// end returns the request that ends the session of h. It replaces the session record by a mark with the prefix
+// endedRecord, which makes the leader remove the activations of the host. A later request removes the mark (see swept).
 func end(h *Host) *command.Request {
 	return &command.Request{Kind: command.KindWrite, Ops: []command.Op{
 		remove(SessionKey(h.ID), command.CondRevision, h.Revision),

@@ -3,13 +3,13 @@ package actors
 import "time"
 
 // The leader spreads the actors of a scope over its hosts. When a host renews its session, the leader may advise it to
-// transfer some of its actors to the host with the fewest actors. It gives no advice if the two hosts differ by only
-// one actor or by at most 10 %. The host selects the actors, because only the host knows which of them are idle. Advice
+// transfer some of its actors to the host with the fewest actors. It gives no advice if the two hosts differ by at most
+// one actor or at most 10 %. The host selects the actors, because only the host knows which of them are idle. Advice
 // may be lost without harm.
 //
-// The leader's counts are up to RenewEvery old, and a host needs a moment to activate transferred actors. So after
-// advice, the leader gives no other advice that involves one of the two hosts for giveEvery. The same applies to a host
-// after each transfer to it. This also limits the rate of transfers.
+// After advice, the two hosts take part in no other advice for giveEvery. The same applies to a host after a transfer
+// to it. In this time, the hosts activate the actors and report new counts. The pause also limits the rate of
+// transfers.
 const (
 	giveMost  = 100 // actors in one advice
 	giveEvery = time.Second
@@ -70,8 +70,7 @@ func (s *session) fewer(o *session) bool {
 	return s.actors < o.actors || s.actors == o.actors && s.ID < o.ID
 }
 
-// tookLocked records that the actors in owned were transferred to a host. The parameter host is the id of the host's
-// session. The caller holds mu.
+// tookLocked records that actors were transferred to the host whose session has the given id. The caller holds mu.
 func (k *Keeper) tookLocked(host string, owned []Owned) {
 	s := k.sessions[host]
 	if s == nil {

@@ -1,5 +1,6 @@
 // Package backup reads and writes backup files. A file contains all data of a cluster, group by group. Its form depends
-// neither on the database engine nor on the log.
+// neither on the database engine nor on the log. The package owns the file format, its checksums, and the errors for
+// files that are damaged, truncated, or written by another program or a newer version.
 //
 // The package defines the file format and its checksums. It detects files that are damaged, truncated, or written by
 // another program or a newer version. It never uses groups, state machines or the network. It has no goroutines. Only
@@ -92,8 +93,8 @@ type Record struct {
 	ExpireAt    uint64 // cluster time, Unix milliseconds; 0 = never
 }
 
-// Remembered is the stored result of a request with a ClientID. The client has chosen this id. If the client retries
-// the request with the same ClientID, it gets this result.
+// Remembered is the stored result of a request with a ClientID, which the client has chosen. If the client retries the
+// request with the same ClientID, it gets this result.
 type Remembered struct {
 	Key         string
 	ExpireAt    uint64

@@ -17,8 +17,8 @@ import (
 )
 
 // Key encrypts and authenticates backups. An encrypted backup is an age file (age-encryption.org/v1) with one scrypt
-// recipient, whose passphrase is the key. Only a holder of the key can create or change such a file. With public keys
-// of age, everyone who knows a public key could create a file, so they are not used. A Key never appears in logs.
+// recipient, whose passphrase is the key. Only a holder of the key can create or change such a file. Public keys of age
+// do not give this protection, because anyone who knows one can create a file. A Key never appears in logs.
 type Key struct{ passphrase string }
 
 const (
@@ -29,8 +29,8 @@ const (
 	// tenth of a second. A higher cost is not needed, because the keys of NewKey have 256 random bits.
 	workFactor = 15
 
-	// maxWorkFactor limits the cost of scrypt that a file can demand when it is decrypted. The value 18 costs 256 MiB
-	// of memory.
+	// maxWorkFactor is the highest cost of scrypt that Decrypt accepts in a file, as a base-2 logarithm. The value 18
+	// costs 256 MiB of memory.
 	maxWorkFactor = 18
 
 	ageMagic = "age-encryption.org/"
@@ -105,9 +105,9 @@ type Source struct {
 	Encrypted bool
 }
 
-// Decrypt returns the content of the backup in r, which may be encrypted or not. Encrypted content is authentic: only a
-// holder of one of the keys can have written it. So if there are keys, Decrypt accepts an unencrypted backup only if
-// plain is true. Error codes:
+// Decrypt returns the content of the backup in r, which may be encrypted or not. Encrypted content is authentic: a
+// holder of one of the keys has written it. If there are keys, Decrypt refuses an unencrypted backup unless plain is
+// true. Error codes:
 //
 //	invalid  the file is encrypted, and there is no key
 //	denied   no key fits, or the file is not encrypted although it must be

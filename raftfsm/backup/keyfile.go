@@ -9,12 +9,11 @@ import (
 	"github.com/quorate/quorate/internal/userfile"
 )
 
-// ReadKeyFile reads the keys in the file at the given path. It returns no keys for an empty path. The owner and the
-// group of the file may read it. ReadKeyFile refuses a file that its group can write, or to which any other user has
-// access.
+// ReadKeyFile reads the keys in the file at the given path. It returns no keys for an empty path. It refuses a file
+// that its group can write, or to which other users have any access.
 //
-// All errors are fault.Invalid. Their messages begin with setting, the name of the setting that contains the path, for
-// example "--backup-key-file".
+// All errors are fault.Invalid. Their messages begin with the name of the setting that contains the path, for example
+// "--backup-key-file".
 func ReadKeyFile(setting, path string) ([]Key, error) {
 	if path == "" {
 		return nil, nil

@@ -14,8 +14,7 @@ import (
 	"github.com/quorate/quorate/internal/lenprefix"
 )
 
-// Reader reads and verifies a backup file from front to back. The whole file is verified only when Next has returned
-// io.EOF.
+// Reader reads and verifies a backup file from front to back. The file is fully verified once Next has returned io.EOF.
 type Reader struct {
 	Header Header
 
@@ -45,8 +44,8 @@ func (a place) before(b place) bool {
 	return a.store < b.store || a.store == b.store && a.key < b.key
 }
 
-// Part is the next piece of a file. Group is always set. Exactly one of Begins, Records, Remembered and Ends is set
-// too.
+// Part is the next piece of a file. Group is always set, together with exactly one of Begins, Records, Remembered and
+// Ends.
 type Part struct {
 	Group      uint32
 	Begins     bool         // the group begins

@@ -46,7 +46,7 @@ func NewWriter(w io.Writer, h Header) (*Writer, error) {
 	return b, b.json(frameHeader, h)
 }
 
-// Begin begins the group with the given id. The first group must have the id 0, and each further group the next id.
+// Begin begins the group with the given id. Groups must have the ids 0, 1, 2 and so on, in this order.
 func (b *Writer) Begin(group uint32) error {
 	b.group = sums{}
 	return b.json(frameBegin, begin{ID: group})

@@ -1,12 +1,16 @@
-// Package command defines the format of log entries. A leader proposes log entries, and every replica applies them.
+// Package command defines the format of log entries: the requests in an entry, and their versioned binary form. A
+// leader proposes entries, and every replica applies them. The package owns the types below and their versioned binary
+// form.
 //
-// The package defines the requests in an entry and their versioned binary form. Decoding uses no clock, network or
-// random numbers, so the same bytes have the same meaning on every node. The package has no goroutines.
+// Decoding depends on nothing except the bytes, so an entry has the same meaning on every node. The package has no
+// goroutines.
 package command
 
 // Version is the newest format version that this build writes and applies. An entry has the lowest version that can
-// represent its requests. A leader uses a version above 1 only after every server of the group has reported that it
-// can read that version (see package group). A replica halts at an entry of an unknown version (see package kv).
+// represent its requests.
+//
+// Before a leader uses a version above 1, every server of the group must have reported that it can read that version
+// (see package group). A replica halts at an entry of an unknown version (see package kv).
 const Version = 1
 
 // Kind is what a Request does.
@@ -18,8 +22,8 @@ const (
 	KindRegister Kind = 2 // register Name as an origin; the result carries its number
 	KindExpire   Kind = 3 // remove what is due at the entry's stamp, at most Limit items of each sort
 	KindTick     Kind = 4 // only move cluster time to the entry's stamp
-	// KindRestore is one step of replacing all data with a backup (see Restore). It must be the only request in its
-	// batch.
+	// KindRestore is one step of a restore, which replaces all data with a backup (see Restore). It must be the only
+	// request in its batch.
 	KindRestore Kind = 5
 	KindFormat  Kind = 6 // allow entries of versions up to Limit from now on; the allowed version never decreases
 	KindWatch   Kind = 7 // keep a history of the changes of a prefix (Watch); the result has the floor of the history
@@ -72,12 +76,13 @@ type Request struct {
 	Watch   *Watch   // KindWatch
 }
 
-// RequestID identifies a request of a registered origin. If the origin retries the request with the same RequestID, the
-// state machine applies it only once.
+// RequestID identifies a request of a registered origin. The state machine applies requests with the same RequestID
+// only once, so the origin can safely retry a request.
 //
-// Origin is the number that the origin got from KindRegister; 0 means that the request is never retried. Seq numbers
-// the requests of an origin, from 1. Done promises that the origin no longer retries requests with a Seq of at most
-// Done. The state machine therefore deletes the results of these requests.
+//   - Origin is the number that the origin got from KindRegister. It is 0 for a request that is never retried.
+//   - Seq numbers the requests of an origin, from 1.
+//   - Done promises that the origin no longer retries requests with a Seq of at most Done. The state machine deletes
+//     the results of these requests.
 type RequestID struct {
 	Origin uint64
 	Seq    uint64

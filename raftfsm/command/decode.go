@@ -17,18 +17,18 @@ const (
 	minOp      = 1 + 1 + 1 // tag, length of the key, one byte of key
 )
 
-// chunk is the maximum number of requests or operations for which Decode allocates memory in advance. Without this
-// limit, a small damaged batch with a high count could use much memory.
+// chunk is the maximum number of requests or operations for which Decode allocates memory in advance. The count in a
+// damaged batch can be much higher than the number of items that follow.
 const chunk = 256
 
 // Decode reads a batch of a version that this build understands (see DecodeUpTo).
 func Decode(data []byte) (Batch, error) { return DecodeUpTo(Version, data) }
 
-// DecodeUpTo reads a batch whose version is at most newest. The result shares the memory of data, so data must not
-// change while the result is in use.
+// DecodeUpTo reads a batch whose version is at most newest. The result shares memory with data, which must not change
+// while the result is in use.
 //
-// DecodeUpTo returns fault.Unimplemented if the version is above newest. It returns fault.Corrupt if Append cannot have
-// written the data.
+// DecodeUpTo returns fault.Unimplemented for a newer version, and fault.Corrupt for data that Append cannot have
+// written.
 func DecodeUpTo(newest uint8, data []byte) (Batch, error) {
 	c := cursor{data: data}
 	b := Batch{}
@@ -246,8 +246,8 @@ func (c *cursor) uvarint() uint64 {
 	return v
 }
 
-// fits checks the number n of items that follow, each of which has at least the given size in bytes. It returns n if
-// the rest of the input is long enough for them. Otherwise it records an error with the given text, and returns 0.
+// fits checks that the rest of the input is long enough for n items of at least the given size in bytes, and returns n.
+// If the input is too short, it records an error with the given text and returns 0.
 func (c *cursor) fits(n uint64, size int, what string) int {
 	if c.err == nil && n > uint64((len(c.data)-c.at)/size) { //nolint:gosec // at never exceeds len
 		c.fail(what)

@@ -22,8 +22,8 @@ import (
 //	op       tag(1) [store] key [revision] [value [content type] [ttl] [expire at]]
 //
 // Numbers are uvarints in their shortest form. Strings and values are preceded by their length as a uvarint. Fields in
-// brackets are optional: the flags of a body and the tag of an op tell which are present. A batch has exactly one
-// form: Decode accepts only bytes that Append can write.
+// brackets are optional; the flags of the body or the tag of the op show which fields are present. A batch has exactly
+// one valid encoding, and Decode rejects any other.
 const (
 	magic = 'Q'
 
@@ -50,8 +50,8 @@ const (
 	tagSetOnly     = tagContentType | tagTTL | tagExpireAt
 )
 
-// AppendHeader appends the header of a batch with the given number of requests to dst. version must be the maximum
-// that Needs returns for these requests. The caller then appends the encoded requests.
+// AppendHeader appends the header of a batch to dst. The batch has the given number of requests, which the caller
+// encodes and appends after the header. version must be the highest result of Needs for these requests.
 func AppendHeader(dst []byte, version uint8, stamp uint64, requests int) []byte {
 	dst = append(dst, magic, version)
 	dst = binary.BigEndian.AppendUint64(dst, stamp)
@@ -68,9 +68,9 @@ func AppendRequest(dst []byte, r *Request) ([]byte, error) {
 	return appendBody(dst, r), nil
 }
 
-// EncodeRequest returns the encoding of r, as AppendRequest would append it, in a slice of exactly that size. It
-// returns fault.TooLarge, without allocating memory, if the encoding has more than limit bytes. The other errors are
-// those of AppendRequest.
+// EncodeRequest returns the encoding of r in a slice of exactly the required size. If the encoding has more than limit
+// bytes, it returns fault.TooLarge and allocates no memory for the encoding. The other errors are those of
+// AppendRequest.
 func EncodeRequest(r *Request, limit int) ([]byte, error) {
 	if err := r.check(); err != nil {
 		return nil, err

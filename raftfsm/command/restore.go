@@ -14,8 +14,8 @@ const (
 	StepAbort  Step = 4 // drop the staged data
 )
 
-// Restore is one step of replacing all data of a group with a backup. A caller may repeat a step, and the outcome
-// depends on the state of the restore:
+// Restore is one step of a restore, which replaces all data of a group with a backup. A caller may repeat a step. The
+// outcome then depends on the state of the restore:
 //
 //   - While the restore is running, a repeated step changes no data, and its outcome is Applied again.
 //   - After the commit, a repeated StepCommit is Applied until another restore is committed. Every other step is Stale
@@ -42,8 +42,8 @@ type Remembered struct {
 // minRemembered is the minimum size in bytes of one remembered result.
 const minRemembered = 1 + 1 + 1 + 1 + 1
 
-// IsRestore reports whether an encoded request is of KindRestore. encoded is the output of AppendRequest. Such a
-// request must be the only one in its batch.
+// IsRestore reports whether a request, in the encoding of AppendRequest, is of KindRestore. Such a request must be the
+// only one in its batch.
 func IsRestore(encoded []byte) bool {
 	_, n := binary.Uvarint(encoded)
 	return n > 0 && n < len(encoded) && Kind(encoded[n]) == KindRestore

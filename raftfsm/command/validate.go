@@ -14,8 +14,8 @@ type Limits struct {
 	ContentType int
 }
 
-// Validate returns nil if o is valid and within the limits l. It returns fault.Invalid if no state machine would accept
-// o. It returns fault.TooLarge if o exceeds a limit; the error text names the limit.
+// Validate returns fault.Invalid if o is malformed, and fault.TooLarge if o exceeds one of the given limits. The
+// message of fault.TooLarge names the limit.
 func (o *Op) Validate(l Limits) error {
 	if err := o.check(); err != nil {
 		return err

@@ -16,7 +16,7 @@ func VersionOf(batch []byte) uint8 {
 	return batch[1]
 }
 
-// Needs returns the lowest version that can represent an encoded request. encoded is the output of AppendRequest.
+// Needs returns the lowest version that can represent a request, which must be in the encoding of AppendRequest.
 func Needs(encoded []byte) uint8 {
 	_, n := binary.Uvarint(encoded)
 	if n <= 0 || n >= len(encoded) {
@@ -30,17 +30,17 @@ func Needs(encoded []byte) uint8 {
 	return r.needs()
 }
 
-// IsFormat reports whether an encoded request is of KindFormat. encoded is the output of AppendRequest. Only the leader
-// may propose such a request, and only if it knows which version each server of the group can read.
+// IsFormat reports whether a request, in the encoding of AppendRequest, is of KindFormat. Only a leader that knows
+// which version each server of the group can read may propose such a request.
 func IsFormat(encoded []byte) bool {
 	_, n := binary.Uvarint(encoded)
 	return n > 0 && n < len(encoded) && Kind(encoded[n]) == KindFormat
 }
 
-// needs returns the lowest format version that can represent the request. When a later version adds a kind of request,
-// that kind needs a case here.
+// needs returns the lowest format version that can represent the request. A kind of request that a later version adds
+// must have a case here.
 //
-// For a KindFormat request, needs returns the version that the request allows. A build that does not know this version
+// For a KindFormat request, the result is the version that the request allows. A build that does not know this version
 // therefore halts at the entry.
 func (r *Request) needs() uint8 {
 	if r.Kind == KindFormat {

@@ -6,7 +6,7 @@ import (
 )
 
 // Watch is the content of a KindWatch request. The request starts a history of the changes of all keys with one prefix
-// in a store. If the history already exists, the request keeps it on for another WatchLife. See kv.Machine.Changes.
+// in a store (see kv.Machine.Changes). If the history already exists, the request keeps it for another WatchLife.
 type Watch struct {
 	Store  string
 	Prefix string // the part of stored keys before the first "||"; may be empty
@@ -14,7 +14,7 @@ type Watch struct {
 	Bytes  uint64 // maximum size of the changes that are kept
 }
 
-// WatchLife is how long a history stays on after the last KindWatch for its prefix, in milliseconds of cluster time. It
+// WatchLife is how long a history is kept after the last KindWatch for its prefix, in milliseconds of cluster time. It
 // is part of the format: every replica must use the same value.
 const WatchLife = 30 * 60 * 1000
 

@@ -1,5 +1,6 @@
 // Package datadir manages the lock and the identity of a node's data directory. It also checks the permissions of the
-// directory, and measures the free space on its disk. The package does not depend on Raft.
+// directory, and measures the free space on its disk. The package does not depend on Raft. The package owns the lock
+// and the identity of the directory.
 //
 // The directory contains:
 //
@@ -7,9 +8,8 @@
 //   - node.json, the Identity
 //   - groups/N, one folder for each Raft group
 //
-// This package reads and writes only LOCK and node.json, with one exception. If a new server is about to join a cluster
-// with a different number of partitions, the package deletes the folder groups. The groups are still empty at that
-// time.
+// Other packages read and write the folders of the groups. This package deletes them in one case: a new server is about
+// to join a cluster with a different number of partitions. The groups are still empty at that time.
 package datadir
 
 import (
@@ -23,9 +23,8 @@ import (
 	"github.com/quorate/quorate/internal/durable"
 )
 
-// Create creates a data directory if it does not exist. Only the current user has access to the new directory.
-// Create syncs the parent directories before it returns nil. Otherwise a power loss could remove the whole
-// directory, even if its files were synced.
+// Create creates a data directory if it does not exist. Only the current user has access to the new directory. Create
+// also syncs the parent directories, so that a power loss cannot remove the directory.
 func Create(dir string) error {
 	made := missing(dir)
 	if err := os.MkdirAll(dir, 0o700); err != nil {

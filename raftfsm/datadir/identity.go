@@ -59,8 +59,8 @@ type Identity struct {
 // old epoch. The server must not be rescued, because that would create a second cluster.
 func (id *Identity) LeftBehind() bool { return id.Superseded > id.Epoch }
 
-// Tag returns a hash of the cluster id and the epoch. Session tokens contain the tag. A rescue can lose log entries to
-// which older tokens refer. It therefore raises the epoch, so that the older tokens have a different tag.
+// Tag returns a hash of the cluster id and the epoch, which is part of every session token. A rescue can lose log
+// entries to which earlier tokens refer. It raises the epoch, so that the tag no longer matches these tokens.
 func (id *Identity) Tag() uint64 {
 	if id.Epoch == 0 {
 		return xxhash.Sum64String(id.Cluster)

@@ -43,9 +43,8 @@ func conflicts(err error) bool {
 	return errors.Is(err, syscall.EWOULDBLOCK) || errors.Is(err, syscall.EACCES)
 }
 
-// lock locks f exclusively. It returns an error at once if another process has an exclusive lock. If other processes
-// have only shared locks, it retries for up to lockPatience. It retries because Holder takes a shared lock for a
-// moment.
+// lock locks f exclusively. If another process has an exclusive lock, it returns an error at once. If other processes
+// have only shared locks, which Holder takes for a moment, it retries for up to lockPatience.
 func lock(f *os.File) error {
 	for end := time.Now().Add(lockPatience); ; time.Sleep(lockPause) {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)

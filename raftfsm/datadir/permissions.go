@@ -13,11 +13,11 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// CheckPrivate returns an error if other users can write to the data directory, because they could replace its content.
-// If other users can write to a directory above the data directory, CheckPrivate only logs a warning.
+// CheckPrivate returns an error if other users can write to the data directory. If they can write to a directory above
+// it, CheckPrivate logs a warning.
 //
-// If another user owns the data directory, the group of the directory may write to it. Orchestrators provide such
-// volumes, and this process is a member of that group.
+// CheckPrivate accepts a data directory that another user owns and that its group can write. Orchestrators provide such
+// volumes, and this process is a member of the group.
 func CheckPrivate(dir string, logger *slog.Logger) error {
 	info, err := os.Stat(dir)
 	if err != nil {

@@ -14,19 +14,17 @@ import (
 )
 
 // Space measures the free bytes on the disk of a data directory. The disk is low when fewer bytes than the reserve are
-// free. It stays low until 1.5 times the reserve is free. The methods are safe for concurrent use, except Measure and
+// free, and stays low until 1.5 times the reserve is free. The methods are safe for concurrent use, except Measure and
 // Watch, which only one goroutine may call at a time.
 //
-// Watch measures only at intervals, and a busy server can write more than the reserve in one interval. Therefore Admit
-// delays writes that could use up the reserve. Space counts the bytes written since the last measurement, and the bytes
-// of admitted writes that have not ended. While the disk is not low, Admit admits a write only if this count, including
-// the new write, is at most:
+// Between two measurements, a busy server can write more than the reserve. Admit therefore delays writes that could use
+// up the reserve. Space counts the bytes written since the last measurement, and the bytes of admitted writes that have
+// not ended. While the disk is not low, a write waits for the next measurement if it would raise this count above:
 //
 //	max((free bytes - reserve/2) / writeCost, leastBudget)
 //
-// Otherwise Admit waits until Watch has measured again. So when the disk becomes low, about half of the reserve is left
-// for background writes. Some writes do not pass through Admit, for example those of a follower's log. These writes are
-// counted but not delayed, so they can exceed the limit until the next measurement.
+// When the disk becomes low, about half of the reserve is therefore left for background writes. Writes that do not pass
+// through Admit, such as those of a follower's log, are counted but not delayed.
 type Space struct {
 	dir    string
 	min    uint64
@@ -84,8 +82,8 @@ func freeBytes(dir string) (uint64, error) {
 // Measure measures the free bytes once.
 func (s *Space) Measure() { s.measure(func() {}) }
 
-// measure measures the free bytes once, and then calls report. The new budget applies only after report has returned.
-// While report decides whether values can be stored, Admit still applies the previous budget.
+// measure measures the free bytes once, and then calls report, which decides whether values can be stored. Admit
+// applies the previous budget until report has returned.
 func (s *Space) measure(report func()) {
 	s.mu.Lock()
 	counted := s.written
@@ -192,14 +190,15 @@ func (s *Space) look() {
 	}
 }
 
-// Admit waits until n bytes can be written without using up the reserve, and then counts them as admitted. It returns a
-// function that ends this count. The caller must call the function when Wrote has counted the bytes, or when they will
-// not be written.
+// Admit waits until n bytes can be written without using up the reserve, and then counts them as admitted. The caller
+// must call done when Wrote has counted the bytes, or when they will not be written.
 //
-// If the n bytes could use up the reserve, Admit first waits for a new measurement and the callback of Watch. If the
-// disk is then low, Admit admits the write, because the callback has already decided which groups are read-only.
-// Otherwise Admit waits until enough earlier writes have ended. It returns fault.ReadOnly if the write is too large for
-// the free space, fault.Timeout if ctx ends, and fault.Unavailable if Watch ends.
+// If the bytes could use up the reserve, Admit waits for a new measurement and the callback of Watch. If the disk is
+// then low, the write is admitted, because the callback has already decided which groups are read-only. Otherwise Admit
+// waits until enough earlier writes have ended.
+//
+// Admit returns fault.ReadOnly if the write is too large for the free space, fault.Timeout if ctx ends, and
+// fault.Unavailable if Watch ends.
 func (s *Space) Admit(ctx context.Context, n uint64) (done func(), err error) {
 	s.mu.Lock()
 	for before := s.looks; ; s.mu.Lock() {

@@ -26,11 +26,11 @@ const (
 	unreadablePause = time.Minute
 )
 
-// after returns the work as it is after an attempt with the result r. The result next is a changed copy of w, or nil if
-// the work has ended. The result outcome is the label for metrics and logs. failure is the error of a failed attempt.
+// after applies the result r of an attempt to a copy of w. It returns the copy, or nil if the work has ended, and the
+// label of the outcome for metrics and logs. failure is the error of a failed attempt.
 //
-// fired is the cluster time at which the tick was handed out, and now is the cluster time of the result. Ticks that
-// became due up to fired are skipped.
+// fired is the cluster time at which the tick was handed out. Ticks that became due up to then are skipped. now is the
+// cluster time of the result.
 func (w *Work) after(r Result, failure error, fired, now uint64) (next *Work, outcome string) {
 	n := *w
 	switch r {
@@ -74,13 +74,12 @@ func errorText(err error) string {
 	return fault.Shorten(err.Error(), maxError)
 }
 
-// ttlSlack is how long after the end of its ttl a tick may still be handed out, if the tick was due within the ttl.
-// Without ttlSlack, a tick that is due exactly at the end of the ttl would always come too late.
+// ttlSlack is how long after the end of its ttl a tick may still be handed out, if it was due within the ttl. A tick
+// that is due exactly at the end of the ttl would otherwise always come too late.
 const ttlSlack = time.Second
 
-// expiry returns the cluster time at which w expires, or 0 if w has no ttl. From this time on, no attempt of w is
-// handed out. The result is the end of the ttl, with one exception: if the next attempt is due within the ttl, the
-// result is ttlSlack plus 1 ms later.
+// expiry returns the cluster time from which w is no longer handed out, or 0 if w has no ttl. This is the end of the
+// ttl. If the next attempt is due within the ttl, it is ttlSlack plus 1 ms later.
 func (w *Work) expiry() uint64 {
 	end := w.Spec.Until
 	if end != 0 && w.State.At <= end {
@@ -95,9 +94,9 @@ func (w *Work) expired(now uint64) bool {
 	return end != 0 && now >= end
 }
 
-// Advance moves w to its next tick. It returns false if w has no further tick. The parameter fired is the cluster time
-// at which the current tick was handed out, in Unix milliseconds. Ticks that became due up to this time are skipped. If
-// this server cannot read the schedule, the next tick is due unreadablePause later.
+// Advance moves w to its next tick. It returns false if there is none. fired is the cluster time at which the current
+// tick was handed out, in Unix milliseconds. Ticks that became due up to then are skipped. If this server cannot read
+// the schedule, the next tick is due after unreadablePause.
 func (w *Work) Advance(fired uint64) bool {
 	if w.Spec.Repeats > 0 && w.State.Ticks+1 >= w.Spec.Repeats {
 		return false

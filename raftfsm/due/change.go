@@ -74,12 +74,11 @@ func inField(name string, err error) error { return invalid(name + ": " + fault.
 // this name exists and p.Overwrite is false. It returns fault.Overloaded if the Home has reached the limit of stored
 // work. The other errors are those of p.Resolve.
 //
-// If the stored work with this name has the same Spec.Request, an earlier attempt of the same call has stored it. Put
-// then changes nothing and returns the revision of that work.
+// If the stored work has the same Spec.Request, this call repeats an earlier one. Put then changes nothing and returns
+// the revision of that work.
 //
 // If p.ID is set, the group remembers the result of the call under this ID. Put returns revision 0 if a concurrent
-// change of the work made the call fail, or if the group no longer knows the ID. In both cases, the caller must repeat
-// the call with another ID.
+// change of the work made the call fail, or if the group no longer knows the ID. The caller must then use another ID.
 func (k *Keeper) Put(ctx context.Context, p *Put) (revision uint64, err error) {
 	g, err := k.leader(OpPut)
 	if err != nil {
@@ -157,9 +156,9 @@ func (k *Keeper) Remove(ctx context.Context, h Home, name string) (removed bool,
 	}
 }
 
-// RemoveAs works like Remove, but returns one of the constants RemovedNone to RemovedUnknown. If id is set and a call
-// with this id has removed the work, a repeated call removes nothing. New work with the same name is therefore safe
-// from late repetitions.
+// RemoveAs works like Remove, but returns one of the constants RemovedNone to RemovedUnknown. Calls with the same id
+// remove work only once, so a late repetition cannot remove new work with the same name. A zero id gives no such
+// protection.
 func (k *Keeper) RemoveAs(ctx context.Context, id command.RequestID, h Home, name string) (n uint64, err error) {
 	g, err := k.leader(opRemove)
 	if err != nil {
@@ -194,8 +193,8 @@ func (k *Keeper) RemoveAs(ctx context.Context, id command.RequestID, h Home, nam
 	}
 }
 
-// removed updates the Keeper after work was removed. It makes room for other work of the home. It cancels the
-// deliveries of the removed work, even if they are pausing before another try.
+// removed updates the Keeper after work was removed. It makes room for other work in the home. It also cancels the
+// deliveries of the removed work, even during a pause between two deliveries.
 func (k *Keeper) removed(h Home, names ...string) {
 	k.freed(h, len(names))
 	k.mu.Lock()
@@ -295,8 +294,7 @@ func (k *Keeper) removeListed(ctx context.Context, g records.Group, h Home, stat
 	return removed, corrupt
 }
 
-// Run makes the next tick of the work with this name due now. It must be called at the leader. The result found is
-// false if there is no such work.
+// Run makes the named work due now. It returns false if there is no such work. It must be called at the leader.
 func (k *Keeper) Run(ctx context.Context, h Home, name string) (found bool, err error) {
 	return k.change(ctx, opRun, h, name, func(w *Work, now uint64) []command.Op {
 		next := *w

@@ -90,7 +90,7 @@ func (d Client) Remove(ctx context.Context, h Home, name string) (removed bool, 
 	return removed, err
 }
 
-// Run makes the next tick of the work with this name due now. The result found is false if there is no such work.
+// Run makes the named work due now. It returns false if there is no such work.
 func (d Client) Run(ctx context.Context, h Home, name string) (found bool, err error) {
 	n, _, err := d.ask(ctx, &Call{what: callRun, put: Put{Home: h, Name: name}})
 	return n == 1, err
@@ -105,11 +105,11 @@ func (d Client) Get(ctx context.Context, h Home, name string) (w Work, found boo
 	return all[0], true, nil
 }
 
-// List returns the due work of h in byte order of names. It returns only work whose name begins with prefix and sorts
-// after the parameter after. The result hasMore is true if further work exists.
+// List returns the due work of h whose name begins with prefix, in byte order of names. The parameter after is the name
+// after which the list begins. The result hasMore is true if further work exists.
 //
-// List returns at most limit items, and never more than records.MaxPage. It returns fewer items when their payloads
-// reach listBytes in total. The list of names is linearizable, but the items are read afterwards.
+// List returns at most limit items, and never more than records.MaxPage. It stops earlier when the payloads reach
+// listBytes in total. The list of names is linearizable, but the items are read afterwards.
 func (d Client) List(ctx context.Context, h Home, prefix, after string, limit int) (list []Work, hasMore bool,
 	err error) {
 	gid, err := d.group(ctx, h)
@@ -162,8 +162,8 @@ func (d Client) Homes(ctx context.Context, kind byte) (homes []Home, err error) 
 	return homes, nil
 }
 
-// read reads the work with the given names, in chunks of dueChunk names. It leaves out work that does not exist. It
-// stops after a chunk when the payloads have at least listBytes bytes in total. The result whole is false if read has
+// read reads the work with the given names, and leaves out work that does not exist. It reads in chunks of dueChunk
+// names, and stops when the payloads have at least listBytes bytes in total. The result whole is false if it has
 // stopped before the last name.
 func (d Client) read(ctx context.Context, h Home, names []string) (list []Work, whole bool, err error) {
 	gid, err := d.group(ctx, h)

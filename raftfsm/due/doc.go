@@ -1,10 +1,10 @@
-// Package due stores jobs and reminders, and hands them out when they are due. Jobs and reminders are called due work.
-// A tick is one occurrence of such work. The package hands out every tick at least once and never early. The Keeper at
-// the leader of a Raft group hands out the work of that group.
+// Package due stores due work, which is the common name for jobs and reminders, and hands it out when it is due. A tick
+// is one occurrence of due work. The Keeper at the leader of a Raft group hands out the ticks of that group, each of
+// them at least once and never early.
 //
-// Work has a name and a Home. The Home is the kind of target (KindJob or KindReminder), a store and a key prefix. The
-// name is unique within the Home. The work is in the same Raft group as the keys of that store with that prefix. One
-// log entry can therefore change these keys and the work together. Work has three records in kv.DueStore:
+// Work has a name and a Home. The Home consists of the kind of target (KindJob or KindReminder), a store and a key
+// prefix. The name is unique within the Home. The work is in the same Raft group as the keys of that store with that
+// prefix, so one log entry can change keys and work together. Work has three records in kv.DueStore:
 //
 //   - the spec: schedule, policy and the bytes for the target. It is written when the work is put. Its revision
 //     identifies the work, and changes with an overwrite.
@@ -14,15 +14,14 @@
 //
 // Invariants:
 //
-//   - Every request that writes or removes a state has a condition: the previous state has the known revision, or
-//     does not exist. The same request also writes or removes the index record. Each state therefore has exactly one
-//     index record, with the due time of that state.
+//   - A request that writes or removes a state fails if the stored state is not the expected one. The same request
+//     writes or removes the index record. Each state therefore has exactly one index record, with its due time.
 //   - A tick is due until a log entry records that it is done, dropped or moved. If a leader fails after it has handed
 //     out a tick, the next leader hands out the same tick again, with the same revision and number.
 //   - An overwrite replaces the state, and a removal deletes it. A late acknowledgement for the earlier work therefore
 //     has no effect.
-//   - Before the leader reads and delivers a tick, a majority confirms its leadership. So no delivery begins after an
-//     overwrite or a removal was acknowledged, not even at a deposed leader that still believes it leads.
+//   - Before the leader reads and delivers a tick, a majority confirms its leadership. Therefore no delivery
+//     begins after an overwrite or a removal was acknowledged, even at a deposed leader.
 //   - The state machine reads no clock. The leader compares due times with cluster time, and writes the next due
 //     time.
 //   - Several missed ticks count as one. After that tick, the work continues with its schedule.

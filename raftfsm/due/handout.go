@@ -10,9 +10,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// handOut starts the deliveries of due ticks. It takes one tick of each Home in turn, until no more ticks are due or
-// may be delivered. It then sets a timer for the next update. If maxUnderWay ticks are under way, it stops without a
-// timer, because the end of any of these ticks starts the next update.
+// handOut starts the deliveries of due ticks. It takes one tick of each Home in turn, until no further tick is due or
+// allowed. It then sets a timer for the next update. No timer is set if maxUnderWay ticks are under way, because the
+// end of any of them starts the next update.
 func (k *Keeper) handOut() error {
 	now := k.group.Now()
 	defer k.observeWaiting(now)
@@ -135,9 +135,11 @@ const (
 	full          // the Keeper has as many ticks under way as it may have, or is closed
 )
 
-// take starts the delivery of the first tick of a queue. room is the result of k.room for the home of the queue. If
-// another tick of the same work is under way, take only removes the first tick from the queue. The work is then read
-// again when the other tick ends. The result is took, mayNot or full.
+// take starts the delivery of the first tick of a queue, and returns took, mayNot or full. room is the result of k.room
+// for the home of the queue.
+//
+// If another tick of the same work is under way, take delivers nothing. It removes the first tick from the queue, and
+// the Keeper reads the work again when the other tick ends.
 func (k *Keeper) take(q *queue, room int) int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -248,9 +250,12 @@ func (k *Keeper) deliver(ctx context.Context, key flightKey, f *flight, l *load,
 	return k.end(&w, outcome, stateOps(next, &w))
 }
 
-// report logs an attempt that has failed, or whose target does not know the work. It logs the first failed attempt of a
-// tick, with a rate limit, and the failure of the last allowed attempt. If the target does not know repeating work at
-// several ticks in a row, report logs only the first of these ticks. It also logs the last tick of the work.
+// report logs the outcome of an attempt in these cases:
+//
+//   - The first attempt of a tick has failed. These messages have a rate limit.
+//   - The last allowed attempt has failed.
+//   - The target does not know the work. If this happens at several ticks in a row, report logs only the first of them,
+//     and the last tick of the work.
 func (k *Keeper) report(w, next *Work, outcome string, failure error) {
 	first := outcome == outcomeRetried && w.State.Attempt == 0
 	if !first && outcome != outcomeFailed && outcome != outcomeUnknown {
@@ -280,9 +285,8 @@ func KindName(kind byte) string {
 	return "job"
 }
 
-// confirm reports whether a majority confirms that this server leads. A read after a successful confirm sees every
-// removal that was acknowledged before. Without confirm, a leader that was deposed without knowing it would deliver
-// ticks of removed work.
+// confirm reports whether a majority confirms that this server leads. A later read then sees every removal that was
+// acknowledged before the confirmation. A deposed leader therefore delivers no ticks of removed work.
 func (k *Keeper) confirm() bool {
 	ctx, cancel := context.WithTimeout(k.closing, proposeTimeout)
 	defer cancel()
@@ -365,9 +369,9 @@ func (k *Keeper) end(w *Work, outcome string, ops []command.Op) (reread bool) {
 	}
 }
 
-// expireWaiting ends the expired work in q while no target of its home can be called. It reads each item when it first
-// finds it, and again at the end of the item's ttl. One search reads about maxSearched bytes of payloads; the next
-// search continues with the rest.
+// expireWaiting ends the expired work in a queue. It is used while no target of the home can be called. Each item is
+// read when a search first finds it, and again at the end of its ttl. A search stops after about maxSearched bytes of
+// payloads, and the next search continues there.
 func (k *Keeper) expireWaiting(q *queue, now uint64) {
 	if now < q.searched+uint64(expiryPause.Milliseconds()) {
 		return

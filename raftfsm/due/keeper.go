@@ -164,8 +164,7 @@ func (k *Keeper) Attach(g records.Group) {
 	k.updates.Start(k.running.Go, k.update)
 }
 
-// Deliver makes d the Deliverer for the ticks of a kind. The work of a kind is not handed out before the kind has a
-// Deliverer.
+// Deliver sets the Deliverer for one kind of work. Work of a kind without a Deliverer is not handed out.
 func (k *Keeper) Deliver(kind byte, d Deliverer) {
 	k.mu.Lock()
 	k.deliverers[kind] = d

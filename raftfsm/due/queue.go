@@ -34,8 +34,8 @@ type queue struct {
 	searched uint64 // when expired work was last looked for; see expireWaiting
 }
 
-// add adds an index record after it was written to the store. If q has a record with the same key, add replaces it,
-// because the ttl of the work may have changed. It ignores a record after q.upto, because fill reads this record later.
+// add adds an index record that was written to the store. It replaces a record with the same key, because the ttl of
+// the work may have changed. It ignores a record after q.upto, which fill reads later.
 func (q *queue) add(i item) {
 	if q.more && i.key > q.upto {
 		return

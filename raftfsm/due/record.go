@@ -18,7 +18,7 @@ const (
 )
 
 // The tables of due work. The values are part of the format. tableIndex must be the lowest value, because Keeper.begin
-// looks only at the first key of each home, and looks there for an index record.
+// expects the index records of a home before all its other records.
 const (
 	tableIndex = 'a'
 	tableState = 's'
@@ -216,9 +216,10 @@ func Read(m *kv.Machine, h Home, name string) (w Work, found bool, err error) {
 	return Parse(h, name, records)
 }
 
-// PutOps returns the operations of a request that stores w. The parameter old is the work that w replaces, or nil. The
-// first operation has a condition. If old is not nil, the request fails if old has changed. If old is nil, it fails if
-// work with this name exists. The second revision in the result of the request is the revision that identifies w.
+// PutOps returns the operations of a request that stores w. The parameter old is the work that w replaces. The request
+// fails if old has changed. If old is nil, the request fails if work with this name exists.
+//
+// The second revision in the result of the request is the one that identifies w.
 func PutOps(w, old *Work) []command.Op {
 	ops := []command.Op{
 		{Kind: command.OpSet, Cond: command.CondAbsent, Store: kv.DueStore, Key: w.stateKey(w.Name),
@@ -235,9 +236,9 @@ func stateOps(w, old *Work) []command.Op {
 	return append(ops, replaceIndex(ops, w, old)...)
 }
 
-// replaceIndex returns the operations that write the index record of w. The parameter old is the stored work that w
-// replaces, or nil. If old is not nil, replaceIndex changes ops[0], the write of the state: the request then fails if
-// old has changed. If old and w are due at different times, the operations also remove the index record of old.
+// replaceIndex returns the operations that replace the index record of old by that of w. It also sets the condition of
+// ops[0], which writes the state: the request fails if old has changed. If old is nil, replaceIndex leaves ops[0]
+// unchanged.
 func replaceIndex(ops []command.Op, w, old *Work) (out []command.Op) {
 	if old != nil {
 		ops[0].Cond, ops[0].Revision = command.CondRevision, old.State.Revision

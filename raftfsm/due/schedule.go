@@ -76,8 +76,7 @@ func ParseSchedule(text string) (Schedule, error) {
 	return Schedule{cron: s}, nil
 }
 
-// Every returns a schedule whose ticks follow each other at the interval d. It returns fault.Invalid if d is shorter
-// than MinEvery.
+// Every returns a schedule with the period d. It returns fault.Invalid if d is shorter than MinEvery.
 func Every(d time.Duration) (Schedule, error) {
 	if d < MinEvery {
 		return Schedule{}, invalid("the period is shorter than " + MinEvery.String())
@@ -112,9 +111,9 @@ func ParsePeriod(text string) (Schedule, error) {
 // repeats reports whether there are ticks after the first one.
 func (s *Schedule) repeats() bool { return s.every > 0 || s.period.Months > 0 || s.cron != nil }
 
-// next returns the time of the first tick that is later than the parameter after. last is the time when the previous
-// tick was due. If the schedule has a period, the result is last plus a multiple of the period. The result ok is false
-// if there is no further tick. All times are in Unix milliseconds.
+// next returns the time of the first tick later than the given time after. It returns false if there is no such tick.
+// last is the time when the previous tick was due. If the schedule has a period, the result is last plus a multiple of
+// the period. All times are in Unix milliseconds.
 func (s *Schedule) next(last, after uint64) (at uint64, ok bool) {
 	switch {
 	case s.every > 0:

@@ -20,11 +20,11 @@ type space struct {
 	counted uint64 // cluster time of the last count
 }
 
-// reserve counts one more job in a home, and returns fault.Overloaded if the home is full. Reminders are not limited.
+// reserve takes a place for one more job in a home. It returns fault.Overloaded if the home is full. Reminders are not
+// limited.
 //
-// The first call for a home counts its stored jobs. If the home seems to be full, reserve counts the stored jobs again,
-// at most once every recount milliseconds. Concurrent calls can exceed the limit by a few jobs, at most one for each
-// call.
+// The first call for a home counts its stored jobs. If the home seems to be full, reserve counts them again, at most
+// once every recount milliseconds. Concurrent calls can exceed the limit by at most one job each.
 func (k *Keeper) reserve(g records.Group, h Home) error {
 	if h.Kind != KindJob {
 		return nil

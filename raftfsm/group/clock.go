@@ -7,9 +7,10 @@ import (
 
 // clock computes the cluster time of one group, in Unix milliseconds. A clock is safe for concurrent use.
 //
-// Each log entry has a timestamp. Cluster time is the greatest timestamp of the applied entries, plus the time elapsed
-// since that entry was applied. The leader also reads its wall clock once, when the group is opened. The leader's
-// cluster time is at least this wall clock time plus the time elapsed since then.
+// Each log entry has a timestamp. Cluster time is the greatest of these values:
+//
+//   - for each applied entry: its timestamp, plus the time since this node applied it
+//   - on the leader: the wall clock when this node opened the group, plus the time since then
 //
 // Cluster time never goes backward on a node. Elapsed time is measured on the monotonic clock, so later changes of the
 // wall clock have no effect.
@@ -35,7 +36,7 @@ func newClock(now func() time.Time) *clock {
 }
 
 // observe records the timestamp of an applied entry, in Unix milliseconds. It ignores a timestamp that is not above the
-// result of extrapolated, so that cluster time never goes backward.
+// extrapolated time, so that cluster time never goes backward.
 func (c *clock) observe(ms uint64) {
 	at := c.now() // the comparison and the new stamp use one time, so that extrapolated does not decrease between them
 	for {
@@ -49,8 +50,8 @@ func (c *clock) observe(ms uint64) {
 // extrapolated returns the last observed time plus the time that has passed since then.
 func (c *clock) extrapolated() uint64 { return c.seen.Load().until(c.now()) }
 
-// until computes the cluster time at the local time given by at. The result is the timestamp of s plus the time that
-// has passed since the timestamp was observed. It is 0 if s has no timestamp.
+// until returns the timestamp of s plus the time between its observation and the given local time. It returns 0 if s
+// has no timestamp.
 func (s *stamp) until(at time.Time) uint64 {
 	if s.ms == 0 {
 		return 0

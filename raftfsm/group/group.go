@@ -80,8 +80,10 @@ type Group struct {
 }
 
 // Open opens the group in o.Dir, and creates its files if there are none. If o.Bootstrap is set, Open also makes this
-// server the only voter of a new group. If this server is the only voter, it leads the group when Open returns. ctx
-// limits only how long Open waits until this server leads. It has no effect after Open has returned.
+// server the only voter of a new group.
+//
+// If this server is the only voter, Open waits until it leads. ctx limits this wait, and has no effect after Open has
+// returned.
 func Open(ctx context.Context, o Options) (*Group, error) {
 	o = o.withDefaults()
 	if err := o.validate(); err != nil {
@@ -355,10 +357,13 @@ func (g *Group) Age() (age time.Duration, known bool) {
 	return time.Since(c.at), true
 }
 
-// Holds reports whether the entry that was written at pos is in the local log. It returns Held if the log contains the
-// entry, or contained it before compaction. It returns Lost if another leader has replaced the entry, and Unknown if
-// this server cannot tell. After compaction, the result is correct only for commands, because the state machine records
-// no other entries.
+// Holds reports whether the local log has the entry that was written at the given position:
+//
+//   - Held: the log contains the entry, or contained it before compaction.
+//   - Lost: another leader has replaced the entry.
+//   - Unknown: this server does not have the information.
+//
+// After compaction, the result is correct only for commands, because the state machine records no other entries.
 func (g *Group) Holds(pos raftlog.Position) Holding {
 	if term, known := g.disk.logs.TermAt(pos.Index); known {
 		if term < pos.Term {
@@ -461,8 +466,10 @@ func (g *Group) Snapshot() error {
 }
 
 // settle waits until the machine has applied every committed entry, for at most drainLimit. It returns at once if no
-// proposals are in flight. A shutdown of raft drops committed entries that are not yet applied, and their proposals end
-// with fault.Indeterminate. Call settle before the shutdown to prevent this.
+// proposals are in flight.
+//
+// Call settle before the shutdown of raft. The shutdown drops committed entries that are not yet applied, and their
+// proposals end with fault.Indeterminate.
 func (g *Group) settle() {
 	select {
 	case <-g.proposer.done:

@@ -17,7 +17,7 @@ import (
 // The log, the snapshots and the transport are created before Raft runs. This file implements the interfaces
 // through which they use the group.
 
-// process gives the log and the snapshots access to Options.Fatal, Options.Step and Server.Raise.
+// process gives the log, the snapshots and the witness access to Options.Fatal, Options.Step and Server.Raise.
 type process struct{ o Options }
 
 // Fatal reports an error after which this replica cannot be trusted.
@@ -47,8 +47,8 @@ type role struct {
 // Running reports whether Raft runs.
 func (r *role) Running() bool { return r.raft.Load() != nil }
 
-// Base returns the position of the newest snapshot. The result follows is true if this server runs Raft and is not the
-// leader. Before Raft runs, Base returns zero values.
+// Base returns the position of the newest snapshot, and true if this server is not the leader. It returns zero values
+// before Raft runs.
 func (r *role) Base() (end raftlog.Position, follows bool) {
 	running := r.raft.Load()
 	if running == nil {
@@ -206,9 +206,8 @@ func (f follower) Known(term uint64, leader raft.ServerID) (uint64, bool) {
 	return f.g.raft.LastIndex(), id == leader
 }
 
-// Announced records the term and the commit index that a leader has sent. It ignores leaders of earlier terms. Once
-// this server has caught up, the records are no longer needed, and Announced does nothing. Only the goroutine of
-// transport.Guard.forward may call it.
+// Announced records the term and the commit index that a leader has sent. It ignores leaders of earlier terms, and does
+// nothing once this server has caught up. Only the goroutine of transport.Guard.forward may call it.
 func (f follower) Announced(term, commit uint64) {
 	if commit == 0 || f.g.caughtUp.Load() || term < f.g.raft.CurrentTerm() {
 		return
@@ -220,9 +219,9 @@ func (f follower) Announced(term, commit uint64) {
 // After that, the server must start an election itself, because it may be the only server with every committed entry.
 const abstainElections = 5
 
-// Abstains reports whether this server should leave elections to other servers. It returns false if this server has
-// never heard from a leader, or if the leader was lost more than abstainElections election timeouts ago. Otherwise it
-// returns the answer of Server.Abstain.
+// Abstains reports whether this server should leave elections to other servers, according to Server.Abstain. It returns
+// false if this server has never heard from a leader, or if the leader was lost more than abstainElections election
+// timeouts ago.
 func (f follower) Abstains() bool {
 	o := &f.g.opts
 	last := f.g.raft.LastContact()
@@ -240,11 +239,11 @@ func (f follower) FollowerIsAhead() {
 	}
 }
 
-// Judge decides whether to pass a leader's snapshot to raft. It does not pass a snapshot if the log already has the
-// last entry of the snapshot. It also does not pass a snapshot that is not newer than this server's own snapshot.
+// Judge decides whether to pass a leader's snapshot to raft. It does not pass a snapshot whose last entry is already in
+// the log, or a snapshot that is not newer than this server's own.
 //
-// Without Judge, raft would install every snapshot and keep the last index of its old log. If this index is not below
-// the end of the snapshot, raft would fail, or need the snapshot again and again.
+// Raft by itself installs every snapshot, but keeps the last index of its old log. If this index is not below the end
+// of the snapshot, raft then fails, or needs the snapshot again and again.
 func (f follower) Judge(r *raft.InstallSnapshotRequest) transport.Verdict {
 	var l raft.Log
 	switch err := f.g.disk.logs.GetLog(r.LastLogIndex, &l); {

@@ -68,9 +68,8 @@ func (g *Group) assert() {
 	g.opts.Logger.Info("leadership acquired", "group", g.opts.ID, "term", term, "commit_index", g.raft.CommitIndex())
 }
 
-// barrier commits a Raft barrier and waits until the machine has applied every earlier entry. It returns the error
-// of raft, for example after a loss of leadership. It also returns an error when the group closes, because raft may
-// never answer a barrier during a shutdown.
+// barrier commits a Raft barrier and waits until the machine has applied every earlier entry. It returns an error if
+// this server loses leadership or if the group closes.
 func (g *Group) barrier() error {
 	done := make(chan error, 1)
 	go func() { done <- g.raft.Barrier(0).Error() }()
@@ -82,12 +81,11 @@ func (g *Group) barrier() error {
 	}
 }
 
-// announce sends the commit index of this leader to followers that would otherwise wait for the next append. It runs
-// until the group closes, and does nothing while no entries are replicated.
+// announce sends the commit index of this leader to followers, which would otherwise learn it only from the next
+// append. It runs until the group closes, and does nothing while no entries are replicated.
 //
-// announce wakes up when a follower acknowledges an entry, because the entry may already be committed by other
-// followers. It also wakes up when the machine has applied entries, because raft may need longer than Timing.Announce
-// to commit an acknowledged entry.
+// Each acknowledgement by a follower causes a message after Timing.Announce. Raft may commit the entry later than that,
+// so entries that the machine has applied cause a message too.
 func (g *Group) announce() {
 	acknowledged := g.guard.Moved()
 	for {
@@ -178,8 +176,8 @@ func (g *Group) Leaders() []LeaderSeen {
 	return slices.Clone(g.leaders.list)
 }
 
-// Transfer transfers leadership to the given voter, or to any other voter if voter is empty. It first waits until that
-// voter has every entry, for at most one election timeout. New proposals wait in the meantime. Error codes:
+// Transfer transfers leadership to the given voter, or to any other voter if voter is empty. It first waits until the
+// voter has every entry, for at most one election timeout. Meanwhile, new proposals stay in the queue. Error codes:
 //
 //	conflict       the given server is not another voter, or no voter took over in time
 //	not_leader     this server does not lead, or it is already transferring leadership
@@ -188,9 +186,8 @@ func (g *Group) Leaders() []LeaderSeen {
 //	               leadership
 //	unavailable    the group is closing, and the transfer has not begun
 //
-// The raft library also waits for the voter to get every entry, but its wait can block forever if the voter does not
-// answer. Two such transfers fill an internal channel of the library, and raft then refuses all writes. Transfer
-// therefore waits itself before it calls the library.
+// Transfer does not leave the wait to the raft library, whose wait can block forever if the voter does not answer.
+// After two blocked transfers, raft would refuse all writes.
 func (g *Group) Transfer(ctx context.Context, voter raft.ServerID) error {
 	if g.raft.State() == raft.Leader {
 		defer g.proposer.pause()()

@@ -70,9 +70,9 @@ func (g *Group) watchLeader() {
 	}
 }
 
-// silentLeader returns the leader if this server has heard nothing from it for Timing.Silent and may start an election.
-// Otherwise it returns "". rank is the number of voters with a lower id than this server, not counting the leader. A
-// server with a higher rank waits longer before its election.
+// silentLeader returns the leader if nothing has arrived from it for Timing.Silent and this server may start an
+// election. Otherwise it returns "". rank is the number of other voters with a lower id, not counting the leader. The
+// higher the rank of a server, the longer it waits before its election.
 func (g *Group) silentLeader() (leader raft.ServerID, rank int) {
 	leader = g.Leader()
 	if leader == "" || g.raft.State() != raft.Follower || !g.silent() || (follower{g}).Abstains() {
@@ -120,12 +120,11 @@ func (g *Group) leaderEnded(leader raft.ServerID, limit time.Duration) bool {
 	return int(lost.Load())+1 > voters/2 // 1 is this server
 }
 
-// LeaderLost reports whether the server with the id leader has stopped leading, as far as this server knows. If
-// leader is this server, LeaderLost returns true if this server does not lead. If leader is another server, it
-// returns true in two cases:
+// LeaderLost reports whether the given server has stopped leading, as far as this server knows. If the given server is
+// this one, LeaderLost returns true unless it leads. For any other server, it returns true in two cases:
 //
 //   - This server knows no leader.
-//   - This server considers leader the leader of the group, but has received nothing from it for Timing.Silent.
+//   - The given server is the leader that this server knows, but nothing has arrived from it for Timing.Silent.
 func (g *Group) LeaderLost(leader raft.ServerID) bool {
 	switch id := g.Leader(); {
 	case leader == g.opts.ServerID:

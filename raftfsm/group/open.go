@@ -74,8 +74,8 @@ func openDisk(o Options, obs *groupMetrics, clk *clock) (d *disk, err error) {
 	return d, d.floors.Write()
 }
 
-// syncNew makes the names of new files and directories durable, because neither log engine does so. It syncs dir, the
-// directory of all groups above dir, and the data directory above both.
+// syncNew makes the names of new files and directories durable, because neither log engine does so. It syncs dir, its
+// parent (the directory of all groups), and the parent of that (the data directory).
 func syncNew(v raftlog.Volume, dir string) error {
 	return errors.Join(v.SyncDir(dir), v.SyncDir(filepath.Dir(dir)), v.SyncDir(filepath.Dir(filepath.Dir(dir))))
 }
@@ -132,10 +132,10 @@ func (d *disk) openLogs(o Options, obs *groupMetrics, man *snapshot.Manifest) er
 	return d.whole(o, hadStable, hadLog)
 }
 
-// whole returns an error if exactly one of two files was lost: the log, or the file of terms and votes. Without its
-// votes, the server could vote twice in a term. Without its log, it could lack entries that it has acknowledged.
-// hadStable and hadLog report whether the file of votes and the log had contents before they were opened. If only the
-// creation of the group was interrupted, whole returns nil.
+// whole returns an error if exactly one of two files was lost: the log, or the file of terms and votes. A server that
+// has lost its votes could vote twice in a term. A server that has lost its log could lack entries that it has
+// acknowledged. hadStable and hadLog report whether the file of votes and the log had contents before they were opened.
+// An interrupted creation of the group is no error.
 func (d *disk) whole(o Options, hadStable, hadLog bool) error {
 	_, last, err := d.logs.Ends()
 	if err != nil {
@@ -168,7 +168,7 @@ func backoff(failures int) {
 	time.Sleep(min(time.Duration(failures)*100*time.Millisecond, 2*time.Second))
 }
 
-// openMachine opens the live database, and removes all checkpoints and the databases that the manifest does not name.
+// openMachine opens the database that the manifest names. It removes all other databases and all checkpoints.
 func (d *disk) openMachine(o Options, obs *groupMetrics, clk *clock, man *snapshot.Manifest) error {
 	d.snaps = snapshot.NewStore(snapshot.Config{
 		Group: o.ID, Dir: o.Dir, Volume: o.volume, Logger: o.Logger, Database: machineOptions(o, ""),
@@ -187,7 +187,7 @@ func (d *disk) openMachine(o Options, obs *groupMetrics, clk *clock, man *snapsh
 	return nil
 }
 
-// damagedEntry makes a fault.Corrupt error name the damaged file of the log. This is the file that contains the entry
+// damagedEntry adds the name of the damaged log file to a fault.Corrupt error. This is the file that contains the entry
 // with the given index. Other errors are returned unchanged.
 func damagedEntry(o Options, index uint64, err error) error {
 	var e *fault.Error
@@ -307,9 +307,9 @@ func CheckFormats(o Options) error {
 	return kv.CheckFormat(machineOptions(o, filepath.Join(o.Dir, man.Database)))
 }
 
-// compare checks that the files of the group contain at least what the floor file f records (see raftlog.Floor). It
-// returns an error if acknowledged entries or votes are missing. f is nil if there is no floor file. If nothing is
-// missing, compare starts the regular updates of the floor file.
+// compare checks that no acknowledged entries or votes are missing. It compares the files of the group with the floor
+// file f (see raftlog.Floor), which is nil if there is none. If nothing is missing, compare starts the regular updates
+// of the floor file.
 func (d *disk) compare(o Options, man *snapshot.Manifest, f *raftlog.Floor) error {
 	h, err := raftlog.ReadStores(d.stable, d.logs)
 	if err != nil {
@@ -356,14 +356,14 @@ func (g *Group) databaseFailed(err error) {
 	g.opts.Fatal(err)
 }
 
-// Unreadable handles a read of the machine that has failed with fault.Corrupt. If the database is damaged and there is
-// another voter, Unreadable returns true. This replica then serves no requests until it has received a copy of another
-// server's state. In the meantime, Trusted returns the error for callers. In all other cases Unreadable returns false.
+// Unreadable must be called after a read of the machine has failed with fault.Corrupt. If the database is damaged and
+// there is another voter, it returns true, and this replica stops serving requests until it has received a copy of
+// another server's state. Until then, Trusted returns an error. In all other cases Unreadable returns false.
 func (g *Group) Unreadable() bool { return g.integrity.Broken() }
 
-// checkTables verifies the table files of the database when a server without other voters starts. Such a server cannot
-// repair its database from another server. checkTables stops after tablesLimit. Pebble verifies the remaining tables
-// when it reads them.
+// checkTables verifies the table files of the database at the start of a server that is the only voter. Such a server
+// cannot get a copy of the database from another voter. After tablesLimit, checkTables stops. Pebble verifies the
+// remaining tables when it reads them.
 func (g *Group) checkTables() error {
 	start := time.Now()
 	done, err := g.Machine().CheckTables(func() bool { return time.Since(start) < tablesLimit })

@@ -67,20 +67,16 @@ func (p *proposal) settle(o outcome) {
 }
 
 // proposer implements group commit: it puts concurrent requests into one log entry. It limits the size of an entry, the
-// number of its requests and the number of entries in flight.
+// number of its requests and the number of entries in flight. An entry is encoded only when raft's main loop is about
+// to write it, so requests can join it during the previous write (see writePath).
 //
-// The proposer encodes an entry only when raft's main loop is about to write it. So the entry also contains requests
-// that arrive while the previous entry is written. The comment of writePath describes the whole sequence.
+// Each entry costs messages to all other voters, so entries should not be nearly empty. A leader with other voters
+// therefore submits the next entry only if the queue has one of these:
 //
-// On a leader with other voters, each entry costs messages to all voters. Without a rule, full and nearly empty entries
-// would alternate. The leader therefore submits the next entry only in one of these cases:
-//
-//   - The queue has at least as many requests as are in flight. So if no entry is in flight, a request does not wait.
-//   - The queue has enough requests for a full entry.
-//   - The queue has requests with Ack Durable, and at least as many of them as are waiting for the local disk.
-//
-// A request with Ack Durable needs the local disk, but no quorum. So it does not wait for entries in flight to other
-// voters, only for earlier disk writes of such requests.
+//   - At least as many requests as are in flight. If no entry is in flight, a single request is enough.
+//   - Enough requests for a full entry.
+//   - Requests with Ack Durable, and at least as many of them as are waiting for the local disk. These requests need no
+//     quorum, so they wait only for earlier disk writes.
 type proposer struct {
 	raft   *raft.Raft
 	logs   *raftlog.Store

@@ -61,9 +61,8 @@ type readResult struct {
 	err   error
 }
 
-// confirmation is the result of a round in which a majority confirmed this leader. The field at is the time when the
-// round began. The field index is the commit index of this server early in the round, before the queries to the other
-// voters.
+// confirmation describes a round in which a majority confirmed this leader. It has the time when the round began, and
+// the commit index that was read before the queries to the other voters.
 type confirmation struct {
 	at    time.Time
 	index uint64

@@ -25,8 +25,8 @@ const (
 	reclaimRoom = 16 << 20
 	// pause between two flushes of deletions while the disk has room
 	reclaimFlush = time.Minute
-	// the maximum pause after several compactions that failed or freed little. Only a slow compaction can cause a
-	// longer pause
+	// the maximum pause after compactions that failed or freed little, except that the pause after a slow compaction
+	// may be longer
 	reclaimPause = time.Hour
 )
 
@@ -50,8 +50,8 @@ func (r *reclaim) worthwhile(g kv.Garbage, low bool) bool {
 	return g.Bytes >= max(reclaimBytesLow, g.Total/64)
 }
 
-// flushes reports whether to write deletions from memory to disk. Only then do they count in the database's estimate of
-// the space that a compaction can free.
+// flushes reports whether the deletions in memory should be written to disk now. Until they are, the database does not
+// count them in its estimate of the space that a compaction can free.
 func (r *reclaim) flushes(g kv.Garbage, low bool, now time.Time) bool {
 	return g.Unflushed && (low || g.Total >= reclaimBytes && now.Sub(r.flushed) >= reclaimFlush)
 }
@@ -70,7 +70,7 @@ func (r *reclaim) ended(now time.Time, took time.Duration, useful bool) {
 	r.next = now.Add(pause)
 }
 
-// reclaimBeside frees disk space in the background, unless a previous call is still doing so. keep calls it.
+// reclaimBeside starts to free disk space in the background, unless an earlier call is still doing so.
 func (g *Group) reclaimBeside(low bool) {
 	if g.reclaiming.Swap(true) {
 		return

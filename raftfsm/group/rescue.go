@@ -36,8 +36,8 @@ func (s *Survey) Voters() []raft.ServerID {
 	return out
 }
 
-// Examine returns what a stopped server holds of a group. The group must not be open. Examine changes files only as a
-// start of the server would.
+// Examine describes what a stopped server has stored for a group. The group must not be open. Examine opens the files
+// and may change them in the same way as a start of the server.
 func Examine(o Options) (s Survey, err error) {
 	d, err := openStopped(&o)
 	if err != nil {

@@ -116,10 +116,9 @@ func (g *Group) AnswerCompare(index uint64) integrity.Report { return g.integrit
 // copy at a time, and one further request can wait. The errors are those of integrity.Watch.AnswerState.
 func (g *Group) AnswerState(ask integrity.StateRequest) error { return g.integrity.AnswerState(ask) }
 
-// Recall handles a call that the given server has made through transport.Witnesses.Recall. It returns what this server
-// had recorded about the given server before the call. It then records the report of that server about itself, which
-// the parameter now contains. Recall also makes this server query that server in turn (see Meet), because that server
-// can be reached.
+// Recall handles a call of transport.Witnesses.Recall by the given server. It returns what this server had recorded
+// about that server before the call, and then records the report that the call contains. It also queries that server in
+// turn (see Meet).
 func (g *Group) Recall(server raft.ServerID, now raftlog.Seen) raftlog.Seen {
 	g.witness.Meet(server)
 	return g.witness.Note(server, now)
@@ -130,7 +129,7 @@ func (g *Group) SeenOf(server string) raftlog.Seen {
 	return g.witness.Note(raft.ServerID(server), raftlog.Seen{})
 }
 
-// Meet makes this server query another server about what that server has recorded about this server. The query runs in
-// the background, and is repeated until that server answers. If it has already answered, Meet does nothing. Use Meet
-// for servers that may be missing from the local configuration, because the local data may be an old copy.
+// Meet queries the given server for what it has recorded about this server. The query runs in the background, and is
+// repeated until it is answered. If the given server has already answered such a query, Meet does nothing. Use Meet for
+// servers that may be missing from the local configuration, because the local data may be an old copy.
 func (g *Group) Meet(server raft.ServerID) { g.witness.Meet(server) }

@@ -12,20 +12,21 @@ import (
 	"github.com/quorate/quorate/raftfsm/snapshot"
 )
 
-// writePath is the log as raft sees it. It connects the proposer with the log. An entry takes these steps on a leader:
+// writePath is the raft.LogStore that raft writes to. It adds the queued requests of the proposer to new entries, and
+// passes the entries to the log. On a leader, an entry takes these steps:
 //
-//  1. Gather: the proposer starts an entry with queued requests, and submit passes a placeholder to raft.
-//  2. Room: StoreLogs, on raft's main loop, waits until the log accepts another write. Requests that arrive meanwhile
+//  1. Gather: the proposer starts an entry with queued requests, and passes a placeholder to raft.
+//  2. Room: raft's main loop waits in StoreLogs until the log accepts another write. Requests that arrive meanwhile
 //     join the entry.
 //  3. Fill: the placeholder gets its content, the encoded requests.
-//  4. Store: the log adds a checksum and writes the entry. On a leader with other voters, the log returns before the
-//     disk has the entry (see raftlog.Store.StoreLogs).
-//  5. Replicate: raft sends the entry to the followers. transport.Guard passes their answers to raft only when the
-//     leader's own disk has the entry.
-//  6. Acknowledge: acknowledge answers the requests that wait only for the local disk.
-//  7. Finish: raft has committed and applied the entry, and finish answers all other requests.
+//  4. Store: the log adds a checksum and writes the entry. If there are other voters, the log returns before the entry
+//     is on disk (see raftlog.Store.StoreLogs).
+//  5. Replicate: raft sends the entry to the followers. transport.Guard holds their answers back until the leader's own
+//     disk has the entry.
+//  6. Acknowledge: the requests that wait only for the local disk are answered.
+//  7. Finish: raft has committed and applied the entry, and all other requests are answered.
 //
-// A placeholder has no data. Its Extensions contain the number of its batch. An entry of another leader never looks
+// A placeholder has no data, and its Extensions contain the number of its batch. An entry of another leader never looks
 // like a placeholder, because transport.Guard refuses Extensions that are not a checksum.
 type writePath struct {
 	*raftlog.Store
@@ -63,7 +64,7 @@ func placeholder(number uint64) raft.Log {
 	return raft.Log{Extensions: binary.BigEndian.AppendUint64([]byte{placeholderMark}, number)}
 }
 
-// batchNumber returns the number of the batch of a placeholder. The result ok is false if l is not a placeholder.
+// batchNumber returns the batch number that a placeholder contains. It returns false if the entry is not a placeholder.
 func batchNumber(l *raft.Log) (number uint64, ok bool) {
 	if len(l.Data) > 0 || len(l.Extensions) != 9 || l.Extensions[0] != placeholderMark {
 		return 0, false
@@ -71,16 +72,16 @@ func batchNumber(l *raft.Log) (number uint64, ok bool) {
 	return binary.BigEndian.Uint64(l.Extensions[1:]), true
 }
 
-// submit passes the entry b to raft. Raft accepts b when its main loop has written the previous entry. Until then,
-// fill can add more requests to b.
+// submit passes a placeholder for b to raft. Raft accepts it when its main loop has written the previous entry. Until
+// then, more requests can join b.
 func (p *proposer) submit(b *batch) {
 	b.future = p.raft.ApplyLog(placeholder(b.number), 0)
 	p.batches <- b
 }
 
-// fill adds queued requests to the batch of a placeholder and encodes the batch into l. It does nothing if l is not a
-// placeholder. It returns the batch if some of its requests wait only for the local disk, and otherwise nil. Only
-// raft's main loop calls fill, immediately before the log writes the entry.
+// fill replaces a placeholder with the encoded requests of its batch. It first adds requests from the queue to the
+// batch. Any other entry stays unchanged. fill returns the batch if some of its requests wait only for the local disk,
+// and otherwise nil. Only raft's main loop calls fill, immediately before the log writes the entry.
 func (p *proposer) fill(l *raft.Log) (*batch, error) {
 	number, ok := batchNumber(l)
 	if !ok {
@@ -119,8 +120,8 @@ func (p *proposer) fill(l *raft.Log) (*batch, error) {
 	return b, nil
 }
 
-// stored passes the given batches to the goroutine of acknowledge. Each batch has requests that wait only for the local
-// disk. The log has accepted the entries, but they may not be on disk yet. Only raft's main loop calls stored.
+// stored passes batches to the goroutine that runs acknowledge. The log has accepted their entries, but they may not be
+// on disk yet. Each batch must have requests that wait only for the local disk. Only raft's main loop calls stored.
 func (p *proposer) stored(early []*batch) {
 	if len(early) == 0 {
 		return
@@ -158,8 +159,8 @@ func (p *proposer) acknowledge() {
 	}
 }
 
-// answerDurable waits until the local disk has the entry of b. It then answers the requests of b that wait only for
-// this disk. If the write has failed, answerDurable does nothing, and finish answers these requests.
+// answerDurable waits until the entry of b is on the local disk. It then answers the requests that wait only for this.
+// If the write has failed, it answers none of them, and they get their answer when raft refuses or applies the entry.
 func (p *proposer) answerDurable(b *batch) {
 	if p.logs.WaitDurable(b.pos.Index) != nil {
 		return

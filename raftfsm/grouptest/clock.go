@@ -28,12 +28,11 @@ type timer struct {
 	f         func()
 }
 
-// StartClocks simulates the start of the server's process. The server gets new clocks and loses all timers. The new
-// wall clock is right, less than slow milliseconds behind, or less than fast milliseconds ahead; the choice is random.
-// slow and fast must be positive.
+// StartClocks simulates the start of the server's process: the server gets new clocks and loses all timers. At random,
+// the new wall clock is exact, behind or ahead. It is less than slow milliseconds behind or less than fast milliseconds
+// ahead. Both limits must be positive.
 //
-// Before the first StartClocks, entries that the server proposes have the stamp 1. Afterwards their stamp is the
-// cluster time.
+// Before the first call, the entries that the server proposes have the stamp 1. Afterwards they have the cluster time.
 func (m *Member) StartClocks(slow, fast uint64) {
 	m.Mu.Lock()
 	defer m.Mu.Unlock()

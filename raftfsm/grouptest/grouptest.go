@@ -1,16 +1,23 @@
 // Package grouptest simulates a Raft group for model tests of keepers. A keeper is the part of a leader that ends
-// locks, places actors or hands out due work. The package owns the log of the group, its servers with their
+// locks, places actors or hands out due work. A simulated group has a log, servers with replicas, clocks and timers,
+// and a list of the calls that the test has to answer. The package owns the log of the group, its servers with their
 // replicas, clocks and timers, and the calls whose answers the test schedules.
 //
-// The state machines and their databases are real. Raft is simulated. The test decides which server leads, which
+// The state machines and their databases are real. Only Raft is simulated. The test decides which server leads, which
 // other servers still believe that they lead, and how far replicas are behind. It also decides the outcome of each
-// proposal: applied, lost, applied without an answer, applied after the caller has given up, or applied by the next
-// leader. As with Raft, a committed entry is never removed. A server appends only what it proposed as leader of the
-// current term, in the order of its proposals.
+// proposal:
 //
-// Use the package within synctest.Test. The test answers one call at a time, and then waits until all goroutines of
-// the tested program wait for an answer again. So the random numbers of a test determine everything that happens.
-// Only the goroutine of the test may call the methods of Group. Any goroutine may call the methods of Member.
+//   - applied, or lost
+//   - applied without an answer
+//   - applied after the caller has given up
+//   - applied by the next leader
+//
+// As with Raft, a committed entry is never removed. A server appends only what it proposed as leader of the current
+// term, in the order of its proposals.
+//
+// Use the package within synctest.Test. The test answers one call at a time, and continues when all goroutines of the
+// tested program are waiting. A run is therefore reproducible from its random seed. Only the goroutine of the test may
+// call the methods of Group. Any goroutine may call the methods of Member.
 package grouptest
 
 import (
@@ -188,9 +195,9 @@ type gate struct {
 	open chan struct{}
 }
 
-// Gate waits until Group lets the goroutine continue, or closing is closed. Group lets the waiting goroutines continue
-// one at a time, in an order that the seed determines. Call Gate from goroutines that were started or woken at the same
-// time. Otherwise chance would decide which of them continues first.
+// Gate blocks the calling goroutine until the Group releases it, or until closing is closed. The Group releases one
+// goroutine at a time, in an order that the seed determines. Call Gate from goroutines that start or wake up at the
+// same time. Otherwise their order would depend on the scheduler.
 func (m *Member) Gate(ctx context.Context, closing <-chan struct{}, work string) {
 	one := &gate{fmt.Sprint(m.ID, " ", work, " ", ctx.Value(clientKey{})), make(chan struct{})}
 	m.Mu.Lock()
@@ -413,8 +420,8 @@ func (g *Group) End(m *Member) {
 	m.leads = false
 }
 
-// Replace gives a server a new state machine, as if the server had received a snapshot. Before that, Replace calls
-// Depose for the server.
+// Replace gives a server a new state machine, as if it had received a snapshot. The server first learns that it does
+// not lead (see Depose).
 func (g *Group) Replace(m *Member) {
 	g.Depose(m)
 	g.Note("server %d receives a snapshot", m.ID)
@@ -443,8 +450,8 @@ func (m *Member) replace(machine *kv.Machine) {
 	m.machine = machine
 }
 
-// Apply makes a server apply the entries of the log up to the index upto. If one of them has a later term than the
-// server knows, the server stops leading first, as in Raft. Its keeper notices this at the next call of Group.Changed.
+// Apply makes a server apply the entries of the log up to the given index. If one of them has a later term than the
+// server knows, the server first stops leading, as in Raft. Its keeper notices this at the next call of Group.Changed.
 func (m *Member) Apply(upto int) {
 	m.Mu.Lock()
 	part, machine := m.log[m.applied:max(upto, m.applied)], m.machine
@@ -519,15 +526,15 @@ func (m *Member) Propose(ctx context.Context, r *command.Request) (kv.Result, ra
 	return out.Result, out.Position, out.Err
 }
 
-// Ask returns a log position if a majority of the servers confirms that this server leads, and otherwise an error. It
-// waits until the test has decided whether a majority does.
+// Ask waits until the test decides whether a majority of the servers confirms that this server leads. If so, it returns
+// a log position, and otherwise an error.
 func (m *Member) Ask(ctx context.Context) (raftlog.Position, error) {
 	out := m.Wait(ctx, &Call{Kind: Confirm})
 	return out.Position, out.Err
 }
 
-// Wait adds c to the calls that wait for an answer of the test, and returns that answer. If ctx ends first, the
-// returned Reply has an error.
+// Wait makes a call, waits until the test answers it, and returns the answer. If ctx ends first, the returned Reply has
+// an error.
 func (m *Member) Wait(ctx context.Context, c *Call) Reply {
 	c.Member, c.Client, c.reply = m, ctx.Value(clientKey{}), make(chan Reply, 1)
 	if c.Client != nil {

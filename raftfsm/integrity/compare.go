@@ -100,11 +100,11 @@ const (
 	split             // voters differ, and no state is known to have a majority
 )
 
-// compared compares the digest of this server with the digests in answers. own is the digest of this server, and voter
-// is true if this server is a voter. Digests of non-voters do not count.
+// compared compares this server's digest, own, with the digests of the other servers. Only the digests of voters count.
+// voter is true if this server is one of them.
 //
-// The result f is the outcome. The result majority is the digest that more than half of the voters have. If there is no
-// such digest, majority is any digest that differs from own, or the zero Digest if none differs.
+// f is the outcome, and majority is the digest that more than half of the voters have. If there is no such digest,
+// majority is any digest that differs from own, or the zero Digest if none differs.
 func compared(own kv.Digest, voter bool, answers []Answer) (f finding, majority kv.Digest) {
 	count, voters := map[kv.Digest]int{}, 0
 	if voter {
@@ -135,14 +135,13 @@ func compared(own kv.Digest, voter bool, answers []Answer) (f finding, majority 
 	return f, majority
 }
 
-// Tries is how many times a server queries the others for their digests at one mark (see kv.Mark). A single query may
-// not be enough, because a server has no digest until it has applied the entry of the mark. If the voters differ in the
-// last query and no digest has a majority, the server records a doubt with the cause snapshot.Split.
+// Tries is how many times a server queries the others for their digests at one mark (see kv.Mark). One query may not be
+// enough, because a server has no digest until it has applied the entry of the mark. If the voters still differ at the
+// last query and no digest has a majority, the server records the doubt snapshot.Split.
 const Tries = 10
 
-// markDue makes the servers compute a mark if a new one is due (see kv.Mark). For this, the leader proposes an entry
-// that advances cluster time, and every server computes its digest at that entry. On other servers, markDue does
-// nothing.
+// markDue checks on the leader whether a new mark is due (see kv.Mark). If so, it proposes an entry that advances
+// cluster time. All servers compute their digests at that entry.
 func (w *Watch) markDue() {
 	if w.Replicas == nil || !w.Raft.Leading() || len(w.Raft.Servers()) < 2 {
 		return

@@ -87,8 +87,8 @@ func allAnswered(answers []Answer) bool {
 	return true
 }
 
-// newMark returns a mark of the current state or of a later one (see kv.Mark). If there is no such mark yet, newMark
-// waits until cluster time allows one. It then proposes the entry at which the servers compute it.
+// newMark returns a mark of the current state or of a later one (see kv.Mark). If there is none, newMark waits until
+// cluster time allows a new mark, and proposes the entry for it.
 func (w *Watch) newMark(ctx context.Context) (kv.Mark, error) {
 	ctx, cancel := context.WithTimeout(ctx, w.Every+markSlack)
 	defer cancel()

@@ -38,8 +38,8 @@ type StateRequest struct {
 const (
 	stateMark = "state"
 
-	// stateStart is the time limit for two waits. The first is the wait for a transfer to begin after another server
-	// has accepted the request. The second is the wait until all entries in the received state are committed.
+	// stateStart limits two waits: until an accepted transfer begins, and until all entries in the received state are
+	// committed.
 	stateStart = 30 * time.Second
 
 	// commitPoll is the interval at which the commit index is checked.
@@ -147,7 +147,7 @@ type expected struct {
 	got   chan raft.RPC // guarded by mu; capacity 1
 }
 
-// expect makes take accept one transfer with the given nonce. The returned channel receives that transfer.
+// expect allows one transfer with the given nonce. It returns the channel on which this transfer arrives.
 func (e *expected) expect(nonce uint64) <-chan raft.RPC {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -155,8 +155,8 @@ func (e *expected) expect(nonce uint64) <-chan raft.RPC {
 	return e.got
 }
 
-// forget cancels expect: take refuses every transfer that arrives later. If the expected transfer has arrived but still
-// waits in the channel, forget refuses it too.
+// forget ends the wait for the expected transfer. The transfer is refused if it arrives later, or if it is still in the
+// channel.
 func (e *expected) forget() {
 	e.mu.Lock()
 	got := e.got
@@ -169,9 +169,9 @@ func (e *expected) forget() {
 	}
 }
 
-// take reports whether rpc is a transfer of state. If so, take handles it, and the caller must not pass rpc to Raft.
-// The transfer that this server expects goes to the channel that expect has returned. Any other transfer is refused.
-// take does not block.
+// take handles a transfer of state, and returns false for any other request. If it returns true, the caller must not
+// pass the request to Raft. The expected transfer is sent to the channel that expect returned. All other transfers are
+// refused. take does not block.
 func (e *expected) take(rpc raft.RPC, req *raft.InstallSnapshotRequest) bool {
 	nonce, ok := bytes.CutPrefix(req.Leader, []byte(stateMark))
 	if req.Term != 0 || !ok || len(nonce) != 8 {
@@ -341,9 +341,9 @@ func (w *Watch) verifyReceived(m *kv.Machine) error {
 	return err
 }
 
-// swapIn replaces the live machine old with m. dir is the database directory of m, and the result oldDir is that of
-// old. Before the replacement, swapIn applies entries from this server's log to m, until m has every command that Raft
-// has passed to old.
+// swapIn replaces the live machine with m, whose database is in dir. It returns the directory of the old database.
+// Before the replacement, it applies entries from this server's log to m, until m has every command that Raft has
+// passed to the old machine.
 func (w *Watch) swapIn(dir string, m, old *kv.Machine) (oldDir string, err error) {
 	// Everything in the new state must be committed in the log. Otherwise a later start would find a state ahead of
 	// the log.

@@ -11,12 +11,14 @@ import (
 )
 
 // Apply applies committed entries in order and returns one result per entry. It skips entries that are already applied.
-// It writes all changes to Pebble in one batch, together with the applied index. If an entry is a step of a restore,
-// there are several batches. The changes are durable after the next Flush. Only one goroutine at a time may call Apply.
+// The changes are durable after the next Flush. Only one goroutine at a time may call Apply.
+//
+// Apply writes all changes and the applied index to Pebble in one batch, except that a step of a restore has batches of
+// its own.
 //
 // If an entry cannot be decoded, Apply halts the machine and calls Options.Fatal. This entry and all later ones get an
-// error, and so does every entry in later calls. If storage fails, the machine is broken, and every entry that was not
-// skipped gets an error.
+// error, also in later calls. If storage fails, the machine is broken, and every entry that was not skipped gets an
+// error.
 func (m *Machine) Apply(entries []Entry) []EntryResult {
 	out := make([]EntryResult, len(entries))
 	if !m.gate.enter() {
@@ -119,9 +121,9 @@ func (m *Machine) commit() error {
 	return nil
 }
 
-// install writes the changes of the current Apply to the database in one batch. Before the write, it stores the new
-// cluster time in m.ahead and the new applied index in m.visible. So a reader that sees a change of the batch also
-// finds the time and the index that belong to it.
+// install writes the changes of the current Apply to the database in one batch. Before the write, it publishes the new
+// cluster time and the new applied index. A reader that sees a change of the batch therefore also finds the time and
+// the index that belong to it.
 func (m *Machine) install() error {
 	w := m.writer
 	w.terms.save(&w.txn)
@@ -222,9 +224,9 @@ func (w *writer) end() error {
 	return w.txn.end()
 }
 
-// entry applies one log entry and returns the results of its requests. An entry without a command changes only the
-// applied index and term, but not the rolling hash. Such entries may be missing on a replica that has installed a
-// snapshot, and its hash must still equal that of the others.
+// entry applies one log entry and returns the results of its requests. An entry without a command changes the applied
+// index and term, but not the rolling hash. A replica that has installed a snapshot may lack such entries, and its hash
+// must still equal that of the others.
 func (w *writer) entry(e *Entry, b *command.Batch) ([]Result, error) {
 	before := w.meta.clock
 	w.meta.clock = max(w.meta.clock, b.Stamp)
@@ -262,8 +264,8 @@ func (w *writer) chain(e *Entry) {
 	w.meta.hash = xxhash.Sum64(w.trace)
 }
 
-// request applies or refuses one request, and sets res to its result. If an earlier entry has already decided the
-// request, request does not apply it again, and sets res to the stored result.
+// request applies or refuses one request, and stores the result in res. If an earlier entry has already decided the
+// request, it is not applied again, and res gets the stored result.
 func (w *writer) request(index uint64, r *command.Request, res *Result) error {
 	o, known, err := w.recall(index, r.ID, res)
 	if err != nil {

@@ -36,9 +36,9 @@ type Changes struct {
 	Seen uint64
 }
 
-// Changes returns those changes in the history of the given prefix that have a revision above the given one (see
-// command.Watch). It reads them in one consistent view. It stops after about maxBytes bytes, but returns at least one
-// change if there is any. It returns the same errors as Get.
+// Changes returns the changes after the given revision in the history of a prefix (see command.Watch). It reads them in
+// one consistent view. It stops after about maxBytes bytes, but returns at least one change if there is any. It returns
+// the same errors as Get.
 func (m *Machine) Changes(store, prefix string, revision uint64, maxBytes int) (Changes, error) {
 	if err := m.useStore("kv.Changes", store); err != nil {
 		return Changes{}, err

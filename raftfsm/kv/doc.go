@@ -24,34 +24,44 @@
 //	0a history revision          changes
 //	0b history revision          closed segments of histories
 //
-// Tables 02, 03, 06 and 07 exist a second time, as 12, 13, 16 and 17. The meta record says which of the two sets is
-// live, that is, in use. A restore fills the other set (stage.go).
+// Tables 02, 03, 06 and 07 exist a second time, as 12, 13, 16 and 17. The meta record names the set in use. A restore
+// fills the other set (stage.go).
 //
 // A store name contains no NUL byte. So the keys of two stores do not mix, even if one name is a prefix of the other.
 // The keys of one store are in byte order.
 //
 // # Invariants
 //
-//   - A call of Apply writes its changes in one Pebble batch, together with the meta record. Only the steps of a
-//     restore have batches of their own. Pebble's own log is off. After a crash, the database has the complete state
-//     at some earlier applied index. Replaying the Raft log from there leads to the identical state and hash.
-//   - The state after an entry depends only on the entries. It does not depend on restarts between them, or on how
-//     they were grouped into calls of Apply.
+// State:
+//
+//   - Apply writes its changes and the meta record in one Pebble batch, except that a step of a restore has batches of
+//     its own.
+//   - Pebble's own log is off. After a crash, the database has the complete state at some earlier applied index.
+//     Replaying the Raft log from there leads to the identical state and hash.
+//   - The state after an entry depends only on the entries. Restarts do not change it, and neither does the grouping of
+//     entries into calls of Apply.
+//   - If an entry cannot be decoded, neither that entry nor any later one is applied.
+//
+// Numbers and time:
+//
 //   - Cluster time is the greatest stamp of all applied entries. It never goes back.
-//   - Revisions and numbers of origins come from one counter. Each of these raises the counter by one: a set, an
-//     append, a registration, the start of a history, and a removal in a prefix with a history. A restore raises it
-//     by more. So no number is used twice, not even after a delete.
-//   - A record with an expiry was stored before it expired, or comes from a backup. An operation that sets a key with
-//     an expiry in the past leaves the key absent but uses a revision.
+//   - Revisions and numbers of origins come from one counter, which never goes back. No number is used twice, not even
+//     after a delete.
+//   - The counter rises by one for a set, an append, a registration, the start of a history, and a removal in a prefix
+//     with a history. A restore or a call of Raise adds more.
 //   - A key whose expiry is at or before cluster time does not exist for any reader or condition. The database stores
 //     and counts it until KindExpire removes it or a write replaces it.
-//   - The conditions of a request see the changes of all earlier requests, including those of the same entry. A
-//     request is applied completely or not at all.
-//   - A request with a sequence number of an origin (a registered source of requests) is applied or refused only
-//     once. Its result is stored while the number is above the origin's low-water mark. A request at or below that
-//     mark is refused as stale.
+//   - A set with an expiry in the past leaves the key absent but uses a revision. Only a record from a backup can be
+//     stored after its expiry.
+//
+// Requests:
+//
+//   - A request is applied completely or not at all. Its conditions see the changes of all earlier requests, including
+//     those of the same entry.
+//   - A request with a sequence number of an origin (a registered source of requests) is applied or refused only once.
+//     Its result is stored while the number is above the origin's low-water mark. A request at or below that mark is
+//     refused as stale.
 //   - A change of a key whose prefix has a history is written to that history in the same batch.
-//   - If an entry cannot be decoded, neither that entry nor any later one is applied.
 //
 // # Failures
 //
@@ -64,6 +74,6 @@
 // # Goroutines
 //
 // Only one goroutine at a time may call Apply, Raise or SetApplied. All other methods are safe for concurrent use. The
-// package starts goroutines only to call Options.Fatal, to run Pebble's Open, Close and Compact, and to start waiting
-// compactions. Pebble runs flushes and compactions in its own goroutines until Close.
+// package starts goroutines only to call Options.Fatal, to run Pebble's Open, Close and Compact, and to start
+// compactions that are waiting. Pebble runs flushes and compactions in its own goroutines until Close.
 package kv

@@ -59,9 +59,9 @@ func (a dueKey) compare(b dueKey) int {
 	return strings.Compare(a.key, b.key)
 }
 
-// dueKeys returns up to n expired keys, ordered by their time of expiry. It combines two sources, because the due index
-// in the database does not have the changes of the current Apply yet. For keys that this Apply has read or changed,
-// dueKeys uses the cached rows. For all other keys, it uses the index.
+// dueKeys returns up to n expired keys, ordered by their time of expiry. The due index in the database does not have
+// the changes of the current Apply yet. For keys that this Apply has read or changed, dueKeys therefore uses the cached
+// rows.
 func (w *writer) dueKeys(n int) ([]dueKey, error) {
 	var items []dueKey
 	for k, r := range w.rows.known {
@@ -78,8 +78,8 @@ func (w *writer) dueKeys(n int) ([]dueKey, error) {
 	return items[:min(n, len(items))], nil
 }
 
-// dueStored returns up to n expired keys from the due index in the database. It skips keys whose rows are already in
-// w.rows. It caches the rows of the returned keys there.
+// dueStored returns up to n expired keys from the due index in the database, and caches their rows in w.rows. It skips
+// keys whose rows were already cached.
 func (w *writer) dueStored(n int) (items []dueKey, err error) {
 	it, err := w.txn.db.NewIter(&pebble.IterOptions{
 		LowerBound: appendNumberKey(nil, w.meta.tables().due(), w.dueFloor),
@@ -110,8 +110,7 @@ func (w *writer) dueStored(n int) (items []dueKey, err error) {
 	return items, it.Error()
 }
 
-// dueEnd returns the exclusive upper bound for an iteration over the due index. The keys below this bound are those
-// that have expired at the time clock.
+// dueEnd returns the exclusive upper bound of the keys in the due index that have expired at the given cluster time.
 func dueEnd(t tables, clock uint64) []byte {
 	if clock == never {
 		return []byte{t.due() + 1}
@@ -173,8 +172,8 @@ func (m *Machine) NextDue() (ms uint64, ok bool) {
 	return ms, ms != never
 }
 
-// dueOfState caches the result of firstDue. It is valid while the field state is still the published state. An idle
-// leader calls NextDue periodically, and the cache saves it from reading the database each time.
+// dueOfState caches the result of firstDue for one published state. An idle leader calls NextDue periodically, and the
+// cache saves it from reading the database each time.
 type dueOfState struct {
 	state *state
 	first uint64

@@ -10,9 +10,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/command"
 )
 
-// Export reads the data for a backup from a machine, in one consistent view. The data are the results of requests with
-// a client id, and the records of all stores except SystemStore and LockStore. The machine can apply entries while an
-// Export is open. Only one goroutine may use an Export. The caller must call Close.
+// An Export reads the data for a backup in one consistent view: the records of all stores except SystemStore and
+// LockStore, and the results of requests with a client id. The machine can apply entries while an Export is open. Only
+// one goroutine may use an Export. The caller must call Close.
 type Export struct {
 	Applied, Term uint64
 	Revision      uint64
@@ -192,8 +192,8 @@ func (e *Export) remembered(part *Exported, size int) error {
 	return err
 }
 
-// client adds one client result to part. number and key come from an item of the client queue. If a later request has
-// used the same client id, client adds nothing, because that request has its own item.
+// client adds the client result of one item of the client queue to part. number and key come from that item. If a later
+// request has used the same client id, nothing is added, because that request has its own item.
 func (e *Export) client(part *Exported, number uint64, key string) error {
 	return e.view.get([]byte(key), func(raw []byte) error {
 		r, err := parseClientRow(raw)

@@ -7,10 +7,13 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// CheckFormat checks whether this build can read the database, without changing anything on disk. It returns
-// fault.Invalid if the database was written by a newer version of Quorate or by another program. It returns
-// fault.Unavailable if the directory cannot be read. It returns nil if there is no database, or if the database cannot
-// be opened, because Open reports those cases. No other process may use the directory during the call.
+// CheckFormat checks whether this build can read the database. It changes nothing on disk. No other process may use the
+// directory during the call. Errors:
+//
+//   - fault.Invalid if the database was written by a newer version of Quorate or by another program
+//   - fault.Unavailable if the directory cannot be read
+//
+// If there is no database, or if it cannot be opened, CheckFormat returns nil, because Open reports those cases.
 func CheckFormat(o Options) error {
 	found, err := peek(&o)
 	if err != nil || !found {

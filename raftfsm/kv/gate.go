@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// gate counts the running calls that use the database, so that Close can wait for them. It is used instead of a mutex,
-// because readers might have to wait for each other at a mutex.
+// gate counts the running calls that use the database, so that Close can wait for them. Unlike a mutex, it never makes
+// one call wait for another.
 type gate struct {
 	users   atomic.Int64  // number of running calls, plus closedGate if the gate is closed
 	closing chan struct{} // closed when Close begins

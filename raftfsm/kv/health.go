@@ -31,8 +31,8 @@ type health struct {
 	trouble  atomic.Pointer[trouble]
 }
 
-// trouble lets callers wait for the next background failure. At that failure, first the field err is set, and then the
-// channel in the field happened is closed.
+// trouble lets callers wait for the next background failure. When it occurs, the error is set first, and then the
+// channel is closed.
 type trouble struct {
 	happened chan struct{}
 	err      error

@@ -31,8 +31,8 @@ import (
 // segments is how many parts of about equal size a full history has.
 const segments = 64
 
-// history is the state of one history. The fields from id to until and the field open are stored in its database
-// record. Closed segments have records of their own.
+// history is the state of the history of one prefix. The fields from id to until and the newest segment are stored in
+// its database record. Closed segments have records of their own.
 type history struct {
 	key   rowKey // store and prefix
 	id    uint64 // the revision at which it was switched on; part of the keys of its changes
@@ -187,8 +187,8 @@ func (w *writer) touchHistory(h *history) {
 	}
 }
 
-// settleHistories trims the histories to which the current log entry has added changes. It must not trim histories that
-// only earlier entries of the same Apply have changed. Otherwise the state would depend on how a replica groups entries
+// settleHistories trims the histories to which the current log entry has added changes. It leaves histories alone that
+// only earlier entries of the same Apply have changed, because the state must not depend on how entries are grouped
 // into calls of Apply.
 func (w *writer) settleHistories() {
 	for _, h := range w.histories.grown {
@@ -201,8 +201,8 @@ func (w *writer) settleHistories() {
 }
 
 // trim removes old changes from h, in whole segments. While h exceeds its size limit, trim drops the oldest segment,
-// but never the newest. So even a single request that exceeds the limit can be read. Afterwards trim drops all segments
-// that are too old, including the newest.
+// but it keeps the newest, so that even a request larger than the limit can be read. It then drops all segments that
+// are too old, including the newest.
 func (w *writer) trim(h *history) {
 	for len(h.closed) > 0 && h.size > h.bytes && (len(h.closed) > 1 || h.open.first != 0) {
 		w.dropSegment(h)
@@ -226,8 +226,8 @@ func (w *writer) dropSegment(h *history) {
 	w.touchHistory(h)
 }
 
-// watch starts the history of a prefix. If the history already exists, watch keeps it on for another command.WatchLife.
-// It stores the floor of the history in res: the history has every change with a revision above the floor.
+// watch creates the history of a prefix, or keeps an existing one for another command.WatchLife. It stores the floor of
+// the history in res. The history has every change with a revision above its floor.
 func (w *writer) watch(c *command.Watch, res *Result) {
 	k := rowKey{c.Store, c.Prefix}
 	h := w.histories.all[k]
@@ -299,8 +299,8 @@ func (hs *histories) keys() []rowKey {
 	})
 }
 
-// nextDue returns the cluster time at which the next history must be trimmed or switched off. Without histories it
-// returns the constant never.
+// nextDue returns the earliest cluster time at which a history must be trimmed or removed, or the constant never if
+// there are no histories.
 func (hs *histories) nextDue() uint64 {
 	due := never
 	for _, h := range hs.all {

@@ -9,8 +9,8 @@ import (
 	"github.com/quorate/quorate/internal/lenprefix"
 )
 
-// The first bytes of the keys in the tables of histories. Unlike the tables of records, these tables do not exist
-// twice. They need no second set, because a restore empties them and writes nothing to them.
+// The first bytes of the keys in the tables of histories. There is only one set of these tables, because a restore
+// empties them and writes nothing to them.
 const (
 	tableWatched = 0x09
 	tableChange  = 0x0a
@@ -215,8 +215,7 @@ func eachRecord(db pebble.Reader, from, end []byte, f func(key, raw []byte) erro
 	return it.Error()
 }
 
-// digest appends to b what the Digest of a machine covers of its histories: their records, sizes and hashes. Without
-// histories it appends nothing.
+// digest appends the records, sizes and hashes of all histories to b, as input of the machine's Digest.
 func (hs *histories) digest(b []byte) []byte {
 	for _, k := range hs.keys() {
 		h := hs.all[k]
@@ -236,9 +235,8 @@ func (h *history) hash() setHash {
 	return sum
 }
 
-// verifyHistories checks that the stored changes of all histories are those that were applied. For this, it compares
-// their hashes with the hashes that were computed when the changes were applied. It returns a description of the first
-// difference, or "" if there is none.
+// verifyHistories compares the stored changes of all histories with the hashes that were computed when the changes were
+// applied. It returns a description of the first difference, or "" if there is none.
 func (v *view) verifyHistories(pace func(bytes int) error) (wrong string, err error) {
 	all, err := readHistories(v.snapshot)
 	if err != nil {

@@ -5,8 +5,8 @@ import (
 	"encoding/binary"
 )
 
-// The first byte of each key in the database, which names its table. These values are part of the format. Four of
-// the tables exist twice; see the type tables.
+// The first byte of each key in the database identifies the table of the key. These values are part of the format. Four
+// of the tables exist twice; see the type tables.
 const (
 	tableMeta        = 0x01
 	tableData        = 0x02
@@ -27,12 +27,11 @@ const otherTables tables = 0x10
 // other returns the set that is not live when t is live.
 func (t tables) other() tables { return t ^ otherTables }
 
-// era is a counter that every completed restore increments. A restore also makes the other set of tables live, so the
-// era shows which set is live: otherTables if the era is odd. A machine starts with the era 0 or 1, depending on its
-// live set.
+// era is a counter that every completed restore increments. A restore also makes the other set of tables live. A
+// machine starts with the era 0 or 1, so that otherTables is the live set whenever the era is odd.
 //
 // A reader compares the eras before and after a read. If they are equal, no restore has replaced the tables in between.
-// The live set alone would not prove this, because two restores make the same set live again.
+// Comparing the live sets would not suffice, because two restores make the same set live again.
 type era uint64
 
 // firstEra returns the era of a machine that is opened with the live set t.

@@ -8,9 +8,9 @@ const LockStore = "locks"
 // LocksChanged reports whether a record of LockStore has changed since the last call.
 func (m *Machine) LocksChanged() bool { return m.locks.happened() }
 
-// CollectLockChanges makes the machine record which keys of LockStore change, or stop recording them. Each call
-// discards the keys that were recorded before it. The number of recorded keys is not limited. Therefore, while
-// recording is on, the caller must call LockChanges whenever LocksChanged returns true.
+// CollectLockChanges starts or stops the recording of changed keys of LockStore. Each call discards the keys recorded
+// so far. The number of recorded keys is not limited. While recording is on, the caller must therefore call LockChanges
+// whenever LocksChanged returns true.
 func (m *Machine) CollectLockChanges(record bool) { m.locks.collect(record) }
 
 // LockChanges returns the keys of LockStore that were changed since the last call. A key may occur several times. If

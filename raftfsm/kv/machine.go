@@ -121,9 +121,8 @@ func Create(o Options) (*Machine, error) {
 	return m.opened(m.start(meta{level: command.First}))
 }
 
-// opened finishes Create and Open. The parameter err is the error of the earlier steps. If opening has failed, opened
-// closes the machine and returns the error. Otherwise it returns the machine, which reports all later failures to
-// Options.Fatal.
+// opened is the last step of Create and Open. If an earlier step has failed, opened closes the machine and returns the
+// error. Otherwise it returns the machine, which reports all later failures to Options.Fatal.
 func (m *Machine) opened(err error) (*Machine, error) {
 	m.health.opening.Store(false)
 	if err := keep(err, m.health.readable()); err != nil {
@@ -239,12 +238,11 @@ func open(o Options, adjust func(*pebble.Options)) (*Machine, error) {
 	return m, nil
 }
 
-// errOpening returns the error for a failed pebble.Open. If the disk reported an error, the code is fault.Unavailable.
-// Any other failure counts as damage and gets fault.Corrupt, because Pebble reports only some kinds of damage as
-// corruption.
+// errOpening returns the error for a failed pebble.Open. The code is fault.Unavailable if the disk reported an error,
+// and otherwise fault.Corrupt. Every other failure counts as damage, because Pebble reports only some kinds of damage
+// as corruption.
 //
-// If Pebble's options file is damaged, the message names it. Otherwise the message names Pebble's MANIFEST. Pebble's
-// own error for a damaged MANIFEST names another file, which never existed.
+// The message names Pebble's options file if that file is damaged, and otherwise the MANIFEST.
 func errOpening(o *Options, err error) error {
 	msg := "cannot open the database in " + o.Dir
 	if d, peeked := pebble.Peek(o.Dir, files(o)); peeked == nil && d.Exists {

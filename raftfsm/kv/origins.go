@@ -67,8 +67,8 @@ func (t *origins) add(o *origin) {
 	t.moved = true
 }
 
-// due returns the earliest cluster time at which an origin has been idle for too long. Without origins it returns
-// the constant never.
+// due returns the earliest cluster time at which an origin has been idle for too long, or the constant never if there
+// are no origins.
 func (t *origins) due() uint64 {
 	if t.moved {
 		t.earliest, t.moved = never, false
@@ -81,13 +81,13 @@ func (t *origins) due() uint64 {
 
 func (o *origin) due() uint64 { return later(o.lastSeen, originLife) }
 
-// recall looks up the result of an earlier request with the same id. The result known is true in these cases:
+// recall looks up the result of an earlier request with the same id. known is true in these cases:
 //
 //   - A result is stored. recall sets res to it.
 //   - The origin is unknown, or the sequence number of the id is at or below the origin's low-water mark. recall sets
 //     res to the outcome Stale.
 //
-// Otherwise the caller must apply the request, and store the result in o if o is not nil.
+// If known is false, the caller must apply the request. It must also store the result in o, unless o is nil.
 func (w *writer) recall(index uint64, id command.RequestID, res *Result) (o *origin, known bool, err error) {
 	if id.Origin == 0 {
 		return nil, false, nil
@@ -148,8 +148,8 @@ func (o *origin) remember(seq uint64, r remembered) {
 	o.pending.seqs = append(o.pending.seqs, seq)
 }
 
-// settle writes the results that the log entry at the given index has added, and deletes those at or below the
-// low-water marks of their origins. It copies the new results, because they share memory with the entry.
+// settle writes the results of the log entry at the given index. It also deletes all results at or below the low-water
+// marks of their origins. It copies the new results, because they share memory with the log entry.
 func (w *writer) settle(index uint64) {
 	for _, o := range w.origins.touched {
 		if !o.pending.gone {

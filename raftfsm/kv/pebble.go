@@ -56,10 +56,10 @@ func (e *engine) pebbleOptions(o Options) *pebble.Options {
 	return p
 }
 
-// scheduler decides when compactions start. It has the limits of Pebble's ConcurrencyLimitScheduler, but not its
-// ticker. The ticker looks for waiting compactions ten times a second, which would wake an idle process. Pebble needs
-// the ticker only because a flush can raise the number of compactions that may run. Instead, scheduler looks for
-// waiting compactions when a flush ends.
+// scheduler decides when compactions start. It works like Pebble's ConcurrencyLimitScheduler, but without the ticker
+// that looks for waiting compactions ten times a second. The ticker would wake an idle process. Instead, scheduler
+// looks for waiting compactions at the end of each flush, because a flush can raise the number of compactions that may
+// run.
 type scheduler struct {
 	*pebble.ConcurrencyLimitScheduler
 }

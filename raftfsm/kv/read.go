@@ -31,8 +31,8 @@ type Listed struct {
 	Size     int    // bytes of the value
 }
 
-// Get reads one key. The result includes every applied entry. The parameter now is the caller's cluster time in
-// milliseconds. A key counts as absent if it has expired at the time now, or at the machine's own cluster time.
+// Get reads one key. The result includes every applied entry. now is the caller's cluster time in milliseconds. A key
+// counts as absent if it has expired by the caller's cluster time or by that of the machine.
 //
 // Get returns fault.Invalid for a store name with a NUL byte, and fault.Corrupt for damaged data. It returns
 // fault.Unavailable if the machine is closed, and fault.Internal or fault.Unavailable if the storage has failed.
@@ -67,9 +67,8 @@ func (m *Machine) GetWithin(store, key string, now uint64, maxBytes int64) (Valu
 	}
 }
 
-// getNow reads one key without a snapshot. clock is the published cluster time. A batch that is being written may move
-// cluster time past the expiry of the value. In this case sure is false, and the caller must read the key again from a
-// snapshot.
+// getNow reads one key without a snapshot. clock is the published cluster time. If a batch that is being written may
+// make the value expire, sure is false, and the caller must read the key again from a snapshot.
 func (m *Machine) getNow(key []byte, now, clock uint64, maxBytes int64) (v Value, sure bool, err error) {
 	raw, batches := m.reads.get(key)
 	cached := raw != nil
@@ -112,8 +111,8 @@ func (m *Machine) getExact(store, key string, now uint64) (out Value, err error)
 	return out, err
 }
 
-// GetMany reads several keys of one store in one consistent view. The results are in the order of keys; a key that
-// occurs twice has two results. The parameter now means the same as for Get, and the errors are the same.
+// GetMany reads several keys of one store in one consistent view. The results are in the order of the keys, and a key
+// that occurs twice has two results. Expired keys and errors are handled as in Get.
 func (m *Machine) GetMany(store string, keys []string, now uint64) ([]Value, error) {
 	return m.GetManyWithin(store, keys, now, 0)
 }
@@ -153,9 +152,11 @@ func (m *Machine) getMany(store string, keys []string, now uint64, maxBytes int6
 	return values, nil
 }
 
-// List returns, in byte order, up to limit keys that begin with prefix and are greater than after. It leaves out
-// expired keys, by the same rule as Get. The result hasMore is true if there are further keys. List returns
-// fault.Invalid if limit is below 1, and otherwise the same errors as Get.
+// List returns up to limit keys with the given prefix, in byte order. If after is not empty, the list begins with the
+// first key greater than it. Expired keys are left out, by the same rule as in Get. hasMore is true if there are
+// further keys.
+//
+// List returns fault.Invalid if limit is below 1. Its other errors are those of Get.
 func (m *Machine) List(store, prefix, after string, limit int, now uint64) (items []Listed, hasMore bool, err error) {
 	if limit < 1 {
 		return nil, false, fault.New(fault.Invalid, "kv.List", "the limit of a list must be at least 1")
@@ -199,7 +200,7 @@ func (m *Machine) list(store, prefix, after string, limit int, now uint64) (item
 	return items, false, it.Error()
 }
 
-// listBounds returns the range of data keys that begin with prefix and are greater than after.
+// listBounds returns the range of data keys that List reads for these arguments.
 func listBounds(t tables, store, prefix, after string) (from, end []byte) {
 	from = appendDataKey(nil, t, store, prefix)
 	end = successor(from)

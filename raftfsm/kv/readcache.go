@@ -35,8 +35,8 @@ const (
 	readShards = 16
 	// largestCached is the maximum size in bytes of a cached record.
 	largestCached = 4<<10 + 256
-	// missesPerRecord is how many cache misses must happen for each record that is added. A key that is read often is
-	// still added soon. But reads of many different keys, once each, add only a few records.
+	// missesPerRecord is how many cache misses must happen for each record that is added. It keeps reads of many
+	// different keys, once each, from filling the cache. A key that is read often is still added soon.
 	missesPerRecord = 4
 )
 
@@ -53,8 +53,8 @@ func (c *readCache) shard(key []byte) *readShard {
 	return &c.shards[maphash.Bytes(c.seed, key)%readShards]
 }
 
-// get returns the cached record of a key, or nil if the record is not cached. After a miss, the caller may read the
-// record from the database and pass it to put, together with the result batches. That result is a counter of batches.
+// get returns the cached record of a key, or nil if it is not cached. In this case, the caller may read the record from
+// the database and pass it to put, together with the batch counter that get returned.
 func (c *readCache) get(key []byte) (raw []byte, batches uint64) {
 	batches = c.batches.Load()
 	s := c.shard(key)
@@ -70,11 +70,11 @@ func (c *readCache) get(key []byte) (raw []byte, batches uint64) {
 	return raw, batches
 }
 
-// put may add a copy of raw, the record of key in the database, to the cache. The caller must call get first, then read
-// raw, and then call put with the counter that get returned. put adds only one in missesPerRecord of the records passed
-// to it. It adds nothing in these cases:
+// put offers the cache a record that was read from the database after a miss. batches is the counter that get returned
+// before the read. put copies the record. It adds only one in missesPerRecord of the records offered, and none in these
+// cases:
 //
-//   - A batch was being written when get was called, or has begun since. raw may then be outdated.
+//   - A batch was being written when get was called, or has begun since. The record may then be outdated.
 //   - The record is larger than largestCached.
 func (c *readCache) put(key, raw []byte, batches uint64) {
 	if batches%2 == 1 || len(raw) > largestCached {

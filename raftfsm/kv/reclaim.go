@@ -48,12 +48,12 @@ func (m *Machine) FlushDeletions() error {
 	return nil
 }
 
-// Reclaim frees the disk space of deleted and overwritten records, and returns by how many bytes the tables have
-// shrunk. It changes no record.
+// Reclaim frees the disk space of deleted and overwritten records. It returns how many bytes smaller the tables are
+// now. It changes no record.
 //
-// Reclaim compacts the database in slices of about room bytes each, but at least one table. The new tables of a slice
-// need about as much space as the old ones, which are removed only afterwards. Reclaim ends early with an error if ctx
-// ends or the machine is closed. Nothing that is durable is lost then.
+// Reclaim compacts the database in slices. A slice has about room bytes, but at least one table. Its old tables are
+// removed only after the new ones are written, so each slice temporarily needs about its own size in free space.
+// Reclaim stops with an error if ctx ends or the machine is closed. No data is lost in this case.
 func (m *Machine) Reclaim(ctx context.Context, room uint64) (freed uint64, err error) {
 	if err := m.FlushDeletions(); err != nil {
 		return 0, err
@@ -130,8 +130,8 @@ func sizeOf(tables []pebble.SSTableInfo) (size uint64) {
 // keyRange is a range of keys. Both ends are included.
 type keyRange struct{ start, end []byte }
 
-// cut divides the key range of sorted tables into consecutive ranges. It chooses each range so that the tables whose
-// smallest key is in the range have about room bytes together.
+// cut divides the key range of sorted tables into consecutive ranges for compaction. The tables that begin in the same
+// range have a total size of about room bytes.
 func cut(tables []pebble.SSTableInfo, room uint64) (out []keyRange) {
 	last, size := tables[0].Largest.UserKey, uint64(0)
 	start := tables[0].Smallest.UserKey

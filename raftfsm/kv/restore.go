@@ -9,8 +9,9 @@ import (
 
 // Raise prepares the machine of a rescued or restored group for new requests. It raises the revision counter by the
 // given number and removes all origins, because lost entries may have used the next revisions and sequence numbers. It
-// also removes all histories. The results of requests with a client id remain. The change is durable when Raise returns
-// nil. After an error the machine must not be used.
+// also removes all histories, but keeps the results of requests with a client id.
+//
+// The change is durable when Raise returns nil. After an error the machine must not be used.
 func (m *Machine) Raise(by uint64) error {
 	return m.amend("kv.Raise", func(w *writer) error {
 		if w.meta.revision > never-by {
@@ -38,8 +39,7 @@ func (m *Machine) SetApplied(index, term uint64) error {
 	})
 }
 
-// amend makes a change that has no log entry. It calls the function change, commits what that function has written, and
-// flushes it to disk.
+// amend commits the writes of a function and flushes them to disk. It is for changes that have no log entry.
 func (m *Machine) amend(op string, change func(*writer) error) error {
 	if !m.gate.enter() {
 		return errClosed(op)

@@ -15,9 +15,13 @@ type Outcome uint8
 const (
 	Applied  Outcome = 1 // every operation took effect
 	Conflict Outcome = 2 // a condition did not hold (Result.Key); nothing was changed
-	// Stale means that this entry did not apply the request, but an earlier entry may have applied it. This happens if
-	// the origin is unknown, if the sequence number is at or below the low-water mark, or if a restore came after the
-	// first attempt. A step of a restore is stale if the restore is unknown or has ended.
+	// Stale means that this entry did not apply the request, but an earlier entry may have applied it. A request is
+	// stale in these cases:
+	//
+	//   - Its origin is unknown.
+	//   - Its sequence number is at or below the low-water mark.
+	//   - A restore came after its first attempt.
+	//   - It is a step of a restore that is unknown or has ended.
 	Stale Outcome = 3
 	// Rejected means that the request is invalid and changed nothing. For example, its ClientID belongs to an earlier
 	// request with other operations.
@@ -76,9 +80,9 @@ type Result struct {
 //
 //	outcome(1) flags(1) age(uvarint) revisions [key] [expired]
 //
-// age is the index of the entry that stores the result minus the index of the entry that decided the request. revisions
-// is a count, followed by one number per revision. The number is 0 for the revision 0. Otherwise it is the difference
-// from the previous non-zero revision.
+// age is the difference between two log indexes: of the entry that stores the result, and of the entry that decided the
+// request. revisions is a count, followed by one number per revision: 0 for the revision 0, and otherwise the
+// difference from the previous non-zero revision.
 const (
 	resultKey     = 0x01
 	resultExpired = 0x02
@@ -123,9 +127,8 @@ func appendResult(dst []byte, r *Result, index uint64) []byte {
 	return dst
 }
 
-// CheckRemembered returns an error if the state machine cannot decode the result in r. Call it before a restore writes
-// r to the log, because the machine stores such results unchecked. If a later retry found a result that cannot be
-// decoded, every replica would break.
+// CheckRemembered returns an error if the machine cannot decode the result in r. Call it before a restore writes r to
+// the log. The machine stores such results unchecked, and every replica would break at a retry that finds a bad one.
 func CheckRemembered(r *command.Remembered) error {
 	_, err := parseResult(r.Result, 0)
 	return err

@@ -6,8 +6,8 @@ import (
 )
 
 // rows caches the data records that the current Apply has read or changed, so that a request sees the changes of
-// earlier requests. A record is looked up first in known, then in recent, which has rows from earlier calls of Apply,
-// and then in the database.
+// earlier requests. The map known has the rows of the current Apply, and recent has rows of earlier ones. A record is
+// looked up in known, then in recent, and then in the database.
 type rows struct {
 	known  map[rowKey]row
 	recent recent
@@ -48,8 +48,8 @@ func (r *rows) end() {
 }
 
 // settle copies the rows of the current Apply to the cache r.recent. Call it after the rows were written to the
-// database. It adds no row for an absent key, so that removed keys do not fill the cache. But if the key is already
-// cached, settle updates its row.
+// database. The row for an absent key is copied only if the key is already cached, so that removed keys do not fill the
+// cache.
 func (r *rows) settle() {
 	for k, v := range r.known {
 		if v.stored || r.recent.find(k) != nil {

@@ -30,13 +30,14 @@ import (
 // revisionRaise is what a restore adds to the revision counter, so that no earlier write has used the new revisions.
 const revisionRaise = 1 << 40
 
-// MaxBackupRevision is the maximum revision counter of a backup that can be restored. It is so large that no cluster
-// reaches it, neither by writes nor by restores.
+// MaxBackupRevision is the maximum revision counter of a backup that can be restored. No cluster reaches it in
+// practice.
 const MaxBackupRevision = 1 << 62
 
-// maxBase is the maximum revision counter at which a restore can begin. It is 2^61 above MaxBackupRevision, and each
-// restore raises the counter by about 2^40. So even after a backup with MaxBackupRevision, about 2^21 restores are
-// possible. Later writes then have another 2^61 revisions until lastOfRequest. maxBase is part of the format.
+// maxBase is the maximum revision counter at which a restore can begin. It is part of the format.
+//
+// It is 2^61 above MaxBackupRevision, and each restore raises the counter by about 2^40. So about 2^21 restores are
+// possible even after a backup with MaxBackupRevision. After the last one, writes still have 2^61 revisions.
 const maxBase = 3 << 61
 
 // SystemStore is the name of the internal store for records of the cluster, for example its removed servers. An
@@ -62,8 +63,8 @@ type replaced struct {
 	clients uint64 // client results staged
 }
 
-// stageDue returns the cluster time at which the running restore counts as abandoned. This is stageLife after the
-// newest step of the restore. If no restore is running, stageDue returns the constant never.
+// stageDue returns the cluster time at which the running restore counts as abandoned: stageLife after its newest step.
+// It returns the constant never if no restore is running.
 func (m *meta) stageDue() uint64 {
 	if m.replaced.stage == 0 {
 		return never
@@ -222,9 +223,9 @@ func (w *writer) stageCommit(index uint64) error {
 	return nil
 }
 
-// keepSystem copies the records of SystemStore to the set of tables that the restore makes live. It returns the number
-// and the set hash of the copies. It commits them in a separate batch before that set becomes live, so that a reader
-// always finds them. If the server stops in between, the log entry is applied again and writes the same copies.
+// keepSystem copies the records of SystemStore to the set of tables that the restore will make live. It commits them in
+// a separate batch before that set becomes live, so that a reader always finds them. Repeating the copy after a crash
+// does no harm. keepSystem returns the number and the set hash of the copied records.
 func (w *writer) keepSystem(to tables) (kept uint64, hash setHash, err error) {
 	copies := txn{db: w.txn.db}
 	copies.begin()

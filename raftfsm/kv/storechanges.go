@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// maxChanges limits how many written keys are recorded for DueStore, and also for TopicStore. If there are more, the
-// machine drops the recorded keys, and any key of the store counts as changed.
+// maxChanges is the maximum number of written keys that are recorded for each of DueStore and TopicStore. If there are
+// more, the machine drops the recorded keys, and any key of the store counts as changed.
 const maxChanges = 20_000
 
 // storeChanges records which keys of one store have changed. The leader of the group uses it to update its own index

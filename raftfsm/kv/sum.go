@@ -50,8 +50,8 @@ func (s *sums) replace(out, in setHash) {
 	s.data.add(in)
 }
 
-// swap makes the hash of the restored records the hash of the live records, when a restore commits. kept is the hash of
-// the records of SystemStore. swap adds it, because these records remain.
+// swap makes the hash of the restored records that of the live records, when a restore commits. It adds kept, the hash
+// of the records of SystemStore, because these records remain.
 func (s *sums) swap(kept setHash) {
 	s.data, s.stage = s.stage, setHash{}
 	s.data.add(kept)
@@ -120,8 +120,8 @@ func (m *Machine) Marks() []Mark {
 	return nil
 }
 
-// MarkDue reports whether a new mark is useful and possible: entries were applied since the newest mark, and an entry
-// with the cluster time now would create another mark.
+// MarkDue reports whether an entry with the given cluster time would create a useful mark. A mark is useful only if
+// entries were applied since the newest mark.
 func (m *Machine) MarkDue(now uint64) bool {
 	period, s := m.period, m.state.Load()
 	if period == 0 || now/period == s.clock/period {

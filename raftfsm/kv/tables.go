@@ -73,9 +73,9 @@ func defaultOptions() *pebble.Options {
 	return o
 }
 
-// damagedOptions checks Pebble's options file at the given path. If the file is damaged, it returns an error with the
-// name of the file, which Pebble's own error does not have. It returns nil if the file is intact, and also if the file
-// cannot be opened, because Pebble reports that case itself.
+// damagedOptions returns an error with the file name if Pebble's options file at the given path is damaged. It returns
+// nil if the file is intact or cannot be opened. Pebble reports a file that cannot be opened, but does not name a
+// damaged one.
 func damagedOptions(disk vfs.FS, path string) error {
 	if path == "" {
 		return nil

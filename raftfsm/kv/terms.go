@@ -23,8 +23,8 @@ type terms struct {
 // termEnd is a term with the index of its last command so far.
 type termEnd struct{ term, last uint64 }
 
-// note records that the command at the given index and term was applied. If more than keep terms are recorded, note
-// deletes the oldest. Terms never decrease along a log.
+// note records that the command at the given index and term was applied. keep is the maximum number of recorded terms.
+// If there are more, note deletes the oldest ones. Terms never decrease along a log.
 func (t *terms) note(txn *txn, index, term uint64, keep int) {
 	if term != t.now.term {
 		t.save(txn)
@@ -74,9 +74,8 @@ func (t *terms) load(db *pebble.DB) error {
 }
 
 // Wrote reports whether this state includes the command that the leader of the given term appended at the given index.
-// The result known is false if the machine cannot answer. This is the case if the machine has not applied that far, or
-// if the term is older than all recorded terms. The machine records the newest 1024 terms, but none from before a call
-// of SetApplied.
+// known is false if this cannot be decided: the command may still follow, or the term is older than all recorded terms.
+// A machine records the newest 1024 terms since the last call of SetApplied.
 func (m *Machine) Wrote(term, index uint64) (wrote, known bool) {
 	s := m.state.Load()
 	if len(s.terms.closed) > 0 && term < s.terms.closed[0].term || len(s.terms.closed) == 0 && term < s.terms.now.term {

@@ -15,8 +15,8 @@ const TopicStore = "topics"
 // TopicsChanged reports whether a record of TopicStore was written since the last call.
 func (m *Machine) TopicsChanged() bool { return m.topics.happened() }
 
-// CollectTopicChanges makes the machine record which keys of TopicStore are written, or stop recording them. Each call
-// discards the keys that were recorded before it.
+// CollectTopicChanges starts or stops the recording of written keys of TopicStore. Each call discards the keys recorded
+// so far.
 func (m *Machine) CollectTopicChanges(on bool) { m.topics.collect(on) }
 
 // TopicChanges returns the keys of TopicStore that were written since the last call. The results have the same meaning
@@ -31,10 +31,10 @@ type Record struct {
 	ExpireAt uint64 // cluster time, Unix milliseconds; 0 = never
 }
 
-// Records returns records of a store in the byte order of their keys. It returns only records whose keys begin with
-// prefix and are greater than after. It leaves out expired records, by the same rule as Get.
+// Records returns records whose keys have the given prefix, in the byte order of their keys. If after is not empty, the
+// first record is the one with the next greater key. Expired records are left out, by the same rule as in Get.
 //
-// Records stops after limit records, or when the values have maxBytes bytes or more together. The result hasMore is
+// Records returns up to limit records, and stops early when the values have maxBytes bytes or more in total. hasMore is
 // true if further records follow. The errors are those of List.
 func (m *Machine) Records(store, prefix, after string, limit, maxBytes int, now uint64) (found []Record, hasMore bool,
 	err error) {

@@ -2,8 +2,9 @@ package kv
 
 import "github.com/cockroachdb/pebble/v2"
 
-// txn is the access of one Apply to the database. It has a batch of changes, and a view of the database without these
-// changes. The method get reads only the view. Therefore the writer looks in its own caches before it calls get.
+// txn reads and writes the database for one Apply. It has a batch of changes, and a view of the database without these
+// changes. The method get reads only this view. The writer therefore keeps its changes in caches, and looks there
+// first.
 type txn struct {
 	db    *pebble.DB
 	batch *pebble.Batch

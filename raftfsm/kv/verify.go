@@ -16,10 +16,9 @@ type Verified struct {
 // verifyStep is how many bytes are read between two calls of pace.
 const verifyStep = 1 << 20
 
-// Verify checks that the stored records and the changes in histories are those that were applied. It reads all of them
-// in one consistent view, and compares their hashes with the hashes computed when they were applied. If data cannot be
-// read because it is damaged, Verify marks the machine as broken. Until Verify returns, Pebble cannot free the disk
-// space of overwritten records.
+// Verify compares the stored records, and the changes in histories, with the hashes that were computed when they were
+// applied. It reads them in one consistent view. If data is too damaged to be read, Verify marks the machine as broken.
+// Until Verify returns, Pebble cannot free the disk space of overwritten records.
 //
 // Verify calls pace after about each MiB, with the number of bytes read since the previous call. If pace returns an
 // error, Verify stops and returns that error.

@@ -96,7 +96,7 @@ func (w *writer) expiry(o *command.Op) uint64 {
 	return later(w.meta.clock, o.TTL)
 }
 
-// store writes the record of the key k with the newest revision. It replaces old, the previous row of the key.
+// store writes the record of a key with the newest revision. old is the previous row of the key.
 func (w *writer) store(k rowKey, old row, expireAt uint64, o *command.Op) {
 	put := w.txn.batch.SetDeferred(dataKeySize(k.store, k.key), recordSize(expireAt, o.ContentType, o.Value))
 	appendDataKey(put.Key[:0], w.meta.tables(), k.store, k.key)

@@ -13,8 +13,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/records"
 )
 
-// Methods of the calls between nodes about a lock. Calls that wait for a lock have a separate method, because a server
-// limits the calls of each method. So waiting calls cannot block the calls that release locks.
+// Methods of the calls between nodes about a lock. A server limits the calls of each method. Calls that wait for a lock
+// have a separate method, so that they cannot block the calls that release locks.
 const (
 	Method     = "raft.lock"
 	MethodWait = "raft.lock-wait"
@@ -68,8 +68,8 @@ func readCall(r *lenprefix.Reader) (call, error) {
 	return c, nil
 }
 
-// Serve executes the call in r, which is about a lock of this group, and returns the encoded answer. Any node may
-// send such a call.
+// Serve executes a call about a lock of this group. It decodes the call from r, and returns the encoded answer. Any
+// node may send such a call.
 func (k *Keeper) Serve(ctx context.Context, r *lenprefix.Reader) ([]byte, error) {
 	c, err := readCall(r)
 	if err != nil {

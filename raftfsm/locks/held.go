@@ -54,8 +54,7 @@ func List(ctx context.Context, a records.Access) ([]Held, error) {
 	return out, nil
 }
 
-// appendHeld reads the locks whose owner records have the keys in owners, and appends them to out. It reads all of them
-// with one call.
+// appendHeld reads locks with one call and appends them to out. owners has the keys of their owner records.
 func appendHeld(ctx context.Context, out []Held, a records.Access, gid uint32, owners []string) ([]Held, error) {
 	keys := make([]string, 0, 2*len(owners))
 	for _, key := range owners {
@@ -95,9 +94,9 @@ func Left(ctx context.Context, a records.Access, l *Held) (time.Duration, error)
 	return time.Duration(ms) * time.Millisecond, err //nolint:gosec // bounded
 }
 
-// End ends the lock l on behalf of an operator, whoever owns it. The result released is false if the lock was released,
-// has expired, or was granted again since List returned it. End returns fault.Indeterminate if the lock may have ended
-// but the answer of the leader was lost. It returns fault.Invalid if l does not come from List.
+// End ends the lock l on behalf of an operator, whoever owns it. l must come from List; otherwise End returns
+// fault.Invalid. released is false if l has ended since List returned it, whether or not the lock was granted again.
+// End returns fault.Indeterminate if the answer of the leader was lost and the lock may have ended.
 func End(ctx context.Context, a records.Access, l *Held) (released bool, err error) {
 	if l.name == "" {
 		return false, fault.New(fault.Invalid, "locks.End", "the lock does not come from a list of locks")

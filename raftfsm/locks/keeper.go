@@ -169,8 +169,8 @@ func (k *Keeper) forgetLocked(why error) {
 	clear(k.unclaimed)
 }
 
-// begin prepares the Keeper to manage the locks of m as the leader of the given term. It makes m record changes of
-// locks. It also forgets all locks, so that the time until each expires starts again when the lock is next read.
+// begin prepares the Keeper to manage the locks of m as the leader of the given term. It starts the recording of
+// changed locks in m. It also forgets all locks, so that each lock gets its full time again when it is next read.
 func (k *Keeper) begin(m *kv.Machine, term uint64) {
 	m.CollectLockChanges(true)
 	k.mu.Lock()
@@ -185,9 +185,8 @@ func (k *Keeper) begin(m *kv.Machine, term uint64) {
 	clear(k.locks)
 }
 
-// readAll reads all locks, and sets the timers of those that have changed. It also reads the locks that this server
-// knows and those that callers wait for. If such a lock has ended, it has no record, so the first read does not find
-// it.
+// readAll reads all locks, and starts the timers of those that have changed. It also looks up the locks that have a
+// timer or a queue here, because a lock that has ended has no record and is not in the list.
 func (k *Keeper) readAll(m *kv.Machine) error {
 	k.mu.Lock()
 	known := slices.AppendSeq(slices.Collect(maps.Keys(k.locks)), maps.Keys(k.queues))
@@ -244,9 +243,8 @@ func (k *Keeper) read(m *kv.Machine, names []string) error {
 	return damaged
 }
 
-// set updates the Keeper after the lock with this name was read. The read was at the given revision or a later one. The
-// parameter found is false if the lock has no owner. If the lock was acquired or renewed since the last read, set
-// starts a new timer for its expiry.
+// set updates the Keeper after a lock was read at the given revision or a later one. found is false if the lock has no
+// owner. If the lock was acquired or renewed since the last read, set starts a new timer for its expiry.
 func (k *Keeper) set(name string, l Lock, found bool, revision uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

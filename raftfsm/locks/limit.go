@@ -12,11 +12,11 @@ import (
 const MaxLocks = 100_000
 
 // Admit returns fault.Overloaded if the encoded request acquires a new lock and the group has the maximum number of
-// locks. It returns nil for every other request. This includes a request for a lock that already has an owner. Such a
-// request fails when it is applied, and the caller may then renew the lock or wait for it.
+// locks. It returns nil for every other request, for example for a lock that already has an owner. On a server that
+// does not lead, Admit returns nil.
 //
-// The leader counts the locks that it has applied and read. So the limit may be exceeded by the number of requests in
-// flight, and a new leader counts no locks until it has read them. On a server that does not lead, Admit returns nil.
+// The leader counts the locks that it has applied and read. The limit may therefore be exceeded by the number of
+// requests in flight, and a new leader counts no locks until it has read them.
 func (k *Keeper) Admit(encoded []byte) error {
 	if !k.full() {
 		return nil

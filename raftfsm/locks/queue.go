@@ -49,13 +49,14 @@ func errMoved() error {
 	return fault.New(fault.NotLeader, opWait, "this server does not lead the group of the lock")
 }
 
-// Wait waits until c gets the lock, and returns the token. Callers get the lock in the order of their calls. If a call
-// is repeated, the repeated call takes the place of the earlier one, which then returns fault.Conflict. Wait returns
-// fault.Timeout if ctx ends first. If c gets the lock at that very moment, Wait releases the lock again. Wait returns
-// fault.Overloaded if too many callers already wait.
+// Wait waits until c gets the lock, and returns the token. Callers get the lock in the order of their calls. A repeated
+// call, with the same c.Request, takes the place of the earlier one. Wait returns one of these errors:
 //
-// Wait returns fault.NotLeader if this server does not lead or loses leadership. c may then own the lock. The caller
-// must repeat the call at the new leader, which recognizes the repeated call by c.Request.
+//   - fault.Timeout if ctx ends first. If c gets the lock at that very moment, Wait releases it again.
+//   - fault.Conflict if the call was repeated and the repeated call now waits in its place.
+//   - fault.Overloaded if too many callers already wait.
+//   - fault.NotLeader if this server does not lead or loses leadership. c may then own the lock. The caller must repeat
+//     the call at the new leader.
 func (k *Keeper) Wait(ctx context.Context, name string, c Claim) (token uint64, err error) {
 	w := &waiter{Claim: c, got: make(chan grant, 1)}
 	if err := k.enqueue(name, w); err != nil {
@@ -128,7 +129,7 @@ func (k *Keeper) leave(name string, w *waiter) bool {
 }
 
 // start begins to acquire the lock for w if the lock has no owner. If w repeats an earlier call that already owns the
-// lock, w gets the lock at once. The result claimed is the token that w has claimed for this (see claim), or 0.
+// lock, w gets the lock at once. claimed is the token that was claimed for w (see claim), or 0.
 func (k *Keeper) start(ctx context.Context, name string, w *waiter) (claimed uint64) {
 	k.Update()
 	l, found, err := k.applied(name)
@@ -221,8 +222,8 @@ type claims struct {
 	calls int
 }
 
-// claim keeps giveBack from releasing the lock with this token, because a repeated call receives the lock. The lock was
-// acquired for an earlier attempt of that call. claim returns false if giveBack has already begun to release the lock.
+// claim keeps the lock with this token for a repeated call, so that giveBack does not release it. The lock was acquired
+// for an earlier attempt of the call. claim returns false if the lock is already being released.
 func (k *Keeper) claim(name string, token uint64) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -290,13 +291,13 @@ func (k *Keeper) leads(op string) error {
 	return nil
 }
 
-// Unlock ends a lock that belongs to owner, and gives it to the caller that has waited longest. If token is not 0,
-// Unlock ends only the lock with this token. A call costs one log entry and no read index. Repeated calls with the same
-// id are applied only once. The outcome is one of these:
+// Unlock ends a lock of the given owner, and gives it to the caller that has waited longest. Unless token is 0, the
+// lock must also have this token. A call costs one log entry and no read index. Repeated calls with the same id are
+// applied only once. The outcome is one of these:
 //
 //   - kv.Applied: an attempt with this id has ended the lock.
-//   - kv.Conflict: no attempt with this id has changed anything, and none will. If the lock belongs to owner now and
-//     has the token, the caller must repeat the call with another id.
+//   - kv.Conflict: no attempt with this id has changed anything, and none will. If the lock now has this owner and this
+//     token, the caller must repeat the call with another id.
 //   - kv.Stale: the group no longer knows whether an attempt with this id was applied. This attempt has changed
 //     nothing, but an earlier one may have ended the lock.
 func (k *Keeper) Unlock(ctx context.Context, name, owner string, token uint64,
@@ -316,8 +317,9 @@ func (k *Keeper) Unlock(ctx context.Context, name, owner string, token uint64,
 	return res.Outcome, err
 }
 
-// end ends the lock with this token, and reports whether it has done so. If renewals is not 0, it must be the value of
-// Lock.Renewals that the caller has read. end then leaves a lock alone that was renewed after the caller read it.
+// end ends the lock with this token, and reports whether it has done so. renewals is the value of Lock.Renewals that
+// the caller has read. If the lock was renewed since that read, end does nothing. If renewals is 0, this is not
+// checked.
 func (k *Keeper) end(ctx context.Context, name string, token, renewals uint64) (ended bool, err error) {
 	outcome, err := k.endAs(ctx, command.RequestID{}, name, token, renewals)
 	return err == nil && outcome == kv.Applied, err

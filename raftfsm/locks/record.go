@@ -68,8 +68,8 @@ func Parse(records []kv.Value) (l Lock, found bool, err error) {
 	return l, true, nil
 }
 
-// set returns the operations that write both records of a lock. The write of the owner record has the condition cond,
-// with the given revision.
+// set returns the operations that write both records of a lock. The write of the owner record has the given condition
+// and revision.
 func (c Claim) set(name string, cond command.Cond, revision uint64) []command.Op {
 	owner := binary.AppendUvarint(nil, uint64(len(c.Owner)))
 	owner = binary.AppendUvarint(append(owner, c.Owner...), uint64(len(c.Request)))
@@ -95,15 +95,15 @@ func Acquire(name string, c Claim) *command.Request {
 		Ops: append(c.set(name, command.CondAbsent, 0), check)}
 }
 
-// Renew returns the request that renews the lock l. The time until the lock expires starts again, and is c.Expiry.
+// Renew returns the request that renews the lock l. The lock then expires after c.Expiry, counted from the renewal.
 func Renew(name string, l Lock, c Claim) *command.Request {
 	return &command.Request{Kind: command.KindWrite,
 		Ops: []command.Op{c.setExpiry(Keys(name)[1], command.CondRevision, l.Renewals)}}
 }
 
-// release returns the request that ends the lock with this token. If successor is not nil, the same log entry makes
-// successor the owner of the lock. If renewals is not 0, it must be the value of Lock.Renewals that the caller has
-// read. The request then fails for a lock that was renewed after the caller read it.
+// release returns the request that ends the lock with this token. If successor is not nil, the same log entry makes it
+// the owner of the lock. renewals is the value of Lock.Renewals that the caller has read. The request fails if the lock
+// was renewed since that read. If renewals is 0, this is not checked.
 func release(name string, token, renewals uint64, successor *Claim) *command.Request {
 	keys := Keys(name)
 	r := &command.Request{Kind: command.KindWrite}
@@ -121,9 +121,8 @@ func release(name string, token, renewals uint64, successor *Claim) *command.Req
 	return r
 }
 
-// refused returns a request that changes nothing. It is used to find out the outcome of earlier requests with the same
-// id. If the group has decided such a request, the result is that of the earlier request. Otherwise the outcome is
-// kv.Conflict.
+// refused returns a request that changes nothing. Its result shows the outcome of an earlier request with the same id,
+// or kv.Conflict if the group has decided none.
 func refused(name string, id command.RequestID) *command.Request {
 	return &command.Request{Kind: command.KindWrite, ID: id, Ops: []command.Op{
 		{Kind: command.OpDelete, Cond: command.CondNever, Store: kv.LockStore, Key: Keys(name)[0]}}}

@@ -27,9 +27,9 @@ type Store struct {
 
 var _ lock.Leaser = (*Store)(nil)
 
-// NewStore returns the lock store of a component. Its locks are in the groups of a state store, whose id is the
-// parameter store. If reentrant is true and the caller already owns the lock, TryLock renews the lock instead of
-// failing. Clients that have no renew operation need this.
+// NewStore returns the lock store of a component. Its locks are in the groups of the state store with the id store. If
+// reentrant is true, TryLock renews a lock that the caller already owns, instead of failing. Clients that have no renew
+// operation need this.
 func NewStore(a records.Access, store, component string, reentrant bool) *Store {
 	return &Store{access: a, store: store, component: component, reentrant: reentrant}
 }
@@ -134,11 +134,10 @@ func (p *place) granted(ctx context.Context, token uint64) (lock.Grant, error) {
 }
 
 // await waits for a lock that has another owner, but not longer than patience. If the lock was granted at the last
-// moment, await releases it again.
+// moment, await releases it again, unless repeatable is true.
 //
-// The parameter repeatable is true if the client can repeat its call with the same request id. The repeated call may
-// already have received the lock. So if repeatable is true, await does not release a lock that was granted at the last
-// moment, but returns fault.Indeterminate.
+// repeatable means that the client can repeat its call with the same request id. The repeated call may already own the
+// lock, so await returns fault.Indeterminate and does not release it.
 func (p *place) await(ctx context.Context, c Claim, patience time.Duration, repeatable bool) (lock.Grant, error) {
 	waiting, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

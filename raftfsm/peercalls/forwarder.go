@@ -23,9 +23,9 @@ const (
 	forwardBytes  = 1 << 20 // bytes of proposals in one call; a larger proposal gets a call of its own
 )
 
-// forwarder sends proposals to the leaders of groups. While calls are in flight, it collects further proposals in a
-// queue. It sends the queued proposals in one call as soon as there are as many of them as in flight, or enough to fill
-// a call. The proposer in package group follows the same rule.
+// forwarder sends proposals to the leaders of groups, several in one call. While calls are in flight, further proposals
+// wait in a queue. They are sent when there are as many of them as proposals in flight, or enough to fill a call. The
+// proposer in package group follows the same rule.
 type forwarder struct {
 	peers   Peers
 	metrics Observer
@@ -158,8 +158,8 @@ func (f *forwarder) run(key laneKey, l *lane) {
 	}
 }
 
-// take returns the proposals that run must send in its next call, or nil if run must end. done has the proposals of the
-// previous call of run, which has returned. Before the first call, done is nil.
+// take returns the proposals for the next call of run, or nil if run must end. done contains the proposals of the
+// previous call, which has ended. It is nil before the first call.
 func (f *forwarder) take(key laneKey, l *lane, done []*forwarded) []*forwarded {
 	f.mu.Lock()
 	defer f.mu.Unlock()

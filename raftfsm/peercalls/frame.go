@@ -39,8 +39,8 @@ const (
 	seenCommitted
 )
 
-// AppendSeen appends an encoding of s to b. s is the position that a session has seen in a group; nil means that the
-// session has seen none.
+// AppendSeen appends the encoding of s to b, without its group. s is the position that a session has seen in a group,
+// or nil if it has seen none.
 func AppendSeen(b []byte, s *session.Seen) []byte {
 	if s == nil {
 		return append(b, 0)
@@ -71,8 +71,8 @@ func (f *Frame) Own(group uint32) (out []*session.Seen) {
 	}
 }
 
-// Seen decodes a position that AppendSeen has encoded. The encoding does not contain the group, so the caller passes
-// it. Seen returns nil if AppendSeen has encoded nil.
+// Seen decodes a position that AppendSeen has encoded, or returns nil if there is none. The result gets the given
+// group, which is not part of the encoding.
 func (f *Frame) Seen(group uint32) *session.Seen {
 	bits := f.Byte()
 	if bits&seenThere == 0 {

@@ -11,9 +11,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// leaderCalls tracks the calls to leaders that are in flight. A call to a former leader may hang. So when this node
-// learns of a new leader, leaderCalls cancels such calls, and the callers try again at the new leader. These retries
-// are safe for the following reasons:
+// leaderCalls tracks the calls to leaders that are in flight. A call to a former leader may hang. When this node learns
+// of a new leader, leaderCalls cancels such calls, and the callers retry at the new leader. A retry is safe for these
+// reasons:
 //
 //   - A read index changes nothing.
 //   - A proposal has a request id, so it is applied only once.

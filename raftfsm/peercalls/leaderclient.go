@@ -33,16 +33,16 @@ func leaderClientOf(p Peers, m Observer, calls *leaderCalls) *LeaderClient {
 		waits: lockWaits{calls: map[raft.ServerID]int{}}}
 }
 
-// Propose sends a proposal to the server whose id is the parameter to. It must be the server that this node considers
-// the leader of the group. hasValues is true if the request stores values.
+// Propose sends a proposal to a server. This must be the server that the node considers the leader of the group.
+// hasValues is true if the request stores values.
 func (c *LeaderClient) Propose(ctx context.Context, to raft.ServerID, gid uint32, data group.Encoded, ack group.Ack,
 	hasValues bool) (group.Answer, error) {
 	return c.forward.propose(ctx, laneKey{to: to, group: gid, ack: ack}, data, hasValues)
 }
 
-// ReadIndex requests a read index from the server with the id leader. It must be the server that this node considers
-// the leader of the group. ReadIndex also returns whether the log of that server contains the entry at pos (see
-// leaderIndex in package raftfsm).
+// ReadIndex requests a read index from a server. This must be the server that the node considers the leader of the
+// group. ReadIndex also returns whether the log of that server contains the entry at pos (see leaderIndex in package
+// raftfsm).
 func (c *LeaderClient) ReadIndex(ctx context.Context, leader raft.ServerID, gid uint32,
 	pos raftlog.Position) (group.ReadIndex, group.Holding, error) {
 	b := AppendPosition(Message(gid), pos)
@@ -63,9 +63,8 @@ func (c *LeaderClient) ReadIndex(ctx context.Context, leader raft.ServerID, gid 
 	return ri, held, nil
 }
 
-// Ask sends a call to the server whose id is the parameter to. It must be the server that this node considers the
-// leader of the group. If the call waits for a lock, and too many such calls of this node already wait at that server,
-// Ask returns fault.Overloaded.
+// Ask sends a call to a server. This must be the server that the node considers the leader of the group. For a call
+// that waits for a lock, Ask returns fault.Overloaded if too many such calls of this node already wait at that server.
 func (c *LeaderClient) Ask(ctx context.Context, to raft.ServerID, gid uint32, method string, payload []byte) ([]byte,
 	error) {
 	if method == MethodLockWait {

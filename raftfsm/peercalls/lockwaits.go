@@ -9,9 +9,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// maxLockWaits limits how many calls of this node wait for locks at one other server at the same time. Such a call may
-// last ten minutes. Without this limit, such calls could use up the limit that Peers.Wait has for all waiting calls.
-// Calls that wait for topics and workflows would then get no place.
+// maxLockWaits is the maximum number of calls of this node that wait for locks at one other server. Such a call may
+// last ten minutes. The limit leaves room for calls that wait for topics and workflows, because Peers.Wait has one
+// limit for all waiting calls.
 const maxLockWaits = 256
 
 // lockWaits counts the calls that wait for locks. It is safe for concurrent use.

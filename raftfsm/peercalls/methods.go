@@ -13,12 +13,13 @@ import (
 	"github.com/quorate/quorate/raftfsm/workflows"
 )
 
-// Peers makes calls to the other servers of the cluster. If the called server returns an error, the call returns that
-// error. A call returns fault.Unavailable if it certainly did not arrive, and fault.Indeterminate if it may have
-// arrived. A call returns soon after ctx has ended. If it was not sent by then, the error is fault.Timeout.
+// Peers makes calls to the other servers of the cluster. Call is for methods that answer soon. Wait is for methods
+// whose handlers may wait for a long time; it never delays Call. Both return soon after ctx has ended. The error of a
+// failed call is that of the called server, or one of these:
 //
-// Wait works like Call. It is for methods whose handlers may wait for a long time. Calls of Wait never delay calls of
-// Call.
+//   - fault.Unavailable if the call certainly did not arrive.
+//   - fault.Timeout if ctx ended before the call was sent.
+//   - fault.Indeterminate if the call may have arrived.
 type Peers interface {
 	Call(ctx context.Context, server, method string, payload []byte) ([]byte, error)
 	Wait(ctx context.Context, server, method string, payload []byte) ([]byte, error)
@@ -45,9 +46,8 @@ const (
 	MethodLost      = "raft.lost"       // whether the server has lost contact with a leader
 )
 
-// Methods of calls that wait at the server, for example for a message. A server handles a limited number of calls of
-// one method at a time. Therefore, a call that waits and the call that ends its wait have different methods. Otherwise
-// the waiting calls could use up the limit, and the wait would not end.
+// Methods of calls that wait at the server, for example for a message. They are separate from the methods that end such
+// a wait. A server limits the calls of each method, so waiting calls cannot keep out the call for which they wait.
 const (
 	MethodLockWait     = locks.MethodWait     // waits for a lock
 	MethodTopicWait    = topics.MethodWait    // waits for messages of topics
@@ -60,8 +60,8 @@ const concurrency = 256
 
 // Concurrency returns how many calls of a method a server handles at a time for each connection. Further calls wait.
 //
-// For a method whose calls wait at the server, the result is as high as the number of such calls that one node may have
-// in flight to one server (peer.Limits.InFlight). So the handler of each call starts at once.
+// A method whose calls wait at the server has a higher limit: the number of such calls that one node may have in flight
+// to one server (peer.Limits.InFlight). The handler of each such call therefore starts at once.
 func Concurrency(method string) int {
 	if waits(method) {
 		return 1024

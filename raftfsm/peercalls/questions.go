@@ -16,8 +16,8 @@ type Progress struct {
 	Wall    uint64 // wall clock of that server in Unix milliseconds
 }
 
-// AskProgress asks another server about its replica of the group with the given id. It returns the errors of
-// Peers.Call.
+// AskProgress returns the progress of another server's replica of a group. It returns the errors of Peers.Call, and an
+// error if the answer cannot be decoded.
 func AskProgress(ctx context.Context, peers Peers, server string, id uint32) (p Progress, err error) {
 	out, err := peers.Call(ctx, server, MethodProgress, Message(id))
 	if err != nil {

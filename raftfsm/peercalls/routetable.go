@@ -69,8 +69,8 @@ func NewRouteTable(p Peers, g Gossip, stop chan struct{}) *RouteTable {
 	return t
 }
 
-// Client returns a client that makes calls to the leaders in t. Normally t polls the servers every two seconds. While a
-// call of the client takes longer than pollHang, t polls at the interval pollHang, to find a new leader sooner.
+// Client returns a client that calls the leaders in t. Normally t polls the servers every two seconds. While a call of
+// the client lasts longer than pollHang, t polls at that interval, to find a new leader sooner.
 func (t *RouteTable) Client(m Observer) *LeaderClient { return leaderClientOf(t.peers, m, t.calls) }
 
 // Partitions returns the number of groups; 0 = no server has been reached.
@@ -218,13 +218,13 @@ func (t *RouteTable) Leader(gid uint32) raft.ServerID {
 // Readers returns all servers in the order in which a read of a group should try them. The criteria, in order of
 // precedence:
 //
-//  1. A server that works precedes one that does not. A server works if it has answered the last poll and no call to it
-//     has failed in the last 3 seconds.
-//  2. A server whose replica has caught up precedes one whose replica has not.
-//  3. A server with a short round-trip time precedes one with a long round-trip time.
+//  1. Servers that work come first. A server works if it has answered the last poll and no call to it has failed in the
+//     last 3 seconds.
+//  2. Servers whose replica has caught up come before those whose replica has not.
+//  3. Servers with a shorter round-trip time come first.
 //
-// Round-trip times of similar length count as equal, and the order of equal servers is random. But the first server
-// stays first in later calls, as long as no other server is clearly better.
+// Similar round-trip times count as equal, and the order of equal servers is random. The first server stays first in
+// later calls, unless another server is clearly better.
 func (t *RouteTable) Readers(gid uint32) []string {
 	type choice struct {
 		id        string
@@ -278,8 +278,8 @@ func (t *RouteTable) refresh() {
 	}
 }
 
-// WaitChange starts a poll, and waits until a server has answered. It returns after the duration limit at the latest,
-// and earlier if ctx ends or the table is stopped.
+// WaitChange starts a poll, and waits until a server has answered, but not longer than limit. It returns early if ctx
+// ends or the table is stopped.
 func (t *RouteTable) WaitChange(ctx context.Context, limit time.Duration) {
 	t.mu.Lock()
 	changed := t.changed

@@ -31,8 +31,8 @@ func thousands(n uint64) string {
 // span formats a duration in whole seconds, never below zero.
 func span(d time.Duration) string { return max(d, 0).Round(time.Second).String() }
 
-// wanted returns a text that says how many voters are wanted. If this number is even and above two, the text also
-// explains why one voter fewer is enough.
+// wanted returns the number of wanted voters as text. For an even number above two, the text also explains why one
+// voter fewer is enough.
 func (v *view) wanted() string {
 	if v.limit() != v.Voters {
 		return fmt.Sprintf("%d are wanted, of which %d count because an even number survives no more failures",

@@ -17,8 +17,8 @@
 // Plan tries the following rules in this order. It returns the change of the first rule that applies:
 //
 //  1. If no voter leads the group, or if no majority of the voters is alive, nothing changes.
-//  2. A leader transfers leadership if an operator has removed it, or if its disk is nearly full and another voter's
-//     disk is not. No rule takes the vote of the leader.
+//  2. The leader transfers leadership if an operator has removed it, or if its disk is nearly full and another voter's
+//     disk is not. The other rules never take the vote of the leader.
 //  3. A lost voter loses its vote once another server has become a voter in its place, or once there are more voters
 //     than desired.
 //  4. A non-voter that keeps up becomes a voter if there are too few voters or a voter is lost.
@@ -29,6 +29,6 @@
 //     voter that is not alive, then a voter that is far behind the leader, and then the voter with the highest id.
 //
 // A server that left gracefully is expected to come back. It stays in the group, and only its vote moves to another
-// server. A dead voter keeps its vote while no other server can take its place. Even numbers of voters above two are
-// avoided, because four voters survive no more failures than three. A group of two servers has two voters.
+// server. A dead voter keeps its vote while no other server can take its place. Plan avoids even numbers of voters
+// above two, because four voters survive no more failures than three. A group of two servers has two voters.
 package placement

@@ -90,9 +90,9 @@ func NodeOf(server string) string {
 	return server
 }
 
-// Steady returns the new value of Server.SteadySince after a server has reported its lag. Call it for every report.
-// previous is the old value, and now is the time of the report. If lag is above limit, the result is zero. If reports
-// stop, the caller must set SteadySince to zero itself.
+// Steady returns the new value of Server.SteadySince after a report of the server's lag. It returns the zero time if
+// the lag is above the limit. Otherwise it returns the previous value or, if that is zero, the time of the report. When
+// reports stop, the caller must set SteadySince to zero itself.
 func Steady(previous time.Time, lag, limit uint64, now time.Time) time.Time {
 	switch {
 	case lag > limit:

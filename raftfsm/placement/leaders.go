@@ -14,20 +14,19 @@ type Move struct {
 	Reason string // one line for people
 }
 
-// Leaders returns the leadership transfers that spread the leaders of several groups evenly over the servers. The moves
-// are sorted by group.
+// Leaders returns the leadership transfers that spread the leaders of several groups evenly over the servers, sorted by
+// group. In one call, each server gives up at most one group and takes over at most one.
 //
-// Leaders moves a group only to a server that leads at least two groups fewer than the current leader. In one call,
-// each server gives up at most one group and takes over at most one. The new leader is a voter that is alive, keeps up
-// and has a good disk. Leaders does not move a group in these cases:
+// The new leader is a voter that is alive, keeps up, has a good disk, and leads at least two groups fewer than the
+// current leader. A group is not moved in these cases:
 //
 //   - The group has no leader, or no majority of its voters is alive.
 //   - The leader has changed recently (Limits.Settle).
 //   - An operator has chosen the leader (Input.Held).
 //   - Plan returns a change for the group.
 //
-// Every node may call Leaders. A move needs the lags of the voters, and only the leader of a group knows them. So the
-// result contains only groups that the calling node leads.
+// Every node may call Leaders. The result contains only groups that the calling node leads, because only the leader of
+// a group knows the lags of its voters.
 func Leaders(groups ...Input) []Move {
 	b := newBalance(groups)
 	var out []Move
@@ -107,7 +106,7 @@ func (b *balance) idlest(v *view) *seat {
 	return best
 }
 
-// movable reports whether Leaders may move the group to another leader. It returns false in these cases:
+// movable reports whether the leadership of the group may be transferred. It returns false in these cases:
 //
 //   - The leader has changed recently (Limits.Settle).
 //   - An operator has chosen the leader.

@@ -124,8 +124,8 @@ func (v *view) giveUpLost() (Change, bool) {
 	return Change{}, false
 }
 
-// drop returns the change that removes a server from the configuration. If the server has stopped gracefully, it is
-// expected back. Then the change only takes its vote, unless an operator has removed the server.
+// drop returns the change that removes a server from the configuration. A server that has stopped gracefully and was
+// not removed by an operator only loses its vote, because it is expected back.
 func (v *view) drop(s *seat) (Change, bool) {
 	if s.standing == left && !s.removed {
 		return change(Demote, s, "gives up its vote: %s", v.fate(s))
@@ -182,8 +182,8 @@ func (v *view) dropRemoved() (Change, bool) {
 	return Change{}, false
 }
 
-// replaced returns a description of the lost voter that the non-voter s will replace. The text becomes part of
-// Change.Reason. replaced prefers a lost voter on the same node as s.
+// replaced describes the lost voter that the non-voter s will replace, for Change.Reason. It chooses a lost voter on
+// the same node as s, if there is one.
 func (v *view) replaced(s *seat, lost []*seat) string {
 	for _, l := range lost {
 		if l.node == s.node {
@@ -278,9 +278,8 @@ func (v *view) surplus(voters []*seat) *seat {
 	return best
 }
 
-// current reports whether a majority of the voters is alive and close behind the leader. It ignores the voter given by
-// excluded, which is to lose its vote. Without such a majority, the group could not commit that change until other
-// voters have caught up.
+// current reports whether a majority of the voters is alive and close behind the leader, not counting the voter that is
+// to lose its vote. If it is not, the group cannot demote this voter until more voters have caught up.
 func (v *view) current(excluded *seat) bool {
 	return v.most(excluded, func(s *seat) bool { return s.up() && (s.leader || v.closeBehind(s)) })
 }

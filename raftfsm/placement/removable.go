@@ -5,19 +5,19 @@ import (
 	"strings"
 )
 
-// maxVoterLag limits the lag of the voters that remain when a server is removed. A voter with a greater lag does not
-// count as keeping up. The unit is Limits.MaxLag. A lag includes entries that are not committed yet. So under load, the
-// lag of a voter that keeps up can exceed MaxLag.
+// maxVoterLag is the greatest lag, as a multiple of Limits.MaxLag, of a voter that counts as keeping up when another
+// server is removed. A lag includes entries that are not committed yet, so under load even a healthy voter can exceed
+// MaxLag.
 const maxVoterLag = 16
 
-// Removable returns the reason why an operator should not remove a server from the group now. It returns "" if the
-// operator may remove the server. If passing is true, the reason may disappear soon: enough voters are alive, but some
-// of them are behind or have not answered the leader.
+// Removable returns the reason why an operator should not remove a server from the group now, or "" if the operator may
+// remove it. passing is true if the reason may disappear soon, because enough voters are alive, but some of them are
+// behind or have not answered the leader.
 //
-// The group must have a leader and a majority. Then a non-voter may always be removed. A voter may be removed if the
+// The group must have a leader and a majority. A non-voter may then always be removed. A voter may be removed if the
 // remaining voters meet these conditions:
 //
-//   - More than half of them are alive and keep up. Otherwise no write could be committed.
+//   - More than half of them are alive and keep up, so that writes can be committed.
 //   - These voters have just answered the leader. Gossip is not enough, because it needs some seconds to notice that a
 //     node has ended.
 //   - At least one of them is not being removed itself.

@@ -163,12 +163,12 @@ func (v *view) pick(f func(*seat) bool) []*seat {
 
 func isVoter(s *seat) bool { return s.Voter }
 
-// majority reports whether more than half of the voters are alive. It ignores the voter given by excluded. If excluded
-// is nil, all voters count.
+// majority reports whether more than half of the voters are alive, not counting the excluded voter. excluded may be
+// nil.
 func (v *view) majority(excluded *seat) bool { return v.most(excluded, (*seat).up) }
 
-// most reports whether more than half of the voters satisfy a condition. It ignores the voter given by excluded. If
-// excluded is nil, all voters count.
+// most reports whether more than half of the voters satisfy a condition, not counting the excluded voter. excluded may
+// be nil.
 func (v *view) most(excluded *seat, is func(*seat) bool) bool {
 	all, count := 0, 0
 	for _, s := range v.pick(isVoter) {

@@ -102,8 +102,8 @@ type boltMeta struct {
 	root, freelist, end, txid uint64
 }
 
-// run checks the file. The result why describes the damage, and is empty if the file is intact. The result err is an
-// error of the disk.
+// run checks the file. It returns a description of the damage, or "" if the file is intact. It returns an error only if
+// the file cannot be read.
 func (c *boltCheck) run() (why string, err error) {
 	m, err := c.meta()
 	if err != nil {
@@ -126,8 +126,8 @@ func (c *boltCheck) run() (why string, err error) {
 }
 
 // meta returns the newest valid header of the file, or nil if no header is valid. A file has two headers, at the start
-// of its first two pages. bbolt uses the newest valid one. Only the headers contain the page size, so meta looks for
-// the second header at every possible page size.
+// of its first two pages. Only a header contains the page size, so meta looks for the second one at every offset where
+// the second page can begin.
 func (c *boltCheck) meta() (newest *boltMeta, err error) {
 	for at := int64(0); at <= boltMaxPageSize; at = max(at*2, 1024) {
 		b := make([]byte, boltPageHeader+boltMetaSize)
@@ -164,8 +164,8 @@ func (c *boltCheck) bad(format string, args ...any) {
 	}
 }
 
-// read returns the page with the given id, and its overflow pages. It returns nil if the page does not exist, is
-// damaged, or was read before. In these cases, read also records the damage with bad.
+// read returns the page with the given id, including its overflow pages. If the page does not exist, is damaged, or was
+// read before, it records the damage and returns nil.
 func (c *boltCheck) read(id uint64) ([]byte, error) {
 	if id < 2 || id >= c.end {
 		c.bad("a page refers to page %d, which does not exist", id)
@@ -242,8 +242,8 @@ type boltRef struct {
 	from, to []byte // from <= key < to; nil = no bound
 }
 
-// elements checks the elements of a page. b is the content of the page, which may also be nested in a value. The result
-// refers to the pages to which the elements point.
+// elements checks the elements of a page, and returns references to the pages to which they point. b is the content of
+// the page, or of a small bucket in a value of the page.
 func (c *boltCheck) elements(ref boltRef, b []byte) (refers []boltRef) {
 	le, id := binary.LittleEndian, ref.id
 	flags, count := le.Uint16(b[8:]), int(le.Uint16(b[10:]))
@@ -285,9 +285,8 @@ func (c *boltCheck) elements(ref boltRef, b []byte) (refers []boltRef) {
 	return refers
 }
 
-// bucket checks a value that contains a bucket. A large bucket has its own pages, and bucket returns a reference to the
-// root page. A small bucket has its elements in the value. In this case, bucket checks the elements, and returns
-// references to the pages to which they point. id is the page of the value.
+// bucket checks a bucket that is stored in a value. id is the page of the value. The result refers to the pages that
+// must be checked next: the root page of a large bucket, or the pages to which the elements of a small bucket point.
 func (c *boltCheck) bucket(id uint64, value []byte) []boltRef {
 	if len(value) < boltBucketSize {
 		c.bad("page %d is damaged: a bucket is truncated", id)

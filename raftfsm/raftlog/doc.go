@@ -4,6 +4,6 @@
 // files are complete, and protects Raft from entries that were altered, replaced or lost. It reaches the other parts of
 // the group only through the interfaces Role, Events, FloorSources and Process.
 //
-// On a leader, a Store may send entries to followers before they are on its own disk. It then starts one goroutine,
-// which writes these entries to the disk and ends when all are written.
+// On a leader, raft may send entries to followers before they are on the leader's own disk. The Store then starts one
+// goroutine, which writes these entries to the disk and ends when all are written.
 package raftlog

@@ -38,8 +38,8 @@ func refuseOtherLog(dir string, e Engine) error {
 			"directory", other)}
 }
 
-// FileOf returns the path of the file in which the log in dir stores the entry with the given index. For index 0,
-// FileOf returns the path of the log itself.
+// FileOf returns the path of the file that contains the log entry with the given index. dir is the directory of the
+// group. For index 0, the result is the path of the log itself.
 func FileOf(dir string, e Engine, index uint64) string {
 	path := filepath.Join(dir, e.FileName())
 	if e == BoltDB || index == 0 {

@@ -18,14 +18,14 @@ const (
 	floorVersion = 1
 )
 
-// Floor records the minimum that the other files of a group must contain: term, vote, log and snapshot. It is stored
-// in a separate file with a checksum. If another file was lost or replaced by an older copy, the server does not
-// start. It could otherwise vote twice in a term, or help to elect a leader that lacks acknowledged writes.
+// Floor records the minimum that the other files of a group must contain: term, vote, log and snapshot. It is stored in
+// a separate file with a checksum. A server does not start if one of the other files was lost or replaced by an older
+// copy. If it did, it could vote twice in a term, or help to elect a leader that lacks acknowledged writes.
 //
-// Invariant: everything in the floor is durable in the other files before the floor is written. The floor is lowered
-// before the end of the log is truncated. So an intact group opens after a crash at any point.
+// Invariant: everything in the floor is already durable in the other files. Therefore the floor is lowered before the
+// end of the log is truncated. An intact group opens after a crash at any point.
 //
-// The floor is written at these times, and appends never wait for it:
+// Appends never wait for the floor to be written. It is written at these times:
 //
 //   - when the group has been opened
 //   - with each vote, before the vote is sent
@@ -34,7 +34,8 @@ const (
 //   - at a clean close
 //   - every Timing.FloorEvery (see package group) if something has changed
 //
-// A start also compares the files with the database and with what other servers have recorded (see transport.Witness).
+// When the server starts, the files are also compared with the database, and with what other servers have recorded (see
+// transport.Witness).
 type Floor struct {
 	Version int    `json:"version"`
 	Owner          // as known when the floor was written
@@ -100,9 +101,8 @@ func LoadFloor(v Volume, dir string) (*Floor, error) {
 	return &f, nil
 }
 
-// observeTerm records the term that the stable store has written. It does not write the floor file, so the term gets
-// into the file only with the next write. This delay is safe, because a server may forget a term in which it has not
-// voted.
+// observeTerm records a term that the stable store has written. The term reaches the floor file only when the file is
+// next written. This delay is safe, because a server may forget a term in which it has not voted.
 func (k *FloorFile) observeTerm(term uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -117,9 +117,9 @@ func (k *FloorFile) vote(term uint64, candidate string) error {
 	return k.writeLocked()
 }
 
-// lower removes the entries from index on from the floor. Call lower before these entries are deleted from the log, and
-// delete them only after lower has returned nil. lower first calls forget, which must remove the entries from k.extent,
-// the record of the durable part of the log. Otherwise a concurrent write of the floor file could record them again.
+// lower removes the entries at and above the given index from the floor. The caller may delete these entries from the
+// log only after lower has returned nil. lower calls forget first, which must remove them from k.extent, so that a
+// concurrent write of the floor file does not record them again.
 func (k *FloorFile) lower(index uint64, forget func()) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -232,9 +232,9 @@ func (f *Floor) Check(id Identity, h found) error {
 	return nil
 }
 
-// CheckTerm returns fault.Corrupt if the stored term is lower than newest, because then data was lost. newest is the
-// highest term of the entries, snapshots and votes of this server. A server stores a new term before it stores an
-// entry, a snapshot or a vote of that term.
+// CheckTerm returns fault.Corrupt if the stored term is lower than the highest term of the entries, snapshots and votes
+// of this server. Data was then lost, because a server stores a new term before it stores an entry, a snapshot or a
+// vote of that term.
 func CheckTerm(dir string, stored, newest uint64) error {
 	if stored >= newest {
 		return nil
@@ -273,9 +273,9 @@ func NewFloorFile(v Volume, dir string, log *Store, sources FloorSources, proces
 	return &FloorFile{volume: v, dir: dir, process: process, sources: sources, extent: &log.durable}
 }
 
-// Begin sets the floor to the content of the log and of the file of terms and votes, which h describes. It does not
-// write the floor file. From then on, log and votes keep the floor up to date. The parameter old is the content of the
-// floor file, or nil if there is no floor file.
+// Begin sets the floor to h, the content of the log and of the file of terms and votes. It does not write the floor
+// file. From then on, log and votes keep the floor up to date. old is the content of the floor file, or nil if there is
+// none.
 func (k *FloorFile) Begin(id Identity, h found, old *Floor, log *Store, votes *Votes) {
 	log.durable.set(h.first, h.Last)
 	k.current = Floor{

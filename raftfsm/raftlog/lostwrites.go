@@ -19,8 +19,8 @@ const (
 // serverTag returns a short hash of a server id.
 func serverTag(id raft.ServerID) uint32 { return crc32.Checksum([]byte(id), castagnoli) }
 
-// owing returns the Extensions of an entry in which the given server acknowledges n writes early. An early
-// acknowledgement waits only for the server's own disk, and not for a majority. owing returns nil if n is 0.
+// owing returns the Extensions of an entry with n writes that the given server acknowledges early: as soon as its own
+// disk has the entry, without waiting for a majority. It returns nil if n is 0.
 func owing(server uint32, n int) []byte {
 	if n == 0 {
 		return nil
@@ -30,15 +30,15 @@ func owing(server uint32, n int) []byte {
 	return binary.BigEndian.AppendUint32(b, uint32(n)) //nolint:gosec // bounded by the entry
 }
 
-// Owing returns the Extensions of an entry in which this server acknowledges n writes early. An early acknowledgement
-// waits only for the server's own disk, and not for a majority. Owing returns nil if n is 0.
+// Owing returns the Extensions of an entry with n writes that this server acknowledges early: as soon as its own disk
+// has the entry, without waiting for a majority. It returns nil if n is 0.
 func (s *Store) Owing(n int) []byte { return owing(s.self, n) }
 
 // isOwing reports whether Extensions were made by owing and not sealed yet.
 func isOwing(e []byte) bool { return len(e) == owedSize && e[0] == owedMark }
 
-// owed returns the number of writes in the sealed entry l that the given server acknowledges early. The parameter
-// server is a tag (see serverTag). owed returns 0 if another server has proposed the entry.
+// owed returns how many writes in a sealed entry the server with the given tag acknowledges early (see serverTag). It
+// returns 0 if another server has proposed the entry.
 func owed(l *raft.Log, server uint32) int {
 	e := l.Extensions
 	if len(e) != sealOwedSize || e[1] != sealOwedVersion || binary.BigEndian.Uint32(e[sealSize:]) != server {
@@ -47,9 +47,9 @@ func owed(l *raft.Log, server uint32) int {
 	return int(binary.BigEndian.Uint32(e[sealSize+4:]))
 }
 
-// tellLost reports that writes in the entries lo to hi are lost if this server has acknowledged them early. Call
-// tellLost before entries of another leader or a received snapshot replace these entries. It does not count entries up
-// to the end of the snapshot, because the snapshot may contain them.
+// tellLost reports as lost the writes in the entries lo to hi that this server has acknowledged early. Call it before
+// entries of another leader or a received snapshot replace these entries. Entries up to the end of the newest snapshot
+// are not counted, because the snapshot may contain them.
 func (s *Store) tellLost(lo, hi uint64) {
 	if !s.role.Running() {
 		return // entries that are deleted while the group is opened are not counted

@@ -14,13 +14,14 @@ const (
 )
 
 // Retained determines which old entries a leader keeps in its log for followers that receive a snapshot. While a
-// snapshot is sent, the leader may take a newer snapshot, and no longer needs the entries that the newer one covers.
-// The follower still needs the entries after the end of the sent snapshot. Without them, a slow follower would need one
-// snapshot after another.
+// snapshot is being sent, the leader may take a newer one. If it then deleted all entries that the newer snapshot
+// covers, the follower could not continue after the older one, and would need one snapshot after another.
 //
 // Invariant: from the start of a transfer until the follower has caught up, the leader keeps all entries after the end
-// of the sent snapshot. There are two exceptions: these entries exceed retainBytes, or the follower has acknowledged
-// nothing for retainWait after the transfer.
+// of the sent snapshot, with two exceptions:
+//
+//   - These entries exceed retainBytes.
+//   - The follower has acknowledged nothing for retainWait after the transfer.
 type Retained struct {
 	mu    sync.Mutex
 	needs map[raft.ServerID]need
@@ -44,9 +45,8 @@ func (r *Retained) Begin(id raft.ServerID, index uint64) {
 	r.needs[id] = need{index: index, sending: true}
 }
 
-// End records the end of a transfer to the follower with the given id. The parameter installed is true if the follower
-// has installed the snapshot. After a failed transfer, raft sends the newest snapshot next. So no entries are kept for
-// this follower any more.
+// End records the end of a transfer to a follower. installed is true if the follower has installed the snapshot. After
+// a failed transfer, no entries are kept for the follower any more, because raft sends it the newest snapshot next.
 func (r *Retained) End(id raft.ServerID, installed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -110,10 +110,10 @@ func NewStore(engine Backend, server raft.ServerID, level uint8, role Role, even
 	return s
 }
 
-// Align deletes the whole log if the log contradicts the newest snapshot. The snapshot ends with the entry at the given
-// index and term. The log contradicts it if the log has an entry of another term at index, or ends before index. A
-// crash can leave such a log, if it happens after a snapshot was received and before the log was truncated. The entries
-// of such a log must not be sent to other servers.
+// Align deletes the whole log if it contradicts the newest snapshot, which ends with the entry at the given index and
+// term. This is the case if the log has an entry of another term at this index, or ends before it. A crash between the
+// receipt of a snapshot and the truncation of the log can leave such a log. Its entries must not be sent to other
+// servers.
 func (s *Store) Align(index, term uint64) error {
 	first, last, err := s.Ends()
 	if err != nil || last == 0 || first > index {
@@ -151,9 +151,9 @@ func (s *Store) Read(index uint64, l *raft.Log) error {
 	return Verify(l)
 }
 
-// Scan verifies all log entries above the index of the snapshot, and records their sizes and types. Call it before
-// raft reads the entries, because raft panics on an entry that it cannot read. If err is about one entry, the result
-// damaged is the index of that entry. Otherwise damaged is 0.
+// Scan verifies all log entries above the index of the snapshot, and records their sizes and types. Call it before raft
+// reads the entries, because raft panics on an entry that it cannot read. If an entry is damaged, Scan returns its
+// index and an error. With other errors, the index is 0.
 func (s *Store) Scan(snapshot uint64) (damaged uint64, err error) {
 	first, last, err := s.Ends()
 	if err != nil {
@@ -237,13 +237,12 @@ func (s *Store) StoreLogs(entries []*raft.Log) error {
 // log. Tests use AllowGaps to show why Rebase and the check are needed. Call it before Raft runs.
 func (s *Store) AllowGaps() { s.gaps = true }
 
-// checkFollows returns fault.Conflict unless an entry with the given index is the next one. The entry must directly
-// follow the end of the log or, if the log is empty, the end of the snapshot. If there is neither a log nor a snapshot,
-// every index is accepted.
+// checkFollows returns fault.Conflict unless the given index directly follows the end of the log or, if the log is
+// empty, the end of the snapshot. If there is neither a log nor a snapshot, every index is accepted.
 //
-// This check prevents a gap after an append that arrives late. For example, a new server has installed a snapshot, and
-// then receives a delayed append of the entries from 1 on. Raft accepts this append, because raft compares only the
-// previous entry, and the append has none.
+// This check prevents a gap when an append arrives late. For example, a new server has installed a snapshot, and then
+// receives a delayed append of the entries from 1 on. Raft accepts this append, because raft compares only the previous
+// entry, and the append has none.
 func (s *Store) checkFollows(index uint64) error {
 	last := s.last.Load()
 	if last == 0 {
@@ -385,9 +384,8 @@ func (s *Store) TermAt(index uint64) (term uint64, known bool) {
 // Last returns the index of the newest entry; 0 = none.
 func (s *Store) Last() uint64 { return s.last.Load() }
 
-// LastVisible returns the index of the newest entry that raft passes to the state machine. It considers only the
-// entries from floor+1 to index, and returns 0 if none of them is passed. The machine must have applied all entries up
-// to floor.
+// LastVisible returns the index of the newest entry, from floor+1 to index, that raft passes to the state machine. It
+// returns 0 if there is none. The machine must have applied all entries up to floor.
 func (s *Store) LastVisible(index, floor uint64) uint64 { return s.tail.lastVisible(index, floor) }
 
 // Applied records that the state machine has applied all entries up to the given index.

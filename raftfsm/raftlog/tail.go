@@ -192,8 +192,8 @@ func (t *tail) settle(index uint64) {
 	t.blind = append(t.blind[:0], t.blind[n:]...)
 }
 
-// lastVisible returns the index of the newest entry that raft passes to the state machine. It considers only the
-// entries from floor+1 to index, and returns 0 if none of them is passed.
+// lastVisible returns the index of the newest entry, from floor+1 to index, that raft passes to the state machine. It
+// returns 0 if there is none.
 func (t *tail) lastVisible(index, floor uint64) uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -11,17 +11,17 @@ import (
 // tailCacheBytes.
 const unsyncedBytes = 8 << 20
 
-// unsynced contains the entries that a leader sends to followers while its own disk still writes them. So the disks of
-// the leader and the followers work at the same time, and not one after the other. See Ongaro, Consensus: Bridging
-// Theory and Practice, section 10.2.1.
+// unsynced contains the entries that a leader sends to followers while its own disk still writes them. The disks of the
+// leader and the followers can therefore work at the same time. See Ongaro, Consensus: Bridging Theory and Practice,
+// section 10.2.1.
 //
 // Three rules make this safe:
 //
 //  1. A leader commits no entry before its own disk has the entry. Raft counts the leader's copy as soon as
-//     StoreLogs returns. So transport.Guard delays the answers of followers until the entry is durable on the
+//     StoreLogs returns, so transport.Guard delays the answers of followers until the entry is durable on the
 //     leader. If there is no other voter, or the entry changes the configuration, StoreLogs waits for the disk.
-//  2. Before a term or a vote is stored, all earlier entries are on disk (see Votes). So the log that a server
-//     reports in one term is durable before the server sends anything in the next term.
+//  2. All earlier entries are on disk before a term or a vote is stored (see Votes). The log that a server reports
+//     in one term is therefore durable before the server sends anything in the next term.
 //  3. Entries reach the disk in the order of the log. One goroutine writes at a time, and at most two writes are
 //     outstanding. Before a third write, raft's main loop waits.
 //
@@ -53,9 +53,9 @@ func (u *unsynced) room() {
 	}
 }
 
-// add passes entries to the writing goroutine and calls the function note, which adds them to the log that raft sees.
-// add waits for the disk only if two writes are outstanding. The caller must not change the entries afterwards. If an
-// earlier write has failed, add returns the error of that write.
+// add passes entries to the writing goroutine, and calls note, which makes them visible to raft. If two writes are
+// outstanding, add first waits for the disk. If an earlier write has failed, it returns the error of that write. The
+// caller must not change the entries afterwards.
 func (u *unsynced) add(entries []*raft.Log, note func()) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()

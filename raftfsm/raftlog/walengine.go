@@ -11,9 +11,9 @@ import (
 	"github.com/quorate/quorate/internal/logadapt"
 )
 
-// walEngine wraps raft-wal. It repairs a log before it opens the log (see repairWAL). If raft-wal fails to add a
-// segment, raft-wal refuses all later appends. In this case, walEngine reopens the log, which adds the segment, and
-// retries the append. The retry neither loses nor duplicates an entry.
+// walEngine wraps raft-wal. It repairs the log before opening it (see repairWAL). After a failure to add a segment,
+// raft-wal refuses all appends. walEngine then reopens the log, which adds the segment, and retries the append. The
+// retry neither loses nor duplicates an entry.
 type walEngine struct {
 	dir    string
 	logger *slog.Logger

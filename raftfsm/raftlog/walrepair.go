@@ -21,14 +21,14 @@ import (
 )
 
 // repairWAL repairs the end of the newest segment after an append was interrupted, for example by a crash. Without the
-// repair, raft-wal v0.4.2 would refuse every append. The log must not be open. The result done describes the repair. It
-// is empty if there was nothing to repair. There are two cases:
+// repair, raft-wal v0.4.2 would refuse every append. The log must not be open. repairWAL returns a description of the
+// repair, or "" if there was nothing to repair. There are two cases:
 //
-//  1. The newest segment is full and sealed, but the metadata names no next segment yet. So the log has no segment for
-//     appends. repairWAL adds the next segment to the metadata. raft-wal creates the missing file itself.
-//  2. The last append is incomplete, so there are bytes after the last complete append. repairWAL overwrites these
-//     bytes with zeros. They contain no acknowledged entry, but they may contain the index of the segment. raft-wal
-//     would then consider the segment sealed.
+//  1. The newest segment is full and sealed, but the metadata does not name the next segment yet. repairWAL adds it
+//     to the metadata, and raft-wal creates its file.
+//  2. The last append is incomplete, so there are bytes after the last complete one. repairWAL overwrites these bytes
+//     with zeros. They contain no acknowledged entry. If they contain the index of the segment, raft-wal would
+//     consider the segment sealed.
 func repairWAL(dir string) (done string, err error) {
 	list := filepath.Join(dir, metadb.FileName)
 	if !exists(list) {
@@ -75,9 +75,8 @@ func repairWAL(dir string) (done string, err error) {
 	return fmt.Sprintf("an append to segment %s had not finished", segment.FileName(*tail)), nil
 }
 
-// listProblem checks the list of segments in the metadata of raft-wal. It returns a description of the damage that
-// names the segment, or "" if the list is valid. raft-wal itself does not name the segment, and the list has no
-// checksum.
+// listProblem checks the list of segments in the metadata of raft-wal, which has no checksum. It returns a description
+// of the damage, or "" if the list is valid. Unlike the errors of raft-wal, the description names the segment.
 func listProblem(segments []types.SegmentInfo) string {
 	for i := range segments {
 		s := &segments[i]
@@ -95,9 +94,8 @@ func listProblem(segments []types.SegmentInfo) string {
 }
 
 // cutOff returns an error if the file of a segment was truncated. A segment file gets its full length before the first
-// append. So an interrupted append may leave zeros or other bytes at the end, but never a shorter file. Only a power
-// cut during the creation of the file can leave a shorter file, which has no entries. cutOff extends such a file to its
-// full length.
+// append, so an interrupted append never leaves a shorter file. A power cut while the file is created can leave a
+// shorter file without entries, which cutOff extends to its full length.
 func cutOff(f *os.File, s types.SegmentInfo, end segmentEnd) error {
 	info, err := f.Stat()
 	if err != nil {
@@ -173,9 +171,9 @@ func scanSegment(f io.ReaderAt) (segmentEnd, error) {
 	return lastWhole(f, before, last, sum, now.offset)
 }
 
-// lastWhole returns the end of the last complete append in a segment. The final append is between the positions
-// previous and last, and should have the checksum sum. If it has this checksum, lastWhole returns last. Otherwise the
-// final append is incomplete, and lastWhole returns previous.
+// lastWhole returns the end of the last complete append in a segment. The newest append begins at previous and ends at
+// last. lastWhole returns last if this append has the given checksum. Otherwise the append is incomplete, and lastWhole
+// returns previous.
 func lastWhole(f io.ReaderAt, previous, last segmentEnd, sum uint32, next int64) (segmentEnd, error) {
 	previous.next, last.next = next, next
 	if last.offset == 0 {

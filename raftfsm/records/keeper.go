@@ -8,8 +8,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// Group is the interface through which a keeper of records uses its Raft group. A keeper works while its server leads
-// the group. A Group is safe for concurrent use.
+// Group is the interface through which a keeper uses its Raft group. A keeper maintains records, for example those of
+// locks, while its server leads the group. A Group is safe for concurrent use.
 type Group interface {
 	// Leading reports whether this server leads and has applied an entry of its term.
 	Leading() bool
@@ -38,9 +38,8 @@ type Updates struct {
 	again   bool // an update was requested since the last call of update began
 }
 
-// Start begins to accept requests, and makes the first request itself. From then on, requests lead to calls of the
-// function update. The function start must run its argument on a new goroutine. The keeper must wait for this goroutine
-// when the keeper closes.
+// Start makes the first request, and accepts more requests from then on. Each request leads to a call of update. start
+// must run its argument on a new goroutine. The keeper must wait for these goroutines when it closes.
 func (u *Updates) Start(start func(func()), update func()) {
 	u.mu.Lock()
 	u.start, u.update = start, update
@@ -55,7 +54,7 @@ func (u *Updates) Stop() {
 	u.start = nil
 }
 
-// Request requests an update. A call of the update function that is already running does not count, because it may have
+// Request requests an update. If an update is already running, another one follows, because the running one may have
 // missed the newest change.
 func (u *Updates) Request() {
 	u.mu.Lock()

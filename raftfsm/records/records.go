@@ -77,8 +77,7 @@ func AskNumber(ctx context.Context, a Access, gid uint32, method string, body []
 	return n, repeated, nil
 }
 
-// Truncated returns the error for a call that cannot be decoded, or that has an answer that cannot be decoded. The
-// parameter method is the method of the call.
+// Truncated returns the error for a call of the given method that cannot be decoded, or whose answer cannot be decoded.
 func Truncated(method string) error {
 	return fault.New(fault.Invalid, "raftfsm.Serve", "call "+method+" is truncated")
 }

@@ -14,12 +14,12 @@ type Series[L comparable] struct {
 	own map[L]bool
 }
 
-// Fold merges the values of some labels, so that at most s.Max labels have a series of their own. New labels get a
-// series in the order of s.Compare, while there is room. Fold adds the values of the other labels to the value of
-// s.Other, and deletes these labels from values. It returns the labels that are left in values, in order.
+// Fold merges the values of some labels, so that at most s.Max labels have a series of their own. It adds the values of
+// all other labels to the value of s.Other, and deletes these labels from values. It returns the labels that are left,
+// in the order of s.Compare.
 //
-// A label keeps its series in later calls. So the value of s.Other never includes what was counted in another series
-// before.
+// New labels get a series in the order of s.Compare, while there is room. A label keeps its series in later calls, so a
+// label never moves between s.Other and a series of its own.
 func Fold[L comparable, V any](s *Series[L], values map[L]V, add func(sum, v V) V) []L {
 	if s.own == nil {
 		s.own = map[L]bool{}

@@ -68,12 +68,13 @@ func (t *Cache) Merge(a, b string, cluster Cluster) (string, bool) {
 	return t.changed(a, have, next, cluster), true
 }
 
-// Answer returns the new token of a session after the answer to a request has arrived. The parameter own is the current
-// token of the session, sent is the token of the request, and got is the token of the answer. Answer makes two changes:
+// Answer returns the new token of a session after an answer has arrived. own is the current token of the session, sent
+// is the token of the request, and got is the token of the answer. The new token differs from the current one in two
+// ways:
 //
-//   - It removes the positions that the answer has settled (see Session.Settled).
-//   - It adds the positions of got. If a position is also in sent, Answer passes the position to confirm, and adds the
-//     result. If confirm returns false, it adds nothing.
+//   - It lacks the positions that the answer has settled (see Session.Settled).
+//   - It contains the positions of the answer. A position that was also in the request is first passed to
+//     confirm, which returns the position to add, or false to add none.
 //
 // Answer returns false if own or got is invalid or belongs to another cluster.
 func (t *Cache) Answer(own, sent, got string, cluster Cluster, confirm func(Seen) (Seen, bool)) (string, bool) {
@@ -127,8 +128,8 @@ func (t *Cache) Shared(token, sent string, cluster Cluster) string {
 	return t.changed(token, s, s.Shared(theirs), cluster)
 }
 
-// After returns the token of the session s with the position n added. The parameter token is the current token of s, or
-// empty if that token is not known. If s already has n, or a position that covers n, After returns the current token.
+// After returns the token of a session after a position is added. token is the current token of the session, or empty
+// if it is not known. If the session already has the position, or one that covers it, the result is the current token.
 func (t *Cache) After(token string, s Session, n Seen, cluster Cluster) string {
 	if token != "" && s.Holds(n) {
 		return token

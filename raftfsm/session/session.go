@@ -144,8 +144,8 @@ func (s Seen) Covers(n Seen) bool {
 	return s.Pos.Index >= n.Pos.Index && (n.Committed || s.Pos.Term == n.Pos.Term)
 }
 
-// Replaces reports whether a session that has the position s needs n in place of s. If neither position covers the
-// other, Replaces returns false, and the session needs both.
+// Replaces reports whether a session should contain the position n instead of s. If neither position covers the other,
+// Replaces returns false, and the session needs both.
 func (n Seen) Replaces(s Seen) bool { return n.Covers(s) && !(s.Committed && s.Covers(n)) }
 
 // Holds reports whether the session already has n, or a position that covers n.
@@ -153,9 +153,9 @@ func (s Session) Holds(n Seen) bool {
 	return slices.ContainsFunc(s.Of(n.Group), func(e Seen) bool { return e == n || e.Covers(n) && !n.Replaces(e) })
 }
 
-// With returns the session with the position n added, and without the positions that n replaces. If the group then has
-// more than maxLeaders positions, With drops the position of the earliest leader. No later read reports if the write at
-// that position was lost. The receiver is not changed.
+// With returns the session after n is added and the positions that n replaces are removed. If s already contains or
+// covers n, the result is s. If the group has more than maxLeaders positions, the one of the earliest leader is
+// dropped, and a loss of the write at that position is not reported any more. With does not change s.
 func (s Session) With(n Seen) Session {
 	if s.Holds(n) {
 		return s
@@ -175,9 +175,9 @@ func (s Session) With(n Seen) Session {
 	return out
 }
 
-// Settled returns the positions of s that an answer has settled. s is the session of the request, and after is the
-// session of the answer. A position is settled if it is uncommitted, and the session after neither contains nor covers
-// it. The answer then contains the write at the position, or has reported that the write was lost.
+// Settled returns the positions of a request that its answer has settled. s is the session of the request, and after is
+// the session of the answer. An uncommitted position is settled if the answer's session neither contains nor covers it.
+// The answer then contains the write at the position, or has reported that the write was lost.
 func (s Session) Settled(after Session) (settled Session) {
 	for _, n := range s {
 		if !n.Committed && !after.Holds(n) {
@@ -187,12 +187,12 @@ func (s Session) Settled(after Session) (settled Session) {
 	return settled
 }
 
-// Unsettled returns the session without the positions that an answer has settled. The parameter settled is the result
-// of Settled, and after is the session of the answer.
+// Unsettled returns the session without the positions that an answer has settled. settled is the result of Settled, and
+// after is the session of the answer.
 //
-// Unsettled also removes an uncommitted position that a settled position covers, if the session after has a committed
-// position with the same or a greater index. This condition is needed because a client may have invented a settled
-// position above the end of the log.
+// An uncommitted position is also removed if a settled position covers it and the answer's session has a committed
+// position with the same or a greater index. The second condition is needed because a client may have invented a
+// settled position above the end of the log.
 func (s Session) Unsettled(settled, after Session) Session {
 	if len(settled) == 0 {
 		return s
@@ -208,28 +208,29 @@ func (s Session) reaches(n Seen) bool {
 	return slices.ContainsFunc(s.Of(n.Group), func(e Seen) bool { return e.Committed && e.Pos.Index >= n.Pos.Index })
 }
 
-// Shared returns the part of the session to send to a client or to another application. The parameter sent is the
-// session that this receiver has sent, or nil.
+// Shared returns the part of the session to send to a client or to another application. sent is the session that this
+// receiver has sent, or nil.
 //
-// Shared leaves out an uncommitted position if a position of a later leader makes it unnecessary. A read that waits for
-// the later position also sees the uncommitted write, unless that write was lost. A loss is reported only to receivers
-// that know the position of the lost write. Otherwise each message would cause the same report again.
+// The result lacks an uncommitted position if a position of a later leader makes it unnecessary, unless the receiver
+// may know the uncommitted position. A read that waits for the later position also sees the uncommitted write, except
+// when that write was lost. The loss is reported only to receivers that may know the position. Otherwise each message
+// would cause the same report again.
 //
-// Shared therefore keeps a position that the receiver knows or may know. The receiver knows the position if it has sent
-// an uncommitted position of the same leader. It may know the position if it has sent only positions of earlier leaders
-// of the group, because it may not have received all answers yet.
+// The receiver may know the position in two cases:
+//
+//   - It has sent an uncommitted position of the same leader.
+//   - It has sent positions of the group, but none of a later leader. It may not have received all answers yet.
 func (s Session) Shared(sent Session) Session {
 	return slices.DeleteFunc(slices.Clone(s), func(n Seen) bool {
 		return !n.Committed && slices.ContainsFunc(s.Of(n.Group), n.isNeedlessWith) && !sent.mayKnow(n)
 	})
 }
 
-// isNeedlessWith reports whether a session does not need the uncommitted position n because it has e, a position of a
-// later leader. A read that waits for e also sees the write at n, unless that write was lost.
+// isNeedlessWith reports whether a session that has e, a position of a later leader, does not need the uncommitted
+// position n. A read that waits for e also sees the write at n, unless that write was lost.
 //
-// This is also true if e is uncommitted and has a smaller index than n. In this case, the later leader did not have the
-// write at n in its log. So if e is not lost, n is lost. If e is lost, the read reports the loss of e, and waits for
-// everything that is committed.
+// If e is uncommitted and has a smaller index than n, the later leader did not have the write at n in its log. Then n
+// or e is lost. If e is lost, the read reports this loss, and waits for everything that is committed.
 func (n Seen) isNeedlessWith(e Seen) bool {
 	return e.Pos.Term > n.Pos.Term && (e.Pos.Index >= n.Pos.Index || !e.Committed)
 }

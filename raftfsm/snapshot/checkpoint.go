@@ -86,8 +86,8 @@ func (s *Store) share(c *Checkpoint) {
 	}
 }
 
-// release removes a reference. A checkpoint without references is removed at once if another one is current, and
-// otherwise after CheckpointLife.
+// release removes a reference. When none is left, the checkpoint is removed after CheckpointLife, or at once if it is
+// not the current checkpoint any more.
 func (c *Checkpoint) release() {
 	s := c.store
 	s.mu.Lock()

@@ -13,7 +13,7 @@ const firstDB = DatabasePrefix + "000001"
 // FirstManifest returns a manifest that names the first database and no snapshot.
 func FirstManifest() *Manifest { return &Manifest{Database: firstDB} }
 
-// Create creates the empty first database in the directory dir of a group, and the manifest that names it.
+// Create creates an empty database in the directory of a group, and the manifest that names it.
 func Create(v raftlog.Volume, dir string, database kv.Options, process Process) error {
 	if err := v.RemoveAll(filepath.Join(dir, firstDB)); err != nil {
 		return raftlog.DiskError(err, dir)

@@ -34,9 +34,9 @@ func (s *Store) Sweep() error {
 	return nil
 }
 
-// replace makes dir the live database in the manifest, in place of previous. Both parameters are names of directories.
-// The new database must have all commands up to the index in durable on disk. replace returns fault.Unavailable if a
-// snapshot was taken or received in the meantime, and fault.Internal if dir does not exist.
+// replace makes the database in dir the live one in the manifest, in place of the database in previous. durable is the
+// index up to which the new database has all commands on disk. replace returns fault.Unavailable if a snapshot was
+// taken or received in the meantime, and fault.Internal if dir does not exist.
 func (s *Store) replace(previous, dir string, durable uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -57,8 +57,8 @@ type Events interface {
 	SnapshotInstalled()
 }
 
-// NewFSM creates the FSM for m, the live machine of s. d is the reason in the manifest why m is not trusted; nil = m
-// is trusted.
+// NewFSM creates the FSM for m, the live machine of s. d is the reason why m is not trusted, according to the manifest,
+// or nil if m is trusted.
 func NewFSM(s *Store, m *kv.Machine, d *Doubt, events Events) *FSM {
 	f := &FSM{store: s, log: s.log, Events: events, received: make(chan struct{}, 1)}
 	f.live.Store(m)
@@ -76,8 +76,8 @@ func (f *FSM) Received() <-chan struct{} { return f.received }
 // server received last. If the server has received none since it started, it is the index of the snapshot that existed
 // at the start, or 0 if there was none.
 //
-// Local snapshots and Replace do not change Floor. A received snapshot changes Floor even if its database is not used,
-// because the live database is ahead (see sink.keep).
+// Local snapshots and Replace do not change the result. A received snapshot changes it even if the live database is
+// ahead of the snapshot and stays in use (see sink.keep).
 func (f *FSM) Floor() uint64 { return f.floor.Load() }
 
 // Passed returns the index of the newest entry that raft has passed to the FSM since the start. Raft does not pass an
@@ -120,12 +120,12 @@ func (f *FSM) Trust(m *kv.Machine) (changed bool, err error) {
 	return true, nil
 }
 
-// Replace makes m the live machine in place of old, and lets the replica serve requests again. The parameter dir is the
-// directory of m's database, which must have all commands up to the index in held on disk. Replace first calls prepare,
+// Replace makes m the live machine in place of old, and lets the replica serve requests again. dir is the directory of
+// m's database, and held is the index up to which this database has all commands on disk. Replace first calls prepare,
 // which must bring m up to date. No entry is applied until Replace returns.
 //
-// The result oldDir is the directory of the previous database. Replace returns fault.Unavailable if old is no longer
-// the live machine, or if a snapshot was taken or received in the meantime.
+// Replace returns the directory of the previous database. It returns fault.Unavailable if old is no longer the live
+// machine, or if a snapshot was taken or received in the meantime.
 func (f *FSM) Replace(dir string, m, old *kv.Machine, held uint64, prepare func() error) (oldDir string, err error) {
 	f.swap.Lock() // from here on no entry is applied
 	defer f.swap.Unlock()
@@ -215,8 +215,8 @@ func (f *FSM) Snapshot() (raft.FSMSnapshot, error) {
 	return &fsmSnapshot{machine: f.Machine(), database: f.store.LiveDatabase(), fsm: f, start: time.Now()}, nil
 }
 
-// ahead returns the live machine and the directory of its database. It returns nil if the machine is not trusted, or
-// has applied no entry above index.
+// ahead returns the live machine and the directory of its database if the machine is trusted and has applied an entry
+// above index. Otherwise it returns nil.
 func (f *FSM) ahead(index uint64) (m *kv.Machine, database string) {
 	f.swap.Lock()
 	defer f.swap.Unlock()
@@ -226,8 +226,8 @@ func (f *FSM) ahead(index uint64) (m *kv.Machine, database string) {
 	return m, f.store.LiveDatabase()
 }
 
-// Restore makes the database of a received snapshot the live one. The previous database stays in use if it is ahead of
-// the snapshot (see sink.keep). source contains the token that Store.Open has returned for the snapshot.
+// Restore makes the database of a received snapshot the live one, unless the current database is ahead of the snapshot
+// (see sink.keep). source contains the token that Store.Open has returned for the snapshot.
 func (f *FSM) Restore(source io.ReadCloser) error {
 	defer source.Close()
 	id, err := io.ReadAll(source)

@@ -11,8 +11,8 @@ type Reader interface {
 	Read(index uint64, l *raft.Log) error
 }
 
-// Replay applies the entries with the indexes first to last from a log to m. It leaves out no-ops and barriers, which
-// never reach the state machine.
+// Replay applies a range of entries of a log, from index first to index last, to the machine. It skips no-ops and
+// barriers, which never reach the state machine.
 func Replay(log Reader, m *kv.Machine, first, last uint64) error {
 	var l raft.Log
 	for i := first; i <= last; i++ {

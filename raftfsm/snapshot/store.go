@@ -21,13 +21,13 @@ const (
 	DatabasePrefix   = "db-"
 	CheckpointPrefix = "ckpt-"
 
-	// checkpointLife is how long an unused checkpoint is kept for a later transfer. Raft opens a snapshot before it
-	// connects to the follower, and to open a snapshot, the Store needs a checkpoint. Without this delay, every attempt
-	// to reach an unreachable follower would create a new checkpoint.
+	// checkpointLife is how long an unused checkpoint is kept for a later transfer. Raft opens a snapshot, which needs
+	// a checkpoint, before it connects to the follower. If checkpoints were not kept, every attempt to reach an
+	// unreachable follower would create one.
 	checkpointLife = 30 * time.Second
 
-	// RestoreRaise is added to the revision counter of a database that is restored from a backup or rescued. Such a
-	// database may lack revisions that clients already have as ETags. The increase makes sure that these revisions are
+	// RestoreRaise is added to the revision counter of a database that was restored from a backup or rescued. Such a
+	// database may lack revisions that clients already have as ETags. The increase ensures that these revisions are
 	// never used again.
 	RestoreRaise = 1 << 40
 )
@@ -78,8 +78,7 @@ type Log interface {
 // Floor is the floor file (see raftlog.FloorFile). Store writes it after each local or received snapshot.
 type Floor interface{ Write() error }
 
-// Process contains the functions of the program that Store calls. Step is called before and after each step of disk
-// work, for tests.
+// Process contains the hook Step, which is called before and after each step of disk work, for crash tests.
 type Process interface{ Step(name string) }
 
 // Config configures a Store. All fields are required.
@@ -94,8 +93,8 @@ type Config struct {
 	Floor    Floor
 }
 
-// NewStore creates a Store for the database and the snapshot that the manifest man names. The caller must then create
-// the FSM with NewFSM.
+// NewStore creates a Store for the database and the snapshot that are named in the manifest. The caller must then
+// create the FSM with NewFSM.
 func NewStore(c Config, man *Manifest) *Store {
 	return &Store{
 		group: c.Group, dir: c.Dir, volume: c.Volume, logger: c.Logger, CheckpointLife: checkpointLife,
@@ -111,7 +110,7 @@ func (s *Store) OpenDatabase(dir string) (*kv.Machine, error) {
 	return kv.Open(o)
 }
 
-// WriteFloor writes the floor file if it has changed. It only logs errors, because the next call tries again.
+// WriteFloor writes the floor file if it has changed. If this fails, it logs the error, and the next call tries again.
 func (s *Store) WriteFloor() {
 	if err := s.floor.Write(); err != nil {
 		s.logger.Warn("the floor file, the second record of votes and acknowledged entries, cannot be "+
@@ -129,8 +128,8 @@ func (s *Store) Info() Info {
 	return *s.current.Snapshot
 }
 
-// CommitRescued records a snapshot of the live database during a rescue. It also removes a doubt about the database
-// from the manifest.
+// CommitRescued records a snapshot of the live database during a rescue. It also clears Manifest.Doubt, so that the
+// database is trusted again.
 func (s *Store) CommitRescued(info *Info) error {
 	s.mu.Lock()
 	s.current.Doubt = nil
@@ -194,9 +193,9 @@ func (s *Store) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	return meta, c.Reader(), nil
 }
 
-// CommitLocal records a snapshot of the live database. The caller has flushed that database, and the parameter database
-// is its directory. CommitLocal returns fault.Unavailable if a received snapshot has replaced the database in the
-// meantime, or if a newer snapshot is recorded.
+// CommitLocal records a snapshot of the live database. The caller has flushed the database, and passes its directory.
+// CommitLocal returns fault.Unavailable if a received snapshot has replaced the database in the meantime, or if a newer
+// snapshot is recorded.
 func (s *Store) CommitLocal(database string, info *Info) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -223,8 +222,9 @@ func (s *Store) commitReceived(id, dir string, m *kv.Machine, info *Info) error 
 	return nil
 }
 
-// commitKept records the position of a received snapshot, and keeps the live database instead of the received one. The
-// parameter database is the directory of the live database, which must have all commands up to info.Applied on disk.
+// commitKept records the position of a received snapshot whose database is not used. The live database stays in use. It
+// is in the given directory, and must have all commands up to info.Applied on disk.
+//
 // commitKept returns fault.Unavailable if another database is live by now. It also returns the errors of acceptsLocked.
 func (s *Store) commitKept(id, database string, info *Info) error {
 	s.mu.Lock()
@@ -304,8 +304,8 @@ func (s *Store) Position() raftlog.Position {
 	return raftlog.Position{Term: s.current.Snapshot.Term, Index: s.current.Snapshot.Index}
 }
 
-// Take returns the received snapshot with the given id, and hands it over to the FSM. The FSM makes the machine of the
-// result the live one. The result has no machine if the live machine is kept. A snapshot can be taken only once.
+// Take hands over the received snapshot with the given id to the FSM, which makes its machine the live one. The machine
+// is nil if the present one stays live. A snapshot can be taken only once.
 func (s *Store) Take(id string) (*pending, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -343,9 +343,9 @@ func (s *Store) Remove(name string) {
 	}
 }
 
-// Discard removes a received database that did not become the live one. It keeps a database that the manifest names,
-// because the rename of the manifest may succeed although a later step fails. It also keeps the database if the
-// manifest cannot be read.
+// Discard removes a received database that did not become the live one. It keeps the database if the manifest names it,
+// because a write of the manifest may take effect and still return an error. It also keeps the database if the manifest
+// cannot be read.
 func (s *Store) Discard(name string) {
 	if m, err := LoadManifest(s.volume, s.dir); err != nil || m == nil || m.Database == name {
 		s.logger.Warn("it is not known whether a received snapshot was installed; the next start determines it",
@@ -393,8 +393,8 @@ type incoming struct {
 // ID returns raft's name of the snapshot.
 func (k *sink) ID() string { return k.id }
 
-// markLocal marks this sink as a snapshot of the live database. The parameter database is the directory of that
-// database, which must have all commands up to the index in applied on disk.
+// markLocal marks this sink as a snapshot of the live database, which is in the given directory. The database must have
+// all commands up to the applied index on disk.
 func (k *sink) markLocal(database string, applied uint64) {
 	k.local, k.info.Applied = database, applied
 }
@@ -460,8 +460,8 @@ func (k *sink) Close() error {
 }
 
 // install verifies the received data, opens the received database, and records it in the manifest. If the live database
-// contains more than the received one, install records only the position of the snapshot, and removes the received
-// database. The snapshot of a restore always replaces the live database.
+// is trusted and ahead of the received one, install keeps the live database, and records only the position of the
+// snapshot. The snapshot of a restore always replaces the live database.
 func (k *sink) install() error {
 	k.in.pipe.Close()
 	if err := <-k.in.result; err != nil {
@@ -502,21 +502,20 @@ func (k *sink) install() error {
 	return nil
 }
 
-// keep records the position of the received snapshot, but does not use its database. The live machine has applied more
-// than the received database, so it stays in use. The parameter live is this machine, and database is the directory of
-// its database.
+// keep records the position of the received snapshot, but does not use its database. The live machine stays in use,
+// because it has applied more. The caller passes this machine and the directory of its database.
 //
 // Invariant: a snapshot does not move a trusted machine back. Otherwise a strong read that has waited for an entry
 // could read a state without that entry.
 //
-// The live machine can be ahead of its log, because an earlier received database may contain more entries than its
-// snapshot covers. The leader knows only the log of this server, so it may send a snapshot that is older than the live
-// machine. The live machine contains everything that the received database contains, because both have applied a prefix
-// of the same committed entries. Raft continues at the end of the snapshot. The live machine skips the entries that it
-// has already applied.
+// The live machine can be ahead of its log: an earlier received database may contain more entries than its snapshot
+// covers. The leader knows only the log of this server, so it may send a snapshot that is older than the live machine.
 //
-// It would not be safe to refuse the snapshot. Without this server, the leader may be unable to commit entries. Without
-// new commits, it could never send a newer snapshot.
+// It is safe to keep the live machine, because both databases have applied a prefix of the same committed entries. Raft
+// continues at the end of the snapshot, and the live machine skips the entries that it has already applied.
+//
+// Refusing the snapshot would not be safe. If the leader needs this server to commit entries, it could never create a
+// newer snapshot.
 func (k *sink) keep(live *kv.Machine, database string) error {
 	received := k.info.Applied
 	var err error

@@ -77,10 +77,12 @@ func errSettled(why string) error {
 		Hint: "do not repeat the transaction: a message that is not settled comes again, with a new token"}
 }
 
-// Claim prepares a transaction that acknowledges a delivery. The transaction will remove the parked record of the
-// message. So Claim stores this record if the log has none, and returns the revision of the record. The message stays
-// with its subscription, and its number of attempts does not change. The parameters attempt and proof come from the
-// token of the delivery (see proofOf). Claim returns fault.DeliverySettled in these cases:
+// Claim prepares a transaction that acknowledges a delivery. The transaction removes the parked record of the message.
+// Claim stores this record if there is none, and returns its revision. The subscription keeps the message, and the
+// number of attempts does not change.
+//
+// The attempt and the proof come from the token of the delivery (see proofOf). Claim returns fault.DeliverySettled in
+// these cases:
 //
 //   - The message is settled.
 //   - The message has failed since the delivery.
@@ -126,8 +128,8 @@ func (k *Keeper) Claim(ctx context.Context, t Topic, group string, offset, attem
 	return v.Revision, nil
 }
 
-// claim checks that a delivery can be acknowledged. If the log has no parked record of the message, claim begins to
-// store one, and adds the settlement to w. So w ends only after the log has the record. The caller holds k.mu.
+// claim checks that a delivery can be acknowledged. If the log has no parked record of the message, claim queues one to
+// be stored, and makes w wait until the log has it. The caller holds k.mu.
 func (k *Keeper) claim(t Topic, group string, offset, attempt uint64, proof string, w *waiter) (*consumer,
 	error) {
 	if err := k.lead(opAcknowledge); err != nil {
@@ -169,8 +171,8 @@ func (k *Keeper) claim(t Topic, group string, offset, attempt uint64, proof stri
 	return c, nil
 }
 
-// acknowledged reports whether a transaction has acknowledged a message. Such a transaction has removed the parked
-// record of the message, so acknowledged then also settles the message in memory. The caller holds k.mu.
+// acknowledged reports whether a transaction has acknowledged a message, and thus removed its parked record. If so,
+// acknowledged also settles the message in memory. The caller holds k.mu.
 func (k *Keeper) acknowledged(c *consumer, i *item) (bool, error) {
 	if !i.recorded {
 		return false, nil
@@ -262,9 +264,9 @@ func (e *acknowledgement) Refused(_ uint32, key string) error {
 	return errSettled("was settled meanwhile")
 }
 
-// Unsettled implements Effect. docs/pubsub.md requires that an application answers a delivery with a success even if
-// its transaction was refused. That answer must not settle the message, because nothing of the transaction was stored.
-// So Unsettled makes the subscriptions of this node ignore the answer.
+// Unsettled implements Effect. It makes the subscriptions of this node ignore the application's answer to the delivery.
+// As docs/pubsub.md requires, this answer is a success even if the transaction was refused. Nothing was stored then, so
+// the answer must not settle the message.
 func (e *acknowledgement) Unsettled() { e.broker.refused(&e.token, e.group) }
 
 // refused tells the subscriptions of this node that a transaction with a token was refused.

@@ -25,8 +25,8 @@ const (
 	maxPublish  = 63 << 20 // bytes of the messages of one request
 	maxMessages = 10_000   // messages of one request
 	maxDeclared = 20_000   // topics for which the broker remembers when it has stored their policy
-	// declareAgain is the minimum time between two requests in which a broker stores the policy of a topic. The broker
-	// stores the policy again because a restore may have removed it.
+	// declareAgain is the minimum time between two requests in which a broker stores the policy of the same topic. The
+	// policy is stored repeatedly because a restore may have removed it.
 	declareAgain = time.Minute
 
 	closeGrace  = 5 * time.Second
@@ -44,9 +44,9 @@ type BrokerOptions struct {
 	Logger      *slog.Logger
 }
 
-// Broker implements pubsub.Broker on any node. The Raft groups of the cluster store the messages. With the first
-// subscription, the Broker begins a session in each Raft group, because each group can have a part of the topic. A
-// session has one goroutine that pulls messages. It has further goroutines while it sends settlements.
+// Broker implements pubsub.Broker. It works on any node; the messages are in the Raft groups of the cluster. At the
+// first subscription, it begins a session in each Raft group, because each may have a part of the topic. A session has
+// one goroutine that pulls messages, and more while it sends settlements.
 type Broker struct {
 	access  records.Access
 	store   string // namespace and name of the component
@@ -146,9 +146,9 @@ func (b *Broker) Publish(ctx context.Context, r pubsub.PublishRequest) ([]pubsub
 	}
 }
 
-// unpublished returns those of the messages whose ids the topic does not know. It looks up the ids of all messages,
-// although the refused publish names only one known id. Otherwise each further duplicate would cost another log entry
-// with all messages.
+// unpublished returns the messages that have no id, or an id that the topic does not know. It is called after a publish
+// was refused because of one known id. It looks up all ids at once, so that further duplicates do not cause further
+// refused log entries.
 func (b *Broker) unpublished(ctx context.Context, t Topic, messages []pubsub.Message) (out []pubsub.Message,
 	err error) {
 	for some := range slices.Chunk(messages, records.MaxPage) {
@@ -213,9 +213,9 @@ func (b *Broker) withoutTwins(messages []pubsub.Message) []pubsub.Message {
 	return out
 }
 
-// publishOps returns the operations of a request that publishes messages to the topic. The request fails if the topic
-// is full, or if the topic knows the id of one of the messages. If window is 0, the request does not check ids. The
-// request also stores the policy of the topic, unless this broker has done so within declareAgain.
+// publishOps returns the operations of a request that publishes messages to the topic. The request is refused if the
+// topic is full, or if the topic knows the id of one of the messages. If window is 0, ids are not checked. The request
+// also stores the policy of the topic, unless this broker has done so within declareAgain.
 func (b *Broker) publishOps(t Topic, messages []pubsub.Message, window time.Duration) []command.Op {
 	ops := []command.Op{{Kind: command.OpCheck, Cond: command.CondAbsent, Store: kv.TopicStore,
 		Key: t.key(tableFull, "")}}
@@ -331,8 +331,8 @@ func (b *Broker) newSubscription(r *pubsub.SubscribeRequest) (*subscription, err
 	return s, nil
 }
 
-// Close implements pubsub.Broker. It sends the outcomes of deliveries that were not sent yet, but stops after
-// closeGrace. Messages whose outcome was not sent by then are delivered again.
+// Close implements pubsub.Broker. It waits up to closeGrace until the outcomes of settled deliveries are sent. Messages
+// whose outcomes were not sent by then are delivered again.
 func (b *Broker) Close() error {
 	b.mu.Lock()
 	b.closed = true

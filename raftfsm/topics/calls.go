@@ -185,13 +185,13 @@ func bounded(r *lenprefix.Reader) int {
 	return int(n) //nolint:gosec // checked
 }
 
-// Stores reports whether an encoded call adds data: it begins a subscription or moves dead letters. Such a call is
+// Stores reports whether an encoded call adds data, as a subscription and a move of dead letters do. Such a call is
 // refused while the group is read-only.
 func Stores(body []byte) bool {
 	return len(body) > 0 && (body[0] == callJoin || body[0] == callRedrive)
 }
 
-// Serve executes the call in r, which is about topics of this group, and returns the encoded answer.
+// Serve decodes and executes a call about topics of this Raft group. It returns the encoded answer.
 func (k *Keeper) Serve(ctx context.Context, r *lenprefix.Reader) (answer []byte, err error) {
 	c, err := readCall(r, k.opts.Group)
 	if err != nil {

@@ -76,7 +76,7 @@ type item struct {
 	pending  *settlement // the newest settlement, until it is in the log
 }
 
-// over reports whether the message is settled, although the log may not have the settlement yet.
+// over reports whether the message is settled in memory. The settlement may not be in the log yet.
 func (i *item) over() bool { return i.pending != nil && i.pending.kind != settlePark }
 
 // The kinds of settlements.
@@ -131,8 +131,8 @@ type itemHeap struct {
 	byTime bool
 }
 
-// queued is an entry of an itemHeap. It has a copy of the delivery time of its item. So the order of the heap stays
-// valid even if the delivery time of the item changes.
+// queued is an entry of an itemHeap. It has a copy of the delivery time of its item, so that the heap stays in order
+// when the delivery time of the item changes.
 type queued struct {
 	*item
 	at uint64 // delivery time of the item when it was added
@@ -332,8 +332,8 @@ func (c *consumer) queueOf(i *item) string {
 	return "o" + string(binary.BigEndian.AppendUint64(nil, i.offset))
 }
 
-// enqueue adds an item to the end of its queue. If the tail of the queue has earlier messages, enqueue adds the item to
-// the tail instead, provided that the item may wait there (see canWait).
+// enqueue adds an item at the end of its queue. If earlier messages are in the tail of the queue (see tail.go) and the
+// item may wait there, enqueue adds it to the tail.
 func (c *consumer) enqueue(i *item) {
 	if i.over() || i.tailed {
 		return
@@ -379,14 +379,14 @@ func (c *consumer) insert(i *item) {
 	}
 }
 
-// offer adds i, the head of a queue, to the heap of ready items. If i has a delivery time, offer adds i to the heap of
-// delayed items instead. When that time has come, advance moves the item to the heap of ready items.
+// offer adds the first item of a queue to the heap of ready items. If the item has a delivery time, offer adds it to
+// the heap of delayed items, from which advance moves it when the time has come.
 //
-// In two cases, offer adds i to neither heap:
+// In two cases, offer adds the item to neither heap:
 //
-//   - i is leased or settled.
-//   - The tail of the queue has an earlier message. offer then adds the queue to c.short, so that refill first moves
-//     this message back into the queue.
+//   - The item is leased or settled.
+//   - The tail of the queue has an earlier message. offer then adds the queue to c.short, so that refill moves this
+//     message back into the queue.
 func (c *consumer) offer(i *item) {
 	name := c.queueOf(i)
 	c.noteBlocked(name)
@@ -401,8 +401,8 @@ func (c *consumer) offer(i *item) {
 	}
 }
 
-// available reports whether an item can be delivered now. The parameter now is the cluster time. Callers must check
-// even the items of a heap, because an item may have changed since offer added it.
+// available reports whether an item can be delivered at the given cluster time. Callers must also check the items in a
+// heap, because an item may have changed since it was added.
 func (c *consumer) available(i *item, now uint64) bool {
 	name := c.queueOf(i)
 	q := c.queues[name]
@@ -431,8 +431,7 @@ func (c *consumer) remove(i *item) {
 	}
 }
 
-// readUntil reads new messages while the group has room. It always reads the messages up to the offset least, even if
-// the group has no room.
+// readUntil reads new messages up to the given offset, and then further ones while the group has room.
 func (c *consumer) readUntil(m *kv.Machine, least, now uint64) error {
 	for c.more && (c.read < least || c.hasRoom()) {
 		records, more, err := m.Records(kv.TopicStore, c.t.key(tableMessage, ""), c.t.messageKey(c.read),

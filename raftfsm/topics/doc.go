@@ -5,19 +5,25 @@
 //   - The Broker publishes and subscribes from any node. It calls the Keepers.
 //   - The Admin shows and changes topics for operators, from any node.
 //
-// All messages that are published to a topic are in one Raft group, its home, which depends on the name of the topic. A
-// dead letter is in the Raft group of the original message. So a topic may have parts in several Raft groups. A message
-// is settled for a consumer group in three cases: the group has acknowledged the message, the message was moved to a
-// dead-letter topic, or it has expired. Each part of a topic has its own records in kv.TopicStore:
+// A topic may have parts in several Raft groups:
+//
+//   - A published message is in the home of the topic, a Raft group that depends on the name of the topic.
+//   - An event that a state transaction publishes is in the Raft group of the state.
+//   - A dead letter is in the Raft group of the original message.
+//
+// Each part has its own records in kv.TopicStore:
 //
 //   - message: offset, cluster time, expiry, payload. The state machine chooses the offset, see command.OpAppend.
 //   - group: the cursor of a consumer group, and the offsets below it that are delivered and not settled.
-//   - parked: a message that a group gets later. Either an attempt has failed, or the delivery time has not come, or
-//     an earlier message with the same key fails. A message also gets a parked record before a transaction
-//     acknowledges it.
+//   - parked: a message that a group gets later. Either an attempt has failed, or the delivery time has not come, or an
+//     earlier message with the same key fails. A message also gets a parked record before a transaction acknowledges
+//     it.
 //   - id: the id of a message, for deduplication. It expires with the window.
 //   - policy, count, full: what the topic keeps, how much it has, and whether it refuses messages.
 //   - source: the name of a topic whose dead letters this topic has received.
+//
+// A message is settled for a consumer group when the group has acknowledged it, when it was moved to a dead-letter
+// topic, or when it has expired.
 //
 // Many invariants use revisions: a request that names the revision of a record fails if the record has changed since.
 //
@@ -30,23 +36,23 @@
 //     settled.
 //   - A request that updates the record of a group names the revision of that record, and also changes the parked
 //     records of the group. So at most one leader settles a message, and only once.
-//   - Two requests are exceptions. A transaction that acknowledges a message removes only the parked record. When an
-//     operator removes a group, one request removes the record of the group, and later requests remove the parked
-//     records.
+//   - Two kinds of requests change parked records and not the record of the group: a transaction that acknowledges a
+//     message, and a request that removes the parked records of a group after an operator has removed the group.
 //   - The events of a state transaction are appended in its request, so they are stored if and only if the transaction
 //     is applied.
-//   - A request names the revision of a parked record if it replaces the record, moves the message to another topic,
-//     or acknowledges the message in a transaction. So once a transaction has acknowledged a message, the message
-//     cannot fail, move to another topic or be acknowledged by another transaction.
+//   - A request names the revision of a parked record if it replaces the record, moves the message to another topic, or
+//     acknowledges the message in a transaction. So once a transaction has acknowledged a message, the message cannot
+//     fail, move to another topic or be acknowledged by another transaction.
 //   - A dead letter is appended in the request that settles the message.
 //   - The parked record has the number of failed attempts and the time of the next attempt. A restart or a new leader
 //     changes neither.
 //   - Retention removes only messages that every group has settled. Other messages stay until their TTL ends or an
-//     operator removes them. A removal by retention names the revision of the topic's count. A request that creates a
-//     group or moves a group back stores the count again, so it makes earlier proposed removals fail. The group
-//     therefore gets every message after its start that is still stored when the record of the group is written.
-//   - A group with a time to live ends by itself only if its record says that the group was not used for that long.
-//     The request that ends the group names the revision of the record, and also removes the parked records.
+//     operator removes them.
+//   - A removal by retention names the revision of the topic's count. A request that creates a group or moves a group
+//     back stores the count again, so that removals that were proposed earlier fail. The group therefore gets every
+//     message after its start that is still stored when the record of the group is written.
+//   - A group with a time to live ends by itself only if its record says that the group was not used for that long. The
+//     request that ends the group names the revision of the record, and also removes the parked records.
 //   - The state machine reads no clock. The leader compares the times of messages with cluster time.
 //
 // Invariants of delivery:
@@ -57,9 +63,8 @@
 //   - A message that its publisher has delayed holds up no other message until its time has come. It then takes its
 //     place in the order.
 //   - A key whose first message fails holds up no other key. When maxOpen messages of a group are neither settled nor
-//     parked, the leader parks the messages that wait behind failing ones, although they have had no attempt. The
-//     leader keeps only their offsets in memory, 8 bytes for each of up to maxTailed messages. See tail.go for the
-//     order in which these messages come back.
+//     parked, the leader parks those that wait behind failing ones. It keeps only their offsets in memory, at most
+//     maxTailed. See tail.go for the order in which they come back.
 //   - Before messages are delivered, a majority confirms that this server leads. So a deposed leader delivers nothing
 //     that a later leader has settled.
 //

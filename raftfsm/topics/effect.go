@@ -26,8 +26,8 @@ type Effect interface {
 
 var _ pubsub.Stager = (*Broker)(nil)
 
-// outboxEvents are the messages that a transaction publishes. Their part of the topic is in the Raft group that stores
-// the state of the transaction. So one log entry contains the transaction and its messages.
+// outboxEvents are the messages that a transaction publishes. They are stored in the Raft group of the transaction's
+// state, so one log entry contains the transaction and its messages.
 type outboxEvents struct {
 	b        *Broker
 	topic    string

@@ -80,7 +80,7 @@ func checkInitial(text string) error {
 	return nil
 }
 
-// OptionsFrom returns the options of a broker. v has the values of the fields that Fields returns.
+// OptionsFrom returns the options of a broker from the values of its metadata fields (see Fields).
 func OptionsFrom(v component.Values, log *slog.Logger) BrokerOptions {
 	return BrokerOptions{
 		Policy: Policy{Retention: v.Duration(metadataRetention), MaxBytes: v.Int(metadataMaxBytes)},

@@ -75,9 +75,8 @@ func (k *Keeper) request(c *consumer) (batch int, next cursor, ops []command.Op,
 	return batch, next, ops, nil
 }
 
-// settlementOps returns the operations that store a settlement. The operation that moves the cursor is not among them.
-// The parameter named is the set of dead-letter topics for which the request already stores a source record.
-// settlementOps adds to this set.
+// settlementOps returns the operations that store a settlement, except the one that moves the cursor. named contains
+// the dead-letter topics for which the request already stores a source record. settlementOps adds to it.
 func (k *Keeper) settlementOps(c *consumer, s *settlement, named map[string]bool) (ops []command.Op, err error) {
 	i := c.items[s.offset]
 	if s.kind == settlePark {
@@ -111,9 +110,9 @@ func (k *Keeper) settlementOps(c *consumer, s *settlement, named map[string]bool
 	return ops, nil
 }
 
-// unlessSettled makes op fail if a transaction has acknowledged the message. op is an operation on the parked record of
-// the message. A transaction that acknowledges the message removes this record. So unlessSettled adds the condition
-// that the revision of the record has not changed. If the log has no parked record, it returns op unchanged.
+// unlessSettled makes an operation on the parked record of the message fail if a transaction has acknowledged the
+// message. Such a transaction removes the record, so unlessSettled adds the condition that the revision of the record
+// is unchanged. If the log has no parked record, it returns op unchanged.
 func (i *item) unlessSettled(op command.Op) command.Op {
 	if i != nil && i.recorded {
 		op.Cond, op.Revision = command.CondRevision, i.revision
@@ -121,8 +120,8 @@ func (i *item) unlessSettled(op command.Op) command.Op {
 	return op
 }
 
-// withoutDelay returns the value to append for the dead letter of a stored message. The value has no delivery time, so
-// the dead letter is delivered at once.
+// withoutDelay returns the value of the dead letter for a stored message. The value has no delivery time, so the dead
+// letter is delivered at once.
 func withoutDelay(stored []byte) []byte {
 	m, ok := decodeMessage(stored)
 	if !ok {
@@ -144,9 +143,9 @@ func (k *Keeper) flush(g records.Group, c *consumer, batch int, next cursor, ops
 	}
 }
 
-// flushed updates the consumer c after its oldest settlements were stored in the log. batch is the number of these
-// settlements. If flushed returns false, the caller must call reload, because a replay or a removal has changed the
-// record of the group.
+// flushed updates the consumer after its oldest settlements were stored in the log. batch is the number of these
+// settlements. If a replay or a removal has changed the record of the group, flushed returns false, and the caller must
+// call reload.
 func (k *Keeper) flushed(c *consumer, batch int, next cursor, res *kv.Result) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -188,9 +187,8 @@ func (k *Keeper) flushed(c *consumer, batch int, next cursor, res *kv.Result) bo
 	return true
 }
 
-// hasLettersIn records that the topic with this name has received dead letters of t, and has a source record for t. The
-// leader remembers at most maxLetters such topics for t. Before it would remember more, hasLettersIn forgets all of
-// them. The caller holds k.mu.
+// hasLettersIn remembers that the named topic has received dead letters of t, and has a source record for t. If
+// maxLetters topics are remembered already, it first forgets them. The caller holds k.mu.
 func (t *topic) hasLettersIn(name string) {
 	if t.letters == nil || len(t.letters) >= maxLetters {
 		t.letters = map[string]bool{}

@@ -49,10 +49,10 @@ type GroupDescription struct {
 	Subscribers uint64 // subscriptions of the group at present
 }
 
-// Describe describes the topics of a store, in the order of their names. It begins with the first topic whose name is
-// greater than the parameter after. If only is not empty, Describe describes only the topic with that name. The result
-// more is true if there are further topics. Describe leaves out a topic that has no messages and no groups, and has
-// received no dead letters.
+// Describe describes the topics of a store in the order of their names, up to maxDescribed. It leaves out empty topics
+// (see Description.isEmpty). If only is not empty, Describe describes only the topic with that name.
+//
+// more is true if there are further topics. To get them, call Describe again with after set to the last name.
 func (k *Keeper) Describe(ctx context.Context, store, only, after string) (list []Description, more bool, err error) {
 	if strings.Contains(store+only+after, "\x00") {
 		return nil, false, fault.New(fault.Invalid, opDescribe, "the name of a store or of a topic has no NUL")
@@ -164,8 +164,8 @@ func (k *Keeper) describe(ctx context.Context, m *kv.Machine, t Topic, now uint6
 	return d, nil
 }
 
-// waitingOf returns an entry for each consumer group of a topic, in the order of the group names. It does not count the
-// messages of the topic. In the result, Lag is only the number of parked records that parkedOf has not read.
+// waitingOf returns an entry for each consumer group of a topic, in the order of the group names. The messages of the
+// topic are not counted yet: Lag is only the number of parked records beyond maxWaitingRead.
 func waitingOf(m *kv.Machine, t Topic) (list []*waiting, err error) {
 	prefix := t.key(tableGroup, "")
 	for after, more := "", true; more; {
@@ -193,8 +193,8 @@ func waitingOf(m *kv.Machine, t Topic) (list []*waiting, err error) {
 	return list, nil
 }
 
-// parkedOf reads the parked records of a group, and returns them by offset. It stops after about maxWaitingRead
-// records. The result others is the number of the remaining records, which parkedOf only counts.
+// parkedOf reads about the first maxWaitingRead parked records of a group, and returns them by offset. others is the
+// number of the remaining records, which are not read.
 func parkedOf(m *kv.Machine, t Topic, group string) (out map[uint64]parked, others uint64, err error) {
 	prefix := t.parkedPrefix(group)
 	out = map[uint64]parked{}

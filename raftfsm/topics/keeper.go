@@ -155,8 +155,8 @@ func (k *Keeper) failed(err error) {
 	})
 }
 
-// after calls f in the background when the duration d has passed. It holds k.mu during the call. If the Keeper is
-// closed by then, after does not call f. The function stop cancels the call.
+// after starts a timer that calls f in the background after d. f is called with k.mu held, and is not called if the
+// Keeper is closed by then. stop stops the timer.
 func (k *Keeper) after(d time.Duration, f func()) (stop func() bool) {
 	return k.opts.AfterFunc(d, func() {
 		k.mu.Lock()
@@ -306,7 +306,7 @@ func errNotLeader(op string) error {
 	return fault.New(fault.NotLeader, op, "this server does not lead the group of the topic")
 }
 
-// commit proposes a request with the operations ops, and waits for its result up to proposeTimeout.
+// commit proposes a request with the given operations. It waits for the result, but at most for proposeTimeout.
 func (k *Keeper) commit(g records.Group, ops []command.Op) (kv.Result, error) {
 	ctx, cancel := context.WithTimeout(k.closing, proposeTimeout)
 	defer cancel()

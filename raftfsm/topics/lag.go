@@ -63,9 +63,9 @@ type aboveCursor struct {
 // part counts the messages after the previous part, or after the cursor, up to an offset.
 type part struct{ upto, n uint64 }
 
-// measure returns two values for each group of each topic: the number of unsettled messages, and how long the oldest
-// unsettled message that could be delivered has waited. It returns nil if this server does not lead. If a topic cannot
-// be read, it is left out.
+// measure returns two values for each group of each topic: the number of unsettled messages, and how long the oldest of
+// them that could be delivered has waited. It leaves out topics that cannot be read. It returns nil if this server does
+// not lead.
 func (k *Keeper) measure() map[Topic][]measured {
 	g := &k.gauges
 	g.mu.Lock()
@@ -118,8 +118,8 @@ func (k *Keeper) toMeasure(g *gauges) (m *kv.Machine, now uint64, due []Topic) {
 	return k.machine, k.group.Now(), due
 }
 
-// measure returns a new measurement of the groups of a topic. It continues the counts of g, the previous measurement,
-// so g must not be used afterwards.
+// measure returns a new measurement of the groups of a topic. It reuses the counts of g, the previous measurement, so g
+// must not be used afterwards.
 func (g *gauge) measure(m *kv.Machine, t Topic, now uint64) (*gauge, error) {
 	groups, err := waitingOf(m, t)
 	if err != nil {
@@ -150,9 +150,9 @@ func (g *gauge) measure(m *kv.Machine, t Topic, now uint64) (*gauge, error) {
 	return next, nil
 }
 
-// count updates the number of messages above the cursor of a group. It lists only the messages that were added, and
-// the messages of the part in which the cursor is. It cannot list the messages that the cursor has passed, to subtract
-// them, because retention may have removed them. It counts all messages again in these cases:
+// count updates the number of messages above the cursor of a group. It lists only new messages, and the messages of the
+// part that contains the cursor. It subtracts whole parts that the cursor has passed, because retention may have
+// removed their messages. It counts all messages again in these cases:
 //
 //   - The cursor has gone back.
 //   - The previous number was below exactBelow. That number may include messages that have expired since.
@@ -203,9 +203,10 @@ func (a *aboveCursor) add(n, upto uint64) {
 	a.parts = append(a.parts, part{upto, n})
 }
 
-// countMessages counts the messages of a topic whose offsets are in the interval (after, upto]. The parameter most is a
-// soft limit: the messages are listed in pages of 1,000, and a page is always counted to its end. The result last is
-// the offset of the last message that was counted, or after if there was none. The result more is true if messages may
+// countMessages counts the messages of a topic whose offsets are in the interval (after, upto]. It reads pages of 1,000
+// messages, and stops after the page in which the number reaches most.
+//
+// last is the offset of the last message that was counted, or after if there was none. more is true if messages may
 // remain.
 func countMessages(m *kv.Machine, t Topic, after, upto uint64, most int, now uint64) (n, last uint64, more bool,
 	err error) {

@@ -17,8 +17,8 @@ const linkPause = 100 * time.Millisecond
 const maxCalls = 8
 
 // link is the session of a Broker in one Raft group. Each pull lists the subscriptions of the link. If the leader does
-// not know all of them, the link adds them again. For example, a delayed join call for one subscription may reach a new
-// leader, which then creates the session without the other subscriptions.
+// not know all of them, the link adds them again. This can happen after a change of the leader, when a delayed call
+// adds only one subscription at the new leader.
 type link struct {
 	b       *Broker
 	gid     uint32
@@ -53,15 +53,15 @@ func (o *outgoing) compareGroup(p *outgoing) int {
 	return cmp.Or(cmp.Compare(o.settle.Topic.Name, p.settle.Topic.Name), cmp.Compare(o.settle.Group, p.settle.Group))
 }
 
-// forgotten is a settled delivery that the node still remembers, because a pull was in flight when the delivery was
-// settled. The answer to that pull may contain the message again.
+// forgotten is a settled delivery that the node remembers until the pull in flight has ended. The answer to that pull
+// may contain the message again.
 type forgotten struct {
 	s    *subscription
 	h    *held
 	pull uint64 // number of that pull
 }
 
-// forget removes a settled delivery from its subscription, but only after the pull in flight has ended.
+// forget removes a settled delivery from its subscription when the pull in flight has ended.
 func (l *link) forget(s *subscription, h *held) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -115,8 +115,8 @@ func (l *link) ask(ctx context.Context, c *call) (known bool, a Answer, err erro
 	return readAnswer(out)
 }
 
-// join adds a subscription to the session at the leader. The parameter fresh matters if the leader does not know the
-// session. If fresh is true, the leader creates the session. If fresh is false, join returns false.
+// join adds a subscription to the session at the leader. If the leader does not know the session, the result depends on
+// fresh: if it is true, the leader creates the session; if it is false, join returns false.
 func (l *link) join(ctx context.Context, s *subscription, fresh bool) (known bool, err error) {
 	s.mu.Lock()
 	j := Join{ID: s.id, Topic: Topic{Group: l.gid, Store: l.b.store, Name: s.topic}, Group: s.group,
@@ -208,8 +208,8 @@ func (l *link) run() {
 }
 
 // deliver passes messages to their subscriptions. If a message is for a subscription that has ended, deliver makes the
-// leader remove that subscription. The leader may still know the subscription, because joinAgain may have added it just
-// after its end.
+// leader remove that subscription. The leader can have such a subscription because joinAgain added it just after its
+// end.
 func (l *link) deliver(list []Handed) {
 	ended := map[uint64]bool{}
 	for i := range list {
@@ -285,8 +285,8 @@ func (l *link) start() {
 	}
 }
 
-// call sends a part of the queue. It repeats the call until the call succeeds or the broker ends sending. If the leader
-// refuses settlements, call passes them to the method refused instead.
+// call sends a part of the queue, and repeats this until it succeeds or Broker.Close ends sending. If the leader
+// refuses settlements, they are queued again, to be sent separately for each consumer group.
 func (l *link) call(part []outgoing) {
 	c := call{what: callLeave, join: Join{ID: part[0].leave}}
 	if part[0].leave == 0 {
@@ -324,9 +324,9 @@ func (l *link) returned() {
 	l.start()
 }
 
-// refused handles settlements of a call that the leader has refused. It queues them again after a pause. One consumer
-// group can make the whole call fail, for example if a record of the group cannot be read. Therefore each of these
-// settlements is then sent only with settlements of the same group. Other calls do not wait during the pause.
+// refused queues settlements again, after a pause, because the leader has refused the call that contained them. One
+// consumer group can make a whole call fail, for example if a record of the group cannot be read. Therefore the next
+// calls with these settlements contain only one group each. The pause does not delay other calls.
 func (l *link) refused(part []outgoing) {
 	l.returned()
 	sleep(l.b.sending, linkPause)

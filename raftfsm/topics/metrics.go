@@ -154,9 +154,9 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// collectLag sends two metrics for each consumer group: the lag, and the age of the oldest message that the group has
-// not settled. Groups without a series of their own share one series. It has the sum of their lags and the age of the
-// oldest of all their messages.
+// collectLag sends two metrics for each consumer group: the lag, and the age of the oldest deliverable message that the
+// group has not settled. It leaves out a lag that is not completely counted. Groups without a series of their own share
+// one series, with the sum of their lags and the greatest of their ages.
 func (c *collector) collectLag(out chan<- prometheus.Metric) {
 	all := map[label]measured{}
 	for _, k := range c.keepers {

@@ -47,11 +47,10 @@ type readers struct {
 }
 
 // Read returns stored messages of a topic, in the order of their offsets. If since is not 0, Read begins with the first
-// message that was published at or after the cluster time since. Otherwise it begins with the first message whose
-// offset is greater than after. If there is no message and wait is true, Read waits up to five seconds for one.
+// message that was published at that cluster time or later. Otherwise it begins with the first message whose offset is
+// greater than after. If there is no message and wait is true, Read waits up to pullPatience for one.
 //
-// To continue, the caller passes the result next as the parameter after of the next call. The result more is true if
-// further messages are stored already.
+// To continue, call Read again with after set to next. If more is true, further messages are already stored.
 func (k *Keeper) Read(ctx context.Context, t Topic, after, since uint64, wait bool) (list []Handed, next uint64,
 	more bool, err error) {
 	if err := checkNames(opRead, t.Name, ""); err != nil {
@@ -160,15 +159,15 @@ type Progress struct {
 	More    bool              // another call is needed
 }
 
-// Remove removes a topic or a consumer group, in at most removeTurns log entries. Progress.More is true if a further
+// Remove removes a topic or a consumer group, in at most removeTurns log entries. If Progress.More is true, a further
 // call is needed. If an entry fails after others were applied, Remove returns the progress and no error. Remove returns
 // fault.Conflict if there are subscribers, unless r.Force is true.
 //
-// Remove deletes the messages before the records of groups. So if a group is created again in the meantime, it does not
-// get the removed messages.
+// Remove deletes the messages before the records of groups, so that a group that is created again in the meantime does
+// not get the removed messages.
 //
-// Remove keeps the policy of the topic, because each publisher stores the policy at most once a minute. Without the
-// policy, a topic that is used again at once could have the default policy for a minute.
+// Remove keeps the policy of the topic. Otherwise a topic that is used again at once could have the default policy for
+// a minute, because each publisher stores the policy at most once a minute.
 func (k *Keeper) Remove(ctx context.Context, r *Removal) (p Progress, err error) {
 	if err := checkNames(opRemove, r.Topic.Name, r.Group); err != nil {
 		return p, err
@@ -235,7 +234,7 @@ func (k *Keeper) leading(op string) (records.Group, error) {
 	return k.group, k.lead(op)
 }
 
-// unused returns fault.Conflict if a group that is to be removed has subscribers. If r.Force is true, it returns nil.
+// unused returns fault.Conflict if a group that is to be removed has subscribers, unless r.Force is true.
 func (k *Keeper) unused(r *Removal) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -253,9 +252,9 @@ func (k *Keeper) unused(r *Removal) error {
 	return nil
 }
 
-// removal returns the operations that remove the next records of a topic or a group, at most removePage records. The
-// records are from the first table that is not empty. tables are key prefixes, in the order in which they are emptied.
-// Messages with offsets above upto stay.
+// removal returns operations that remove up to removePage records of a topic or a group. tables contains key prefixes,
+// in the order in which their records are removed. The operations remove records with one prefix only. Messages with
+// offsets above upto stay.
 //
 // The record of a group is removed before its parked records, so that the group parks no further message. The request
 // that removes the parked records fails if the group exists again.
@@ -329,11 +328,13 @@ type Redriving struct {
 }
 
 // Redrive moves one page of messages from the dead-letter topic r.Topic to the topic r.To. If r.To is empty, each
-// message moves back to its original topic. Progress.More is true if a further call is needed.
+// message moves back to its original topic. A message stays if its original topic is unknown or is r.Topic itself. If
+// Progress.More is true, a further call is needed.
 //
-// One log entry adds a message to its new topic and removes it from the dead-letter topic. So no message is lost, and
-// none is moved twice, even if Redrive is repeated. A message stays if its original topic is unknown or is r.Topic
-// itself. Redrive returns fault.Overloaded if a target topic is full, and fault.Invalid if r.To is r.Topic.
+// The same log entry adds a message to its new topic and removes it from the dead-letter topic. So no message is lost
+// or moved twice, even if Redrive is repeated.
+//
+// Redrive returns fault.Overloaded if a target topic is full, and fault.Invalid if r.To is r.Topic.
 func (k *Keeper) Redrive(ctx context.Context, r *Redriving) (p Progress, err error) {
 	for _, name := range []string{r.Topic.Name, cmp.Or(r.To, "-")} {
 		if err := checkNames(opRedrive, name, ""); err != nil {
@@ -397,7 +398,7 @@ func (r *Redriving) target(name string) Topic {
 	return t
 }
 
-// move returns the operations that move the messages in found, and updates the numbers in p.
+// move returns the operations that move a page of dead letters, and updates the progress.
 func (r *Redriving) move(p *Progress, found []kv.Record, sources []string, now uint64) (ops []command.Op) {
 	for i := range found {
 		one := &found[i]
@@ -429,10 +430,9 @@ func (r *Redriving) move(p *Progress, found []kv.Record, sources []string, now u
 	return ops
 }
 
-// sourceOf returns the original topic of a dead letter, or "" if that topic is unknown. sources are the topics whose
-// dead letters are in this topic. A single source is always the result. If there are several, the result is the source
-// that the CloudEvent in the message names. The result is never a topic outside sources, because a publisher can write
-// any name into its CloudEvent.
+// sourceOf returns the original topic of a dead letter, or "" if it is unknown. sources contains the topics whose dead
+// letters are in this topic. If there are several, sourceOf chooses the one that the CloudEvent in the message names.
+// It returns only topics in sources, because a publisher can write any name into a CloudEvent.
 func sourceOf(value []byte, sources []string) string {
 	if len(sources) == 1 {
 		return sources[0]
@@ -518,9 +518,9 @@ type Start struct {
 	Since time.Time // zero = begin after the offset After
 }
 
-// Read calls the function take for each message of a topic. The messages of one Raft group come in the order of their
-// offsets. When all existing messages were read, Read calls caughtUp. It then returns if follow is false. If follow
-// is true, it waits for further messages until ctx ends. take and caughtUp are not called concurrently.
+// Read calls take for each message of a topic. The messages of one Raft group come in the order of their offsets. After
+// all existing messages, Read calls caughtUp once. It then returns or, if follow is true, waits for further messages
+// until ctx ends. take and caughtUp are not called concurrently.
 func (a *Admin) Read(ctx context.Context, topic string, from Start, follow bool, take func(*Entry) error,
 	caughtUp func() error) error {
 	groups, err := a.access.Groups(ctx)
@@ -613,9 +613,10 @@ func entryOf(t Topic, h *Handed) (e Entry, err error) {
 func timeOf(ms uint64) time.Time { return time.UnixMilli(int64(min(ms, math.MaxInt64))) } //nolint:gosec // bounded
 
 // Replay makes a consumer group receive messages again. If offset is not 0, these are the messages from that offset on.
-// Otherwise they are the messages that were published at or after since. Replay returns fault.NotFound if the group
-// does not exist. It returns fault.Indeterminate if it fails and a part of the group may already have been moved back.
-// The caller may then repeat the call.
+// Otherwise they are the messages that were published at or after since.
+//
+// Replay returns fault.NotFound if the group does not exist. If it fails after a part of the group may have been moved
+// back, it returns fault.Indeterminate, and the caller may repeat the call.
 func (a *Admin) Replay(ctx context.Context, topic, group string, offset uint64, since time.Time) error {
 	groups, err := a.access.Groups(ctx)
 	if err != nil {
@@ -642,8 +643,8 @@ func (a *Admin) Replay(ctx context.Context, topic, group string, offset uint64, 
 	return nil
 }
 
-// errPartlyReplayed returns the error of a replay that failed with err after it may have moved a part of the group
-// back. Its code is fault.Indeterminate.
+// errPartlyReplayed returns the error of a replay that may have moved a part of the group back before it failed. The
+// code of the error is fault.Indeterminate, and it wraps the given error.
 func errPartlyReplayed(err error) error {
 	if fault.Is(err, fault.Indeterminate) {
 		return err
@@ -674,9 +675,10 @@ func (a *Admin) Redrive(ctx context.Context, topic, to string, report func(Progr
 	}, report)
 }
 
-// each sends calls to every Raft group, one group after another. Within a group, it sends calls until Progress.More is
-// false. The function next returns the next call for a group. Its argument last is the progress of the previous call to
-// the same group. After every call, it passes the progress of that call to report.
+// each calls every Raft group, one group after another. It repeats the call to a group until Progress.More is false,
+// and passes the progress of every call to report.
+//
+// next returns the next call to the given group. last is the progress of the previous call to the same group.
 func (a *Admin) each(ctx context.Context, next func(gid uint32, last *Progress) *call,
 	report func(Progress) error) error {
 	groups, err := a.access.Groups(ctx)

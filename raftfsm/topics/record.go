@@ -27,8 +27,8 @@ const (
 	tablePolicy  = 't' // what the topic keeps
 )
 
-// recordVersion is the version of the record format. It is the first byte of every record. Only in a stored message,
-// the cluster time comes before it.
+// recordVersion is the version of the record format. It is the first byte of a record, except in a stored message,
+// where the cluster time comes first.
 const recordVersion = 1
 
 // Bounds of names and records.
@@ -206,8 +206,8 @@ func checkMessage(m *pubsub.Message) error {
 	return nil
 }
 
-// cursor is the record of a consumer group. The group has settled every message with an offset up to upto, except
-// the offsets in open and the parked messages. unused.go explains the time to live of a group.
+// cursor is the record of a consumer group. The group has settled all messages with offsets up to upto, except the
+// messages in open and the parked messages. unused.go explains the time to live of a group.
 type cursor struct {
 	upto uint64
 	open []uint64 // offsets, ascending

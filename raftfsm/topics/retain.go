@@ -214,9 +214,9 @@ func (k *Keeper) reportFull(t *topic, full bool, p *Policy) {
 // maxOrigins bounds how many topics policyOf looks at.
 const maxOrigins = 16
 
-// policyOf returns the policy of a topic. A publish stores the policy of its topic, so a topic that has only dead
-// letters has no stored policy. Such a topic has the policy of a topic from which its dead letters come, because both
-// belong to the same component. If no policy is stored there either, policyOf returns the default.
+// policyOf returns the policy of a topic. A topic that has only dead letters has no stored policy, because only
+// publishing stores one. policyOf then returns the policy of a topic from which the dead letters come. If none is found
+// there, it returns the default.
 func policyOf(m *kv.Machine, t Topic) (Policy, error) {
 	origins := []Topic{t}
 	for n := 0; n < len(origins); n++ {
@@ -278,10 +278,11 @@ func sizeOf(key string, value int) uint64 {
 	return uint64(len(key)+value) + overhead //nolint:gosec // not negative
 }
 
-// trim returns operations that remove messages that every group has settled. It removes a message only if the
-// message is older than the retention, or if the topic exceeds its size limit. The result next is the count of the
-// topic after the removal. The result more is true if further messages may have to be removed. trim also sets
-// t.trimAt, t.held and t.passed. The caller holds k.mu, which trim releases from time to time.
+// trim returns operations that remove messages that every group has settled. It removes a message only if the message
+// is older than the retention, or if the topic exceeds its size limit. trim also sets t.trimAt, t.held and t.passed.
+//
+// next is the count of the topic after the removal. more is true if further messages may have to be removed. The caller
+// holds k.mu, which trim releases from time to time.
 func (k *Keeper) trim(t *topic, p *Policy) (ops []command.Op, next count, more bool, err error) {
 	m := k.machine
 	next = t.counted
@@ -344,10 +345,9 @@ func (k *Keeper) trim(t *topic, p *Policy) (ops []command.Op, next count, more b
 	return ops, next, false, nil
 }
 
-// trimFence returns an operation for requests that create a group or move a group back. Such a group needs messages
-// that an earlier trim may be about to remove. The operation stores the count of the topic again, with the same value
-// but a new revision. A trim names the revision of the count that it has read. So a trim that was proposed before the
-// request is refused.
+// trimFence returns an operation for requests that create a group or move a group back. The operation stores the count
+// of the topic again, which gives the count a new revision. Removals that retention has proposed earlier are then
+// refused, because they name the old revision. So the group gets the messages that they would have removed.
 func trimFence(m *kv.Machine, t Topic) (command.Op, error) {
 	op := command.Op{Kind: command.OpSet, Cond: command.CondAbsent, Store: kv.TopicStore, Key: t.key(tableCount, "")}
 	v, err := m.Get(kv.TopicStore, op.Key, 0)
@@ -362,8 +362,8 @@ func trimFence(m *kv.Machine, t Topic) (command.Op, error) {
 	return op, nil
 }
 
-// holds finds the messages of a topic that must stay because at least one group has not settled them. Call the method
-// has with ascending offsets.
+// holds finds the messages of a topic that must stay because at least one group has not settled them. The offsets in
+// successive calls of holds.has must ascend.
 type holds struct {
 	m      *kv.Machine
 	open   map[uint64]bool // offsets that are open in a group
@@ -441,8 +441,8 @@ func holdsOf(m *kv.Machine, t Topic) (h holds, err error) {
 // the message at that offset. Otherwise it continues with the first message that was published at or after the cluster
 // time since. Replay never moves a group forward. Earlier messages that the group has not settled stay unsettled.
 //
-// Replay returns fault.NotFound if the group does not exist. It returns fault.Indeterminate if it fails after it has
-// moved the group back in part.
+// Replay returns fault.NotFound if the group does not exist. If it fails after some of its requests were applied, it
+// returns fault.Indeterminate.
 func (k *Keeper) Replay(t Topic, group string, offset, since uint64) error {
 	if err := checkNames(opReplay, t.Name, group); err != nil {
 		return err
@@ -461,9 +461,8 @@ func (k *Keeper) Replay(t Topic, group string, offset, since uint64) error {
 	}
 }
 
-// moveBack proposes one request of a replay. The result applied is false if the request was refused, because the group
-// has settled something meanwhile or retention has removed messages. As long as done is false, the caller must call
-// moveBack again.
+// moveBack proposes one request of a replay. applied is false if the request was refused, because the group or the
+// count of the topic has changed in the meantime. The caller must call moveBack until done is true.
 func (k *Keeper) moveBack(t Topic, group string, offset, since uint64) (applied, done bool, err error) {
 	k.mu.Lock()
 	err = k.lead(opReplay)
@@ -509,10 +508,10 @@ func (k *Keeper) moveBack(t Topic, group string, offset, since uint64) (applied,
 	return true, last, nil
 }
 
-// back returns the operations that move the cursor c of a group back to upto. They also remove the parked records of
-// messages after the new cursor, because the group reads these messages again. If there are too many parked records
-// for one request, done is false. The operations then move the cursor back only in part, and further requests are
-// needed.
+// back returns the operations that move a group back to the offset upto. c is the present cursor of the group. The
+// operations also remove the parked records of later messages, because the group reads these messages again. If there
+// are too many parked records for one request, done is false: the operations move the group back only in part, and
+// further requests are needed.
 func back(m *kv.Machine, t Topic, group string, c *cursor, upto uint64) (ops []command.Op, done bool, err error) {
 	next := cursor{upto: min(c.upto, upto), used: c.used, ttl: c.ttl}
 	var parked []string

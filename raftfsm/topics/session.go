@@ -39,11 +39,11 @@ const (
 	maxMemberBytes = 16 << 20 // bytes of the messages that a member has; the last message may exceed it
 )
 
-// single is the name of the queue for the messages of a group with concurrency 1, which are delivered one after
-// another. It is also the Sequence of these deliveries.
+// single is the name of the queue of a group with concurrency 1. The messages of the queue are delivered one after
+// another, and have this name as their Sequence.
 const single = "*"
 
-// session is the session of a node that receives messages. A session without a pull ends after sessionLife.
+// session contains the subscriptions of one Broker in this Raft group. It ends when there was no pull for sessionLife.
 type session struct {
 	id      string
 	members map[uint64]*member
@@ -136,10 +136,12 @@ func (j *Join) check(group uint32) error {
 	return nil
 }
 
-// Join adds a subscription to the session with the given id. It creates the consumer group if the group does not exist.
-// The parameter fresh matters if the session does not exist: if fresh is true, Join creates the session, and otherwise
-// it returns false. A second Join of the same subscription changes its window. Each Join also sets the concurrency, the
-// backoff and the time to live of the consumer group.
+// Join adds a subscription to the session with the given id. It creates the consumer group if it does not exist. If the
+// session does not exist, the result depends on fresh: if it is true, Join creates the session; if it is false, Join
+// returns false.
+//
+// A second Join of the same subscription changes its window. Each Join also sets the concurrency, the backoff and the
+// time to live of the consumer group.
 func (k *Keeper) Join(ctx context.Context, id string, fresh bool, j *Join) (known bool, err error) {
 	if err := j.check(k.opts.Group); err != nil {
 		return false, err
@@ -190,8 +192,8 @@ func leftovers(m *kv.Machine, t Topic, group string) (ops []command.Op, whole bo
 	return ops, !more, err
 }
 
-// join adds a subscription to a session. If the consumer group does not exist, join returns the Raft group g. The
-// caller must then create the consumer group in g, and call join again. In all other cases, g is nil.
+// join adds a subscription to a session. If the consumer group does not exist, join returns the Raft group in which the
+// caller must create it before it calls join again. In all other cases, g is nil.
 func (k *Keeper) join(id string, fresh bool, j *Join) (known bool, g records.Group, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -248,9 +250,9 @@ func (k *Keeper) join(id string, fresh bool, j *Join) (known bool, g records.Gro
 	return true, nil, nil
 }
 
-// firstAnswer returns the number from which a new session counts its answers. The numbers must differ from all numbers
-// that this server or an earlier leader has used, even in the same millisecond. The reason is that a node may still
-// confirm an answer of its earlier session. The caller holds k.mu.
+// firstAnswer returns the number from which a new session counts its answers. A node may still confirm an answer of an
+// earlier session. Therefore the numbers must differ from all numbers of earlier sessions, at this server or at an
+// earlier leader, even in the same millisecond. The caller holds k.mu.
 func (k *Keeper) firstAnswer() uint64 {
 	return max(k.group.Now()<<20+k.term%1024<<10, k.answered)
 }
@@ -435,9 +437,9 @@ func (k *Keeper) take(s *session) (taken []Handed, err error) {
 	return taken, nil
 }
 
-// handOut returns the newest answer of a session. First it waits until a majority has confirmed that this server leads.
-// The answer leaves out messages that were settled or leased again in the meantime. After an error, the next pull gets
-// the messages. The caller holds k.mu, which handOut releases while it waits.
+// handOut returns the newest answer of a session after a majority has confirmed that this server leads. It leaves out
+// messages that were settled or leased again in the meantime. If it returns an error, the next pull gets the messages.
+// The caller holds k.mu, which handOut releases while it waits.
 func (k *Keeper) handOut(ctx context.Context, s *session) (a Answer, known bool, err error) {
 	taken, number, g, term := s.last, s.answers, k.group, k.term
 	k.mu.Unlock()
@@ -495,11 +497,11 @@ type Settle struct {
 // Settle records the outcomes of deliveries. It waits until all outcomes that must be stored are in the log. When
 // Settle has returned nil, the node can forget the deliveries, because a later leader also knows these outcomes.
 //
-// An outcome has no effect if the message is already settled. While a session has a message, only that session can
-// report that the message has failed, is released or is a dead letter. Any session can acknowledge the message.
+// An outcome has no effect if the message is already settled. Any session can acknowledge a message. While a session
+// has a message, no other session can report that the message has failed, is released or is a dead letter.
 //
-// Each delivery of a message has a lease with a number. The result leases is the number of the newest lease at the time
-// of the call. After a message is settled, it gets no newer lease, except after a replay.
+// Each delivery has a numbered lease. leases is the number of the newest lease at the time of the call. After a message
+// is settled, it gets a newer lease only after a replay.
 func (k *Keeper) Settle(ctx context.Context, id string, list []Settle) (leases uint64, err error) {
 	k.mu.Lock()
 	w, logged, err := k.settle(id, list)
@@ -525,9 +527,9 @@ func (k *Keeper) Settle(ctx context.Context, id string, list []Settle) (leases u
 	}
 }
 
-// settle notes outcomes in memory, and queues those that must be stored in the log. Some outcomes are not stored, for
-// example pubsub.Released. w is done when all queued outcomes are in the log. logged is false if at least one outcome
-// of the list is not stored. The caller holds k.mu.
+// settle notes outcomes in memory, and queues those that must be stored in the log. w is done when the log has all of
+// them. logged is false if at least one outcome is not stored, for example because it is pubsub.Released. The caller
+// holds k.mu.
 func (k *Keeper) settle(id string, list []Settle) (w *waiter, logged bool, err error) {
 	if err := k.lead(opSettle); err != nil {
 		return nil, false, err

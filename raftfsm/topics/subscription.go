@@ -54,10 +54,9 @@ func (s *subscription) notify() {
 	s.changed = make(chan struct{})
 }
 
-// arrived processes a message that the leader has handed out. After a change of the leader, this node may already have
-// the message. In that case, the new leader may have counted the earlier delivery as a failed attempt. arrived then
-// changes the attempt and the lease of the earlier delivery to the new ones. Otherwise the leader would ignore the
-// outcome of that delivery and wait forever.
+// arrived processes a message that the leader has handed out. If this node already has the message, arrived gives it
+// the new lease and attempt, so that the leader accepts its outcome. This happens after a change of the leader: the new
+// leader may have counted the earlier delivery as a failed attempt.
 func (s *subscription) arrived(l *link, h *Handed) {
 	ref := refOf(l.gid, h.Offset)
 	m, ok := decodeMessage(h.Value)
@@ -129,12 +128,12 @@ func (s *subscription) Receive(ctx context.Context, limit int) ([]pubsub.Deliver
 	}
 }
 
-// allowed returns how many messages a Receive with this limit may return now. The caller holds s.mu.
+// allowed returns how many messages Receive may return now if it is called with the given limit. The caller holds s.mu.
 func (s *subscription) allowed(limit int) int {
 	return min(limit, len(s.buffer), max(s.concurrency, s.unsettled, limit)-s.out)
 }
 
-// widen enlarges the window to twice the limit of a Receive, up to maxWindow. The caller holds s.mu.
+// widen enlarges the window to twice the limit of a call of Receive, up to maxWindow. The caller holds s.mu.
 func (s *subscription) widen(limit int) {
 	if want := min(2*limit, maxWindow); want > s.window {
 		s.window = want
@@ -167,9 +166,8 @@ func (s *subscription) Settle(_ context.Context, d *pubsub.Delivery, o pubsub.Ou
 }
 
 // refuse records that a transaction with the given token was refused, because the message is settled or was handed out
-// again. Even then, the application answers the delivery with a success, as docs/pubsub.md requires. That answer must
-// not settle the message. The message may be delivered again, and only a transaction of the new delivery stores the
-// effect.
+// again. The application still answers the delivery with a success (see docs/pubsub.md). That answer must not settle
+// the message: if the message is delivered again, a new transaction stores the effect.
 func (s *subscription) refuse(ref, token string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

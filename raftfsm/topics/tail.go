@@ -77,16 +77,16 @@ func (c *consumer) isBehindTail(name string, offset uint64) bool {
 	return len(tail) > 0 && tail[0] < offset
 }
 
-// noteBlocked records that messages of a queue wait behind a failing one, so that spill can move them to a tail. It
-// does nothing in a group with concurrency 1, which has only one queue.
+// noteBlocked checks whether messages of a queue wait behind a failing one. If so, it marks the queue, so that spill
+// can move these messages to the tail. It does nothing in a group with concurrency 1, which has only one queue.
 func (c *consumer) noteBlocked(name string) {
 	if q := c.queues[name]; c.concurrency > 1 && len(q) > 1 && q[0].attempts > 0 {
 		c.blocked[name] = true
 	}
 }
 
-// refill moves messages from the tails back into their queues, for each queue in c.short. A queue in c.short is empty,
-// or its next message may be in its tail.
+// refill moves messages from tails back into their queues. It does so for the queues in c.short, which are empty, or
+// whose next message may be in their tail.
 func (c *consumer) refill(m *kv.Machine) error {
 	for len(c.short) > 0 {
 		name := c.short[len(c.short)-1]
@@ -107,8 +107,8 @@ func (c *consumer) refill(m *kv.Machine) error {
 	return nil
 }
 
-// restore moves n messages from the tail of a queue back into the queue. The first of them is at the index from of the
-// tail. The messages become items again.
+// restore moves n messages from the tail of a queue back into the queue, beginning at the given index of the tail. The
+// messages become items again.
 func (c *consumer) restore(m *kv.Machine, name string, from, n int) error {
 	offsets := c.tails[name][from : from+n]
 	keys := make([]string, n)

@@ -32,8 +32,8 @@ func (c *consumer) needsUse(now uint64) bool {
 	return c.ttl != c.lifetime || c.ttl > 0 && c.used+useStep(c.ttl) <= now
 }
 
-// lookBy plans a check that finds the unused groups of a topic. The check begins at the cluster time at, or earlier if
-// an earlier check is already planned. The caller holds k.mu.
+// lookBy plans a check for unused groups of a topic. The check begins when the cluster time reaches the given time, but
+// not before sweepPause has passed. If an earlier check is planned, it is not postponed. The caller holds k.mu.
 func (k *Keeper) lookBy(t *topic, at uint64) {
 	if t.lookAt == 0 || at < t.lookAt {
 		t.lookAt = at
@@ -41,9 +41,9 @@ func (k *Keeper) lookBy(t *topic, at uint64) {
 	k.sweepIn(max(pauseUntil(at, k.group.Now()), sweepPause))
 }
 
-// groupChanged processes a write to the record of a group. If the group has no subscriber, the leader checks whether
-// the group is unused. For example, a node may give up before its request to create the group is applied. The caller
-// holds k.mu.
+// groupChanged processes a write to the record of a group. If the group is not in memory, it has no subscriber, and the
+// leader checks whether it is unused. For example, a node may give up before its request to create the group is
+// applied. The caller holds k.mu.
 func (k *Keeper) groupChanged(t *topic, group string) {
 	if t.find(group) == nil {
 		k.lookBy(t, k.group.Now())

@@ -41,7 +41,7 @@ func (a *acked) sending(id raft.ServerID, r *raft.AppendEntriesRequest) {
 	}
 }
 
-// failed records that a follower may not have received a request, so that its commit index is sent again.
+// failed records that a request may not have reached a follower, so that the commit index is sent again.
 func (a *acked) failed(id raft.ServerID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -50,9 +50,9 @@ func (a *acked) failed(id raft.ServerID) {
 	a.upTo[id] = p
 }
 
-// reached handles a follower's answer to a heartbeat. term is the term of the leader that sent the heartbeat. If an
-// earlier message to the follower failed, the follower may not know the commit index. In that case, reached fires
-// moved, and the group announces the commit index again.
+// reached handles a follower's answer to a heartbeat. If an earlier message to the follower has failed, the follower
+// may not know the commit index, so reached makes the group announce it again. The heartbeat was sent by the leader of
+// the given term.
 func (a *acked) reached(id raft.ServerID, term uint64) {
 	a.mu.Lock()
 	p := a.upTo[id]
@@ -88,9 +88,9 @@ func (a *acked) has(id raft.ServerID, term, index uint64, earliest time.Time) bo
 	return p.Term == term && p.Index >= index && !p.at.Before(earliest)
 }
 
-// unsent returns requests that announce the given commit index. There is one request for each follower that has
-// acknowledged all entries up to this index in the given term, but was not sent the index yet. unsent records the
-// requests as sent.
+// unsent returns requests that announce the given commit index, and records them as sent. There is one request for each
+// follower that has acknowledged all entries up to this index in the given term, and to which the index was not sent
+// yet.
 func (a *acked) unsent(term, commit uint64) map[raft.ServerID]*raft.AppendEntriesRequest {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -1,7 +1,6 @@
-// Package transport wraps the transport between Raft and the network. Guard protects against defects and limitations
-// of hashicorp/raft. Witness detects lost data before this server takes part in its group. It asks the other servers
-// what they have recorded about this server: the newest term, vote, commit index and acknowledged entries. It compares
-// the answers with this server's disk.
+// Package transport wraps the transport between Raft and the network. Guard protects against defects and limitations of
+// hashicorp/raft. Witness detects lost data before this server takes part in its group. It compares the server's disk
+// with the newest term, vote, commit index and acknowledged entries that the other servers have recorded about it.
 //
 // The package owns no files. It does not use the state machine and does not interpret the commands in log entries.
 //

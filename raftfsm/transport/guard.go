@@ -14,40 +14,35 @@ import (
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// Guard wraps the transport of a group. It enforces rules that are needed because of defects and limitations of
-// hashicorp/raft:
+// Guard wraps the transport of a group. It enforces rules that work around defects and limitations of hashicorp/raft:
 //
-//  1. A heartbeat changes raft's state only in raft's main loop (hashicorp/raft#695). Guard itself answers a heartbeat
-//     of the known leader and term, and passes a copy to the main loop, which updates the time of the last contact. Any
-//     other heartbeat goes to the main loop.
-//  2. A leader with a stalled disk stops sending (hashicorp/raft#503). Without this rule, other goroutines of raft
-//     would still send heartbeats and empty appends while the main loop hangs in a write. Then no other server would
-//     become the leader.
+//  1. Only raft's main loop changes raft's state for a heartbeat (hashicorp/raft#695). Guard answers a heartbeat of the
+//     known leader and term, and passes a copy to the main loop, which updates the time of the last contact. The main
+//     loop answers all other heartbeats.
+//  2. A leader with a stalled disk stops sending (hashicorp/raft#503). Otherwise raft would still send heartbeats while
+//     its main loop hangs in a write, and no other server would become the leader.
 //  3. Appends are not pipelined (hashicorp/raft#612).
 //  4. A snapshot is not installed if the log already has the snapshot's last entry, or if this server has a newer
 //     snapshot (see Verdict).
-//  5. A follower commits entries only up to the end of a request, because its leader has compared only these entries.
-//     Without this rule, raft commits up to the leader's commit index or the end of the follower's log, whichever is
-//     lower. The end of that log may consist of entries of a deposed leader. The commit index can be above the last
-//     entry of a request, because a leader first reads the end of its log and then its commit index.
-//  6. If a snapshot contradicts the log and replaces it, the entries of that log count as discarded (see
+//  5. A request makes a follower commit entries only up to the end of the request, because the leader has compared the
+//     logs only up to there. Raft would commit up to the leader's commit index. This could include entries of a
+//     deposed leader at the end of the follower's log.
+//  6. If a snapshot replaces a log that it contradicts, the entries of that log count as discarded (see
 //     raftlog.Discarded).
-//  7. A leader passes a follower's successful response to raft only when the entries of the request are on the
-//     leader's own disk. Raft counts the leader's copy as soon as StoreLogs returns, which can be earlier (see
-//     unsynced in raftlog). Without this rule, raft could commit an entry that the leader loses in a crash.
-//  8. A request with a damaged entry is refused. Without this rule, raft would compare the entry with the log, and
+//  7. A leader passes a follower's successful response to raft only when the leader's own disk has the entries of the
+//     request. Raft counts the leader's copy when StoreLogs returns, which can be earlier (see unsynced in raftlog).
+//     Without this rule, raft could commit an entry that the leader loses in a crash.
+//  8. A request with a damaged entry is refused before raft sees it. Raft would compare the entry with the log, and
 //     could delete acknowledged entries before the log refuses the damaged one.
-//  9. A candidate can get the vote of this server even if it is not a voter in this server's newest configuration,
-//     because it may have a newer configuration (see Ongaro, Consensus: Bridging Theory and Practice, section 4.1). The
-//     candidate's log must still be at least as new as the log of this server. Without this rule, raft would refuse
-//     such a candidate. If a majority then needs the vote of a server with an old configuration, no leader could be
-//     elected.
+//  9. A server may vote for a candidate that is not a voter in the server's newest configuration, because the
+//     candidate may have a newer one (see Ongaro, Consensus: Bridging Theory and Practice, section 4.1). The
+//     candidate's log must still be at least as new as the server's. Raft would refuse the vote, so a group that needs
+//     it for a majority could not elect a leader.
 //  10. This server exchanges messages with another server only after that server has reported what it has seen of
 //     earlier incarnations of this server (see Witness).
-//  11. A server sends nothing as leader of an earlier term than its own. Raft may send one more request after this
-//     server was deposed. The log and the snapshots in such a request may be of the next term. Without this rule, a
-//     follower could store an entry or a snapshot before it has stored the term of that entry. After a restart, the
-//     follower would then refuse its own data (see raftlog.CheckTerm).
+//  11. A server sends nothing as leader of an earlier term than its own. After a leader is deposed, raft may send one
+//     more request, with entries or a snapshot of the next term. A follower that stored them before their term would
+//     refuse its own data after a restart (see raftlog.CheckTerm).
 //
 // Guard also starts elections that cannot wait for raft's own timeouts, and records the commit indexes that leaders
 // announce.
@@ -134,7 +129,7 @@ var (
 	_ raft.WithPreVote = (*Guard)(nil)
 )
 
-// New returns a Guard around the transport inner. limit is how long a log write may stall before this server stops
+// New returns a Guard around the given transport. limit is how long a log write may stall before this server stops
 // sending. The other parameters are the parts of the group that Guard uses.
 func New(inner raft.Transport, limit time.Duration, l Log, f Follower, s State, p Peers) *Guard {
 	return &Guard{
@@ -147,11 +142,12 @@ func New(inner raft.Transport, limit time.Duration, l Log, f Follower, s State, 
 // SwitchOff disables the rules that off selects. Call it before Raft is created.
 func (g *Guard) SwitchOff(off Off) { g.off = off }
 
-// ReplaceLog replaces the log by the result of change, for tests. Call it before Raft is created.
+// ReplaceLog passes the log to the given function, and uses the result in its place. It is for tests. Call it before
+// Raft is created.
 func (g *Guard) ReplaceLog(change func(Log) Log) { g.log = change(g.log) }
 
-// UpTo reports whether a follower has acknowledged all entries up to the given index. An acknowledgement counts only if
-// this server received it as leader of the given term, and not before the time earliest.
+// UpTo reports whether a follower has acknowledged all entries up to the given index. It counts only acknowledgements
+// that this server has received as leader of the given term, and not before earliest.
 func (g *Guard) UpTo(id raft.ServerID, term, index uint64, earliest time.Time) bool {
 	return g.acked.has(id, term, index, earliest)
 }
@@ -201,8 +197,8 @@ func (g *Guard) forward() {
 	}
 }
 
-// settled applies the rules of Guard to a request, which may change the request. It returns true if raft must not get
-// the request. In that case, settled has answered the request, or State.Take answers it later.
+// settled applies the rules of Guard to a request, and may change it. It returns true if raft must not get the request,
+// because it was already answered or State.Take answers it later.
 func (g *Guard) settled(rpc *raft.RPC) bool {
 	if h, ok := rpc.Command.(raft.WithRPCHeader); ok && !g.isTransfer(rpc.Command) {
 		from := raft.ServerID(h.GetRPCHeader().ID)
@@ -253,9 +249,8 @@ func (g *Guard) settled(rpc *raft.RPC) bool {
 	return false
 }
 
-// eligible returns the id that raft gets instead of a candidate's id. Raft uses this id only to check that its
-// configuration has such a voter (see rule 9 of Guard). So eligible returns any voter of the configuration. If there is
-// none, it returns the candidate's own id.
+// eligible returns the id that raft gets in place of a candidate's id. This is the id of any voter of the configuration
+// or, if there is none, the candidate's own id. Raft only checks that the id belongs to a voter (see rule 9 of Guard).
 func (g *Guard) eligible(candidate []byte) []byte {
 	if g.off.Candidates {
 		return candidate
@@ -269,9 +264,8 @@ func (g *Guard) isTransfer(command any) bool {
 	return ok && r.Term == 0
 }
 
-// observe records in g.peers the term and the commit index in a request of another server. The other server has stored
-// this term durably before it sends the request. Pre-votes are not recorded, because a server does not store their
-// term.
+// observe records in g.peers the term and the commit index of a request. The sender has stored this term durably.
+// Pre-votes are not recorded, because their sender does not store the term.
 func (g *Guard) observe(from raft.ServerID, command any) {
 	switch req := command.(type) {
 	case *raft.AppendEntriesRequest:
@@ -401,10 +395,9 @@ const (
 // AppendEntries sends entries or a heartbeat, unless the local disk hangs. If a follower accepts entries, AppendEntries
 // returns only when the local disk has these entries, too (see rule 7 of Guard).
 //
-// AppendEntries repeats a request that was not delivered, up to five times, with pauses of 310 ms in total. For
-// example, a server that has just started refuses requests for some milliseconds (see Witness). Raft would repeat the
-// request only after its commit timeout, which is long (see Announce). The repetition does no harm: only this goroutine
-// of Raft waits for the request, and a follower may receive a request twice.
+// AppendEntries repeats a request that was not delivered, up to five times, with pauses of 310 ms in total. Raft itself
+// would wait longer, but a server that has just started refuses requests only for some milliseconds (see Witness). A
+// follower may therefore receive a request twice, which does no harm.
 func (g *Guard) AppendEntries(id raft.ServerID, to raft.ServerAddress, args *raft.AppendEntriesRequest,
 	resp *raft.AppendEntriesResponse) error {
 	if IsHeartbeat(args) {
@@ -475,13 +468,12 @@ func (g *Guard) deliver(id raft.ServerID, to raft.ServerAddress, args *raft.Appe
 	return err
 }
 
-// Announce sends the commit index of this leader to followers that have all entries up to this index but were not sent
-// the index yet. Otherwise they would learn the index only from the next append. term is the term in which this server
-// leads, and commit is a commit index of that term. Announce does not wait for the answers, and Raft does not see them.
+// Announce sends a commit index to the followers that have all entries up to this index, unless it was already sent to
+// them. They would otherwise learn it only from the next append. term is the term in which this server leads, and
+// commit is a commit index of that term. Announce does not wait for the answers.
 //
-// An announcement looks like a request that Raft could send. It names an entry that the follower has acknowledged to
-// the leader of this term, and the commit index is not above this entry. So an announcement is safe if it arrives late
-// or twice, like any append without entries.
+// An announcement is a valid append without entries, so it does no harm if it arrives late or twice. The previous entry
+// that it names is one that the follower has acknowledged in this term, and the commit index is not above it.
 func (g *Guard) Announce(term, commit uint64) {
 	if g.silenced(term) != nil {
 		return
@@ -603,8 +595,8 @@ func (g *Guard) Close() {
 // Sender sends the state of this server to a server that has requested it. It bypasses Raft and the Guard.
 type Sender struct{ Transport raft.Transport }
 
-// SendState sends the state in data to the server whose id is the parameter to. The result taken is true if that server
-// has accepted the state.
+// SendState sends a state to another server, and reads the state from data. It returns true if that server has accepted
+// the state.
 func (s Sender) SendState(to raft.ServerID, r *raft.InstallSnapshotRequest, data io.Reader) (taken bool, err error) {
 	var resp raft.InstallSnapshotResponse
 	err = s.Transport.InstallSnapshot(to, raft.ServerAddress(to), r, &resp, data)

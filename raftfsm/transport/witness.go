@@ -46,7 +46,8 @@ type Claim struct {
 	Last       uint64 // last index of the log, or of the snapshot if the log is empty
 }
 
-// lacks returns a description of what this server has lost compared with s, or "" if nothing was lost.
+// lacks compares what this server has with what another server has seen of it. It returns a description of what this
+// server has lost, or "" if nothing was lost.
 func (c Claim) lacks(s raftlog.Seen) string {
 	switch {
 	case c.Term < s.Term:
@@ -68,10 +69,9 @@ type SeenTable struct {
 	by map[string]raftlog.Seen
 }
 
-// Load fills the table with kept, which are the records of the floor file. stored is the cluster and the epoch that the
-// floor file names, and current is the present cluster and epoch. If the floor file names another cluster or epoch, the
-// cluster was rescued after the file was written. The other servers have then started without data, so Load ignores the
-// records.
+// Load fills the table with the records of the floor file. stored is the cluster and the epoch that the file names, and
+// current is the present cluster and epoch. If they differ, Load ignores the records: the cluster was rescued after the
+// file was written, and the other servers have started without data since.
 func (t *SeenTable) Load(kept map[string]raftlog.Seen, stored, current raftlog.Owner) {
 	if stored.Cluster != "" && stored != current {
 		return
@@ -119,10 +119,10 @@ func (t *SeenTable) Keep(members []raft.Server) {
 	})
 }
 
-// Witness runs after a start of this server, and detects whether the server has lost data. It queries every other
-// server of the group for its record of this server, and repeats each query until it is answered. It also regularly
-// reports the term, the vote and the commit index of this server to the other servers. It uses one goroutine, and one
-// more for each query in flight.
+// Witness detects whether this server had lost data when it started. It queries what every other server of the group
+// has recorded about this server, and repeats each query until it is answered. It also regularly reports the term, the
+// vote and the commit index of this server to the other servers. It uses one goroutine, and one more for each query in
+// flight.
 type Witness struct {
 	WitnessConfig
 	*SeenTable
@@ -159,8 +159,8 @@ type WitnessConfig struct {
 	Process Process
 }
 
-// Process is the program that runs the Witness. Witness calls Fatal if this server has lost data that another server
-// has seen, and calls it at most once.
+// Process is the program that runs the Witness. The Witness calls Fatal at most once, if this server has lost data that
+// another server has seen.
 type Process interface{ Fatal(err error) }
 
 // NewWitness creates a Witness that records in seen what other servers show.
@@ -171,9 +171,9 @@ func NewWitness(c WitnessConfig, seen *SeenTable) *Witness {
 	}
 }
 
-// Bounds of the pause between two queries to servers that have not answered. The pause begins at witnessSoon and
-// doubles after each query, up to witnessSlow. If an answer can be expected now, the next query is sent at once, and
-// the pause begins at witnessSoon again. For example, this happens when such a server sends a Raft message.
+// Bounds of the pause before servers that have not answered are queried again. The pause doubles from witnessSoon to
+// witnessSlow. When a server seems to be reachable, for example because it sends a Raft message, the next query is sent
+// at once, and the pause begins at witnessSoon again.
 const (
 	witnessSoon = 10 * time.Millisecond
 	witnessSlow = 500 * time.Millisecond
@@ -307,8 +307,7 @@ func (w *Witness) unanswered() []raft.ServerID {
 	return out
 }
 
-// round queries the servers in ids or reports to them, concurrently. It returns when each call has succeeded or
-// failed.
+// round calls report for the given servers concurrently. It returns when each call has succeeded or failed.
 func (w *Witness) round(ctx context.Context, ids []raft.ServerID) {
 	ctx, cancel := context.WithTimeout(ctx, w.Timeout)
 	defer cancel()
@@ -319,12 +318,11 @@ func (w *Witness) round(ctx context.Context, ids []raft.ServerID) {
 	wg.Wait()
 }
 
-// report reports the term, the vote and the commit index of this server to another server. Before the first report, a
-// separate call queries what the other server has recorded about this server. If the query is not answered, report
-// reports nothing.
+// report sends the term, the vote and the commit index of this server to another server. Before the first report, it
+// queries what the other server has recorded about this server. If the query fails, report sends nothing.
 //
-// A single call for the query and the report would not be safe. If its answer were lost, a repeated call would return
-// the values of the report instead of the earlier record.
+// The query and the report are separate calls. If they were one call and its answer were lost, a repeated call would
+// return the reported values instead of the earlier record.
 func (w *Witness) report(ctx context.Context, id raft.ServerID) {
 	if !w.hasAnswered(id) {
 		seen, err := w.Ask.Recall(ctx, id, w.Self, raftlog.Seen{})

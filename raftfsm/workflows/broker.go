@@ -109,8 +109,8 @@ func NewBroker(a records.Access, o BrokerOptions) *Broker {
 	return b
 }
 
-// Close ends the streams. It sends the outstanding answers of workers for up to closeGrace. Work whose answer was not
-// stored by then is handed out again.
+// Close ends the streams. It continues to send the outstanding answers of workers for up to closeGrace. Work whose
+// answer is not stored by then is handed out again by the leader.
 func (b *Broker) Close() error {
 	b.mu.Lock()
 	b.closed = true
@@ -133,8 +133,8 @@ func (b *Broker) Close() error {
 
 func errClosed() error { return fault.New(fault.Unavailable, opWork, "this node is shutting down") }
 
-// fits returns fault.TooLarge if an event of the given size in bytes is larger than maxEvent. The error message refers
-// to the data by the text in what.
+// fits returns fault.TooLarge if the size of an event in bytes is larger than maxEvent. The text in what names the data
+// in the error message.
 func fits(op, id, what string, size int) error {
 	if size <= maxEvent {
 		return nil
@@ -222,8 +222,8 @@ func (b *Broker) Start(ctx context.Context, app string, r *protos.CreateInstance
 	return err
 }
 
-// create creates an instance. If a terminal instance has the same id, the new instance replaces it. All descendants
-// of the terminal instance must then be terminal, too.
+// create creates an instance. It may replace a terminal instance with the same id if all descendants of that instance
+// are terminal, too.
 func (b *Broker) create(ctx context.Context, r Ref, n *creation) error {
 	for {
 		_, err := b.ask(ctx, opStart, startCall(r, n))
@@ -248,13 +248,11 @@ func (b *Broker) endedTree(ctx context.Context, r Ref) error {
 	}, func(Ref) error { return nil })
 }
 
-// walk visits the instance root and its descendants. For each descendant, it calls enter, then visits the children of
-// the descendant, and then calls leave. For root, it calls only leave, at the end. Two rules apply:
+// walk visits an instance and its descendants. For each descendant, it calls enter, then visits the children of the
+// descendant, and then calls leave. For the instance itself, it calls only leave, at the end. Two rules apply:
 //
-//   - A child is visited only if its state names the parent whose history lists the child. Otherwise, another instance
-//     has the id of the child by now.
-//   - Every instance is visited once, even if two instances name each other as parent. This is possible, because each
-//     of them can have replaced an earlier instance that had ended.
+//   - A child is visited only if its state names this parent. Otherwise another instance has reused its id.
+//   - Every instance is visited only once. If ids were reused, two instances can name each other as parent.
 func (b *Broker) walk(ctx context.Context, root Ref, enter func(r Ref, s *protos.WorkflowState) error,
 	leave func(r Ref) error) error {
 	type node struct {
@@ -403,8 +401,8 @@ func (b *Broker) Purge(ctx context.Context, app, id string, recursive, force boo
 	return b.purge(ctx, app, id, recursive, force, endPatience)
 }
 
-// purge removes an instance for Purge and PurgeMatching. It waits for the children of a terminated instance for at
-// most patience.
+// purge removes an instance, and also its descendants if recursive is true. patience limits the wait for the children
+// of a terminated instance.
 func (b *Broker) purge(ctx context.Context, app, id string, recursive, force bool,
 	patience time.Duration) (removed int, err error) {
 	root := Ref{app, id}
@@ -527,7 +525,7 @@ func (b *Broker) List(ctx context.Context, app string, f workflow.Filter, after 
 	return page, next, nil
 }
 
-// Applications implements workflow.Engine. A stream joins every group. So the number of workers of an application is
+// Applications implements workflow.Engine. Every stream joins all groups, so the number of workers of an application is
 // the largest number that any group reports.
 func (b *Broker) Applications(ctx context.Context) ([]workflow.Application, error) {
 	groups, err := b.access.Groups(ctx)

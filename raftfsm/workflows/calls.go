@@ -15,8 +15,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/records"
 )
 
-// Names of the methods for calls between nodes about workflows. Calls that wait have their own method. Otherwise they
-// could hold up the calls that end their wait.
+// Names of the methods for calls between nodes about workflows. Calls that wait use MethodWait, so that they do not
+// hold up the calls that they wait for.
 const (
 	Method     = "raft.workflow"
 	MethodWait = "raft.workflow-wait"
@@ -422,8 +422,8 @@ func appendAnswer(b []byte, a *answer) []byte {
 	return b
 }
 
-// readAnswer decodes the answer to a pull. If an item has a turn, its list past has only the events of the history from
-// the position item.from on. The items share the memory of b.
+// readAnswer decodes the answer to a pull. In an item with a turn, past has only the part of the history that begins at
+// position item.from. The items share the memory of b.
 func readAnswer(b []byte) (known bool, a answer, err error) {
 	r := lenprefix.Reader{Rest: b}
 	known, a.proven, a.number = r.Byte() == 1, r.Byte() == 1, r.Uvarint()

@@ -14,10 +14,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/records"
 )
 
-// change collects what one log entry does to an instance. Every entry of an instance replaces its head, which is the
-// main record. The entry is applied only if the head still has the revision that the leader knows. So the log refuses,
-// as a whole, an entry of a deposed leader or a second entry for the same turn. The entries of an instance therefore
-// form one chain, even if different servers have proposed them.
+// change collects what one log entry does to an instance. Every entry of an instance replaces its main record, the
+// head. The log refuses the whole entry if the revision of the head is not the one that the leader knows. This stops
+// entries of a deposed leader, and a second entry for the same turn.
 type change struct {
 	k       *Keeper
 	i       *instance
@@ -49,12 +48,11 @@ type change struct {
 
 func (c *change) time() time.Time { return time.UnixMilli(int64(c.now)).UTC() } //nolint:gosec // bounded
 
-// birth returns the number of this entry. It consists of the cluster time and random bits. If the previous entry of the
-// instance has the same or a greater number, the result is that number plus 1. So the numbers of an instance always
-// increase.
+// birth returns the number of this entry. The number consists of the cluster time and random bits, and is always
+// greater than the number of the previous entry of the instance.
 //
-// A new instance with the id of a purged instance also has other numbers, because the time differs. If both are created
-// within one millisecond, only the random bits differ.
+// An instance that reuses the id of a purged instance has different numbers. They differ in the time or, within one
+// millisecond, in the random bits.
 func (c *change) birth() uint64 {
 	if c.head.birth <= c.i.head.birth {
 		c.head.birth = max(c.i.head.birth+1, c.now<<20|c.k.opts.Rand()&(1<<20-1))
@@ -71,9 +69,9 @@ func (c *change) add(ops ...command.Op) {
 // exists reports whether the instance exists in the log, or will exist after this entry.
 func (c *change) exists() bool { return !c.purged && (c.i.exists() || c.created) }
 
-// arrive adds an event to the inbox, unless an event with the same idempotency key has arrived before. In that case,
-// both senders get the same answer. If the inbox is full, arrive refuses events from outside (see fromOutside), except
-// terminations.
+// arrive adds an event to the inbox. If an event with the same idempotency key has arrived before, arrive adds nothing,
+// and both senders get the same answer. If the inbox is full, arrive refuses events from outside (see fromOutside),
+// except terminations.
 func (c *change) arrive(a *arrival) {
 	if a.key != 0 {
 		if slices.Contains(c.head.recent, a.key) && !c.wiped {
@@ -103,9 +101,9 @@ func (c *change) arrive(a *arrival) {
 	c.i.tried = 0
 }
 
-// fromOutside reports whether an event can come from outside the workflow, for example from a client. Nothing limits
-// the number of such events, so they may be refused when the inbox is full. Results and timers must not be refused.
-// Their number is limited, because the workflow itself has started the activities, children and timers.
+// fromOutside reports whether an event can come from outside the workflow, for example from a client. The number of
+// such events is not limited, so they may be refused when the inbox is full. Results and timers are never refused: the
+// workflow has started their activities, children and timers itself, which limits their number.
 func fromOutside(e *protos.HistoryEvent) bool {
 	switch e.GetEventType().(type) {
 	case *protos.HistoryEvent_EventRaised, *protos.HistoryEvent_ExecutionSuspended,
@@ -115,8 +113,8 @@ func fromOutside(e *protos.HistoryEvent) bool {
 	return false
 }
 
-// join gives the sender of the event a the same answer as the sender of the event o. Call it if both events have the
-// same effect.
+// join gives the sender of a repeated event the same answer as the sender of the first event. o is the first event, and
+// a is the repeated event. Both have the same effect.
 func (c *change) join(o, a *arrival) {
 	if o.seq != 0 {
 		c.replies = append(c.replies, a.answer)
@@ -131,8 +129,8 @@ func (c *change) join(o, a *arrival) {
 	}
 }
 
-// run hands out the next turn of the instance, if there is one. It then commits the entry. If no entry is needed, run
-// calls the replies instead.
+// run hands out the next turn of the instance, if there is one, and commits the entry. If no entry is needed, it only
+// answers the callers that wait.
 func (c *change) run() {
 	i := c.i
 	if c.outcome == nil && !c.purged && !c.wiped {
@@ -161,7 +159,7 @@ func (c *change) run() {
 }
 
 // store adds records for the events that are only in memory. When the entry reaches maxStored bytes, the remaining
-// events wait for the next entry. But an entry that creates or starts an instance gets all events.
+// events wait for the next entry, unless this entry creates or starts the instance.
 func (c *change) store() {
 	size := 0
 	for n := range c.ops {
@@ -206,7 +204,7 @@ func (c *change) consume(n int) {
 	c.i.folds = false
 }
 
-// apply adds o, the outcome of a turn, to the entry. The turn was made with the first n events of the inbox.
+// apply adds the outcome of a turn to the entry. n is the number of events of the inbox that the turn has used.
 func (c *change) apply(n int, o *turn.Outcome) {
 	c.outcome = o
 	i, h := c.i, &c.head
@@ -411,9 +409,9 @@ func (c *change) applied(err error) bool {
 	return false
 }
 
-// failed handles an entry that is not in the log, or whose outcome is unknown. It drops the instance from memory. The
-// callers that wait for the entry get err. If the turn in the entry is too large, the senders of its events get
-// fault.Unavailable instead, so that they send the events again.
+// failed handles an entry that is not in the log, or whose outcome is unknown. It drops the instance from memory, and
+// returns err to the callers that wait for the entry. If a turn is too large for an entry, the senders of its events
+// get fault.Unavailable instead, so that they send the events again.
 func (c *change) failed(err error) {
 	i, k, existed := c.i, c.k, c.i.exists()
 	arrived, tooLarge := err, c.outcome != nil && fault.Is(err, fault.TooLarge)
@@ -451,9 +449,9 @@ func (k *Keeper) decideLater(r Ref) {
 	k.after(retryPause, func() { k.push(r, step{do: (*change).decide}) })
 }
 
-// decide ends the doubt about an earlier entry of the instance whose outcome is unknown. It proposes a new entry on the
-// condition that the head is still the one that this leader has just read. When the new entry is applied, the earlier
-// entry is in the log already or will be refused. decide then calls Keeper.recheck.
+// decide makes sure that an earlier entry with an unknown outcome cannot be applied later. It proposes a new entry, on
+// the condition that the head is still the one that this leader has just read. When the new entry is applied, the
+// earlier one is in the log already or will be refused. decide then calls Keeper.recheck.
 func (c *change) decide() {
 	k, r := c.k, c.i.Ref
 	if c.exists() {
@@ -477,9 +475,8 @@ func (c *change) decide() {
 	})
 }
 
-// verified commits the operations in list as a separate entry. The log refuses the entry if its version of the instance
-// is not the one that this leader knows. The leader then reads the instance again. verified does not wait. It calls
-// done with the outcome.
+// verified commits the given operations as a separate entry. It does not wait, and calls done with the outcome. If the
+// head in the log is not the one that this leader knows, the entry is refused, and the leader reads the instance again.
 func (c *change) verified(list []command.Op, done func(err error)) {
 	i, k, g := c.i, c.k, c.group
 	entry := append(ops(i.asKnown(command.OpCheck)), list...)
@@ -501,9 +498,8 @@ func errBehind() error {
 	return fault.New(fault.Unavailable, opChange, "the records of the workflow have changed in the meantime")
 }
 
-// recheck reads the timers and messages in the bucket of an instance again, and starts a scan of all waiting
-// activities. Call it when an entry of the instance had an unknown outcome, and that outcome is known now. The entry
-// may have added such records.
+// recheck finds the records that an entry with an unknown outcome may have added. Call it when the outcome is known. It
+// reads the timers and messages in the bucket of the instance again, and starts a scan of all waiting activities.
 func (k *Keeper) recheck(r Ref) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -104,8 +104,8 @@ func (k *Keeper) application(name string) *application {
 // maxTargets bounds the applications that target adds.
 const maxTargets = 4096
 
-// target returns the application whose workers execute an activity, and adds it if necessary. A workflow can name any
-// application, so target adds no application and returns nil if the leader already knows maxTargets applications. The
+// target returns the application whose workers execute an activity, and adds it if necessary. Workflows can name any
+// application, so target returns nil instead of adding a new application if there are already maxTargets. The
 // activities of such an application are found when its workers connect. The caller holds k.mu.
 func (k *Keeper) target(name string) *application {
 	if k.apps[name] == nil && len(k.apps) >= maxTargets {
@@ -114,9 +114,8 @@ func (k *Keeper) target(name string) *application {
 	return k.application(name)
 }
 
-// pickTurn returns the stream that gets a turn. last identifies the stream that had the previous turn of the instance.
-// If that stream has room, pickTurn returns it. Otherwise pickTurn returns the stream with the fewest turns among those
-// with room, or nil if there is none.
+// pickTurn returns the stream that gets a turn, or nil if no stream has room. It prefers the stream that had the
+// previous turn of the instance, which last identifies. Otherwise it returns the stream with the fewest turns.
 func (a *application) pickTurn(last streamID) (best *stream) {
 	for _, s := range a.streams {
 		if turns, _ := s.room(); turns <= 0 {
@@ -246,8 +245,8 @@ func (c *change) runs() bool {
 // ends reports whether the inbox has a termination of the instance.
 func (c *change) ends() bool { return c.i.inbox.end != nil }
 
-// hand gives the next turn of the instance to a stream. If no stream has room, the instance waits. But a turn that
-// terminates the instance needs no worker in these cases:
+// hand gives the next turn of the instance to a stream. If no stream has room, the instance waits. A turn that
+// terminates the instance is executed without a worker in these cases:
 //
 //   - No stream has room.
 //   - The turn is too large for a worker.
@@ -388,8 +387,8 @@ func (c *change) turnState(events []*protos.HistoryEvent) *turn.State {
 	return &turn.State{ID: c.i.ID, App: c.i.App, Namespace: c.k.opts.Namespace, History: c.i.history, New: events}
 }
 
-// deliver sends a turn to a stream. events are the new events of the turn. They come from the first events of the
-// inbox, and taken is the number of these.
+// deliver sends a turn with the given new events to a stream. taken is the number of events of the inbox that the turn
+// uses.
 func (c *change) deliver(s *stream, events []*protos.HistoryEvent, taken int) {
 	i, k := c.i, c.k
 	raw := make(map[*protos.HistoryEvent][]byte, len(events))
@@ -470,7 +469,7 @@ func (c *change) completeTurn(session string, number uint64, answer *protos.Work
 	c.apply(out.taken, o)
 }
 
-// backOff hands the turn of the instance out again after a pause. The pause doubles with each refusal, from
+// backOff hands out the turn of the instance again after a pause. The pause doubles with each refusal, from
 // firstBackoff to lastBackoff. The caller holds k.mu.
 func (c *change) backOff() {
 	c.i.refused++
@@ -503,8 +502,8 @@ func (c *change) tooLong(o *turn.Outcome) bool {
 	return size+keys*(len(i.App)+len(i.ID)+opCost) > maxHistory
 }
 
-// completeTask adds the result of an activity to an entry. The entry also removes the record of the activity. A result
-// without such a record is ignored. So only the first result has an effect, even if it comes from an earlier attempt.
+// completeTask adds the result of an activity to the entry, which also removes the record of the activity. If there is
+// no such record, the result is ignored. So only the first result of an activity has an effect.
 func (c *change) completeTask(id taskID, attempt uint64, answer *protos.ActivityResponse, reply func(error)) {
 	i, k := c.i, c.k
 	key := i.taskKey(id.task, id.birth)
@@ -564,8 +563,8 @@ func (c *change) completeTask(id taskID, attempt uint64, answer *protos.Activity
 	c.arrive(&arrival{event: e, raw: encodeEvent(e), ops: ops(remove(key)), reply: finish})
 }
 
-// finished ends an activity after its result was stored in the log. If err is not nil, the result was not stored, so
-// the activity stays. The caller holds k.mu.
+// finished ends an activity whose result was stored in the log. If err is not nil, the result was not stored, and the
+// activity waits for another result. The caller holds k.mu.
 func (k *Keeper) finished(t *task, err error) {
 	if k.tasks[t.id] != t {
 		return // the Keeper does not lead any more
@@ -600,8 +599,8 @@ func (k *Keeper) scan() {
 	})
 }
 
-// scanOnce scans the buckets of all applications once, and returns true. It returns false without a scan if none was
-// requested since the last one began, or if the Keeper has resigned or is closed.
+// scanOnce scans the buckets of all applications, and returns true. It returns false if no scan was requested since the
+// last one began, or if the Keeper has resigned or is closed.
 func (k *Keeper) scanOnce() bool {
 	k.mu.Lock()
 	if !k.scanAgain || k.machine == nil || k.closed {
@@ -669,10 +668,9 @@ func (k *Keeper) scanReady(m *kv.Machine, reign uint64, p place) bool {
 // scanTasks puts the activities of a bucket into the queues. It returns false if the Keeper has resigned or a read has
 // failed.
 //
-// When the queues of all applications in hungry are full, scanTasks stops early. The next scan begins when one of these
-// queues is less than half full, and reads the bucket from its first record. This repeats only the reads of activities
-// that are queued or that streams have, because an activity with a result has no record any more. So the total time to
-// read a backlog is proportional to the length of the backlog.
+// scanTasks stops early when the queues of all applications in the list hungry are full. The next scan starts when one
+// of the queues is less than half full, and reads the bucket from the beginning. It repeats few reads, because the
+// records of activities with a result are gone. So the time to read a backlog is proportional to its length.
 func (k *Keeper) scanTasks(m *kv.Machine, reign uint64, p place, hungry []*application) bool {
 	for after, more := "", true; more; {
 		found, again, err := m.Records(kv.WorkflowStore, p.table(tableTask), after, page, pageBytes, 0)
@@ -706,14 +704,14 @@ func (k *Keeper) scanTasks(m *kv.Machine, reign uint64, p place, hungry []*appli
 	return true
 }
 
-// sated reports whether the queues of all applications in hungry are full. It returns false if hungry is empty. The
+// sated reports whether the activity queues of all given applications are full. It returns false for an empty list. The
 // caller holds k.mu.
 func sated(hungry []*application) bool {
 	return len(hungry) > 0 && !slices.ContainsFunc(hungry, func(a *application) bool { return len(a.tasks) < maxQueue })
 }
 
-// foundTask queues an activity that a scan has found, unless the activity has got a result in the meantime. If the
-// activity was queued, foundTask adds its application to apps. The caller holds k.mu.
+// foundTask queues an activity that a scan has found, and adds its application to apps. It skips an activity that is
+// already in memory, that has got a result in the meantime, or whose application has no stream. The caller holds k.mu.
 func (k *Keeper) foundTask(m *kv.Machine, found *kv.Record, apps map[string]bool) {
 	r, _, rest, ok := instanceOf(found.Key)
 	t, readable := readTask(found.Value)

@@ -1,12 +1,12 @@
 // Package workflows runs workflows on the Raft groups. It owns the records of workflow instances. It has two parts:
 //
-//   - The Keeper works at the leader. It applies the rules of package turn.
+//   - The Keeper works at the leader of a group. It applies the rules of package turn.
 //   - The Broker works on any node. It calls the Keepers.
 //
 // All records of an instance are in one Raft group. An application has a fixed number of buckets, which are spread
-// evenly over the groups. A hash of the instance id chooses the bucket. Records of kv.WorkflowStore:
+// evenly over the groups. A hash of the instance id selects the bucket. The store kv.WorkflowStore has these records:
 //
-//   - head: status, times, counters, idempotency keys. Its revision fences every entry of the instance.
+//   - head: status, times, counters and idempotency keys of an instance.
 //   - chunk: the events that one turn has added to the history.
 //   - inbox: an event that no turn has consumed.
 //   - task: an activity without a result.
@@ -23,20 +23,21 @@
 //     activities, timers and messages. If the entry is refused, none of this happens.
 //   - The leader's memory is a cache of the records. After an entry with an unknown outcome, the records are read
 //     again.
-//   - A worker may get a turn with events that are not in the log yet. These events are stored before the answer of the
-//     worker takes effect, or in the same entry. The senders of the events get no answer before that.
-//   - A request is stored once, however often it is repeated: the head remembers the newest idempotency keys.
+//   - A worker may get a turn with events that are not in the log yet. They are stored before the worker's answer or
+//     in the same entry, and only then do their senders get an answer.
+//   - A repeated request is stored once, because the head has the newest idempotency keys.
 //   - An activity has one result. The entry with the result removes the record of the activity. The key of this record
-//     contains the birth of the entry that scheduled the activity, see change.birth.
+//     contains the birth of the entry that scheduled the activity (see change.birth).
 //   - No two streams have the same activity at the same time. The leader keeps the leases of activities in memory. A
-//     new leader does not know the leases of earlier leaders. It hands out an activity that an earlier leader may have
-//     handed out only after all nodes with a session record have reported their activities, or sessionLife has passed.
+//     new leader does not know them, and hands out older activities only after all nodes with a session record have
+//     reported theirs, or after sessionLife.
 //   - A node regularly gets a proof that the leader still knows its session. After proofLife without a proof, the node
-//     ends the streams that have activities. proofLife is shorter than sessionLife, so the node ends these streams
-//     before another node gets the activities.
+//     ends its streams that have activities. proofLife is shorter than sessionLife, so these streams end before
+//     another node gets the activities.
 //   - A message is removed from the outbox after its target has stored the message in the log, or has found that the
 //     message has no effect.
-//   - Events wait in the log. Without workers, nothing is handed out, nothing polls, and no instance is in memory.
+//   - Events wait in the log. While there are no workers, nothing is handed out, nothing polls, and no instance is in
+//     memory.
 //
 // A busy instance has one goroutine, and an idle instance has none. A node with workers has one goroutine for each
 // group.

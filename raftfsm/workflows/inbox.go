@@ -25,8 +25,8 @@ func (a *arrival) answer(err error) {
 	}
 }
 
-// inbox is the inbox of an instance. An inbox may have 100,000 events, which is too many to look at in each request.
-// Therefore the fields after list summarize all events.
+// inbox has the events of an instance that no turn has consumed. There may be 100,000 of them, which is too many to
+// look at in each request. Therefore the fields after list summarize all events.
 type inbox struct {
 	list []*arrival // the events that are not in the log come last
 	// weight is the sum of the bytes and the cost of all events.
@@ -82,8 +82,8 @@ func (b *inbox) fresh() []*arrival {
 // unsaved reports whether an event is not in the log.
 func (b *inbox) unsaved() bool { return len(b.list) > 0 && b.list[len(b.list)-1].seq == 0 }
 
-// batch returns how many events the next turn gets. The limits are maxTurnEvents events and maxTurnBytes bytes. But if
-// there are events, the result is at least one.
+// batch returns how many events the next turn gets. The limits are maxTurnEvents events and maxTurnBytes bytes, but the
+// first event always fits.
 func (b *inbox) batch() int {
 	size := 0
 	for n, a := range b.list {
@@ -102,14 +102,14 @@ func (b *inbox) next() (size int) {
 	return size
 }
 
-// repeats reports whether the event e would suspend an instance that is suspended, or resume one that is not. What
-// counts is the state of the instance after all events of the inbox. status is the present status.
+// repeats reports whether an event would suspend a suspended instance, or resume an instance that is not suspended.
+// status is the present status of the instance. The events of the inbox are also taken into account.
 func (b *inbox) repeats(e *protos.HistoryEvent, status int32) bool {
 	return turn.Repeats(e, turn.Pauses(status == statusSuspended, b.pause))
 }
 
-// termination returns an event of the inbox that already has the same effect as the termination e. It returns nil if
-// there is no such event, or if e is not a termination.
+// termination returns an event of the inbox that has the same effect as the given termination. It returns nil if there
+// is no such event, or if the given event is not a termination.
 func (b *inbox) termination(e *protos.HistoryEvent) *arrival {
 	switch t := e.GetExecutionTerminated(); {
 	case t == nil:

@@ -16,8 +16,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// instance is a workflow instance in the leader's memory. While it is busy, it has one goroutine, which executes
-// Keeper.drive and owns the second group of its fields. While it is idle, Keeper.mu guards these fields, too.
+// instance is a workflow instance in the leader's memory. A busy instance has one goroutine, which executes
+// Keeper.drive and owns the second group of the fields. While the instance is idle, Keeper.mu guards these fields, too.
 //
 // The fields are a cache of the records. If an entry fails or its outcome is not known, the instance is read again.
 // Callers whose events were not stored get an error, and repeat their call.
@@ -222,8 +222,8 @@ func (k *Keeper) evict(i *instance) {
 	i.gone = true
 }
 
-// asKnown returns an operation of the given kind on the head. A request with this operation fails if the head in the
-// log is not the head that this leader knows.
+// asKnown returns an operation of the given kind on the head, on the condition that the head in the log is the one that
+// this leader knows.
 func (i *instance) asKnown(kind command.OpKind) command.Op {
 	op := command.Op{Kind: kind, Cond: command.CondRevision, Revision: i.head.revision, Store: kv.WorkflowStore,
 		Key: i.key(tableHead, "")}
@@ -331,8 +331,8 @@ func (i *instance) loadHistory(m *kv.Machine) error {
 	return nil
 }
 
-// note updates due, the open timers of an instance, for the event e of its history. If e has created a timer, note adds
-// the timer. If e is the firing of a timer, note removes that timer.
+// note updates the open timers of an instance, which are in the map due, for an event of the history. It adds a timer
+// that the event has created, or removes a timer that has fired.
 func note(due map[int32]uint64, e *protos.HistoryEvent) {
 	if t := e.GetTimerCreated(); t != nil {
 		if at, ok := dueAt(t.GetFireAt().AsTime()); ok {

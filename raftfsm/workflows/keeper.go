@@ -176,9 +176,8 @@ func (k *Keeper) update() {
 	}
 }
 
-// repeatAfter handles a read that has failed with err. It drops everything from memory, and makes the Keeper read again
-// after retryPause. It does nothing if err says that a record is damaged, because reading again would not repair the
-// record. The caller holds k.mu.
+// repeatAfter handles a failed read. It drops everything from memory, and makes the Keeper read again after retryPause.
+// It does nothing if a record is damaged, because reading again would not repair the record. The caller holds k.mu.
 func (k *Keeper) repeatAfter(err error) {
 	if fault.Is(err, fault.Corrupt) {
 		return
@@ -239,12 +238,12 @@ func (k *Keeper) after(d time.Duration, f func()) (stop func() bool) {
 	})
 }
 
-// reigns returns true if the Keeper has neither resigned nor closed since k.reign had the value reign. A goroutine that
+// reigns reports whether the Keeper is open and has not resigned since k.reign had the given value. A goroutine that
 // has released k.mu must call reigns before it changes what the Keeper has read. The caller holds k.mu.
 func (k *Keeper) reigns(reign uint64) bool { return !k.closed && k.machine != nil && k.reign == reign }
 
-// refresh makes the Keeper begin to work if its server has begun to lead, and begin again after a restore. If its
-// server does not lead, refresh makes the Keeper resign. The caller holds k.mu.
+// refresh makes the Keeper begin to work if its server has begun to lead or was restored. If the server does not lead,
+// the Keeper resigns. The caller holds k.mu.
 func (k *Keeper) refresh() error {
 	if !k.group.Leading() {
 		k.resign()
@@ -298,7 +297,7 @@ func (k *Keeper) begin() error {
 	}
 }
 
-// loadBlocked checks whether a bucket has work that waits for workers. So a new leader can report an application
+// loadBlocked checks whether a bucket has work that waits for workers, so that a new leader can report applications
 // without workers. The caller holds k.mu.
 func (k *Keeper) loadBlocked(p place) error {
 	found, _, err := k.machine.List(kv.WorkflowStore, p.table(tableInbox), "", 1, 0)
@@ -397,8 +396,8 @@ func (k *Keeper) commit(g records.Group, ops []command.Op) (kv.Result, error) {
 }
 
 // confirmed waits until a majority has confirmed that this server led after a given moment. since is the number of that
-// moment (see confirmation.begin). The commit of an entry that was proposed after the moment is such a confirmation. If
-// there is no confirmation yet, confirmed calls g.Confirm.
+// moment (see confirmation.begin). If an entry that was proposed after the moment is committed, no other confirmation
+// is needed. Otherwise confirmed calls g.Confirm.
 func (k *Keeper) confirmed(ctx context.Context, g records.Group, since uint64) error {
 	if k.confirm.covers(since) {
 		return nil

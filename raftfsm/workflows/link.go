@@ -63,8 +63,8 @@ func (l *link) begin() {
 	}
 }
 
-// add adds a stream to the session at the leader. If there is no session yet, add does nothing, because run joins
-// with all streams.
+// add makes the link pull work, and adds a stream to its session at the leader. If there is no session yet, add does
+// not call the leader, because run begins a session with all streams.
 func (l *link) add(ctx context.Context, s *Stream) error {
 	l.begin()
 	session := l.current()
@@ -161,9 +161,8 @@ func (l *link) run() {
 	}
 }
 
-// arrived gives items to their streams. If parts of their histories are missing, arrived reads them from the leader,
-// but only until the deadline until. A leader that does not answer must not hold up run, because run must notice when
-// the node has no proof any more.
+// arrived gives items to their streams. It first reads the missing parts of their histories from the leader, up to the
+// deadline. The deadline is needed because run must notice when the node has no proof any more.
 func (l *link) arrived(ctx context.Context, session string, items []*item, until time.Time) {
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
@@ -172,7 +171,7 @@ func (l *link) arrived(ctx context.Context, session string, items []*item, until
 	}
 }
 
-// pull waits for work until the deadline until. received is the number of the last answer that this node has received.
+// pull waits for work, up to the given deadline. received is the number of the last answer that this node has received.
 func (l *link) pull(ctx context.Context, session string, received uint64, until time.Time) (known bool, a answer,
 	err error) {
 	ctx, cancel := context.WithDeadline(ctx, until)
@@ -184,9 +183,8 @@ func (l *link) pull(ctx context.Context, session string, received uint64, until 
 	return readAnswer(out)
 }
 
-// join begins a session with the streams of the node and the activities of these streams. previous is the earlier
-// session; "" = none. join gives up at the deadline until, because the leader may then give the activities to another
-// node.
+// join begins a session, and reports the streams of the node and their activities. previous is the earlier session, or
+// "" if there is none. join gives up at the deadline, because the leader may then give the activities to another node.
 func (l *link) join(ctx context.Context, previous string, until time.Time) error {
 	l.mu.Lock()
 	if l.joining == "" {

@@ -117,9 +117,9 @@ func (k *Keeper) stall(i *instance) {
 	}
 }
 
-// count counts an entry of an instance that is in the log. was is the status before the entry. fresh is true if the
-// entry has created, replaced or removed the instance. o is the outcome of the turn in the entry, or nil. The caller
-// holds k.mu.
+// count updates the counters for an entry that is in the log. was is the status of the instance before the entry. fresh
+// is true if the entry has created, replaced or removed the instance. o is the outcome of the turn in the entry, or
+// nil. The caller holds k.mu.
 func (k *Keeper) count(i *instance, was int32, fresh bool, o *turn.Outcome) {
 	t := k.totals.of(i.App)
 	if fresh && i.exists() {

@@ -122,8 +122,8 @@ func (o *outbox) start(k *Keeper) {
 	}
 }
 
-// send sends the messages for the instance given by to, one after another. It removes a sent message from targets and
-// looks for the next one without releasing k.mu in between. So an instance never has two senders.
+// send sends the messages for an instance, one after another. It holds k.mu from the removal of a sent message until it
+// has looked for the next one, so an instance never has two senders.
 func (o *outbox) send(k *Keeper, reign uint64, to Ref) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -181,8 +181,7 @@ func (k *Keeper) send(m *message) error {
 		event: encodeEvent(back.Event)})
 }
 
-// refusal reports whether the target of a message has refused the message with err. If so, sending the message again
-// would return the same error.
+// refusal reports whether err means that the target has refused a message, so that it would refuse the message again.
 func refusal(err error) bool {
 	return fault.Is(err, fault.Conflict) || fault.Is(err, fault.Invalid) || fault.Is(err, fault.TooLarge)
 }

@@ -176,9 +176,8 @@ func instanceOf(key string) (r Ref, table byte, rest string, ok bool) {
 	return Ref{p.app, id}, table, rest, id != "" && found
 }
 
-// head is the main record of an instance. Every entry of the instance replaces the head, and requires that the head
-// still has the revision that the proposer knows. So if two entries are proposed concurrently, only one of them is
-// applied.
+// head is the main record of an instance. Every entry of the instance replaces the head, on the condition that its
+// revision is the one that the proposer knows. If two entries are proposed concurrently, only one of them is applied.
 type head struct {
 	revision uint64 // of the record; 0 = there is none
 

@@ -18,9 +18,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/records"
 )
 
-// do executes the step f of an instance, and waits until f or the entry of f calls reply. It then waits until a
-// majority has confirmed that this server led after the call began. Otherwise a deposed leader could answer from an old
-// state. If the step has committed an entry, that entry is the confirmation.
+// do executes a step of an instance, and waits for its reply. It then waits until a majority has confirmed that this
+// server led after the call began. Otherwise a deposed leader could answer from an old state. If the step commits an
+// entry, no other confirmation is needed.
 func (k *Keeper) do(ctx context.Context, r Ref, op string, f func(c *change, reply func(error))) error {
 	if err := r.check(op); err != nil {
 		return err
@@ -73,8 +73,8 @@ type creation struct {
 	fork    *turn.Fork           // of a rerun; nil = the instance begins with event
 }
 
-// opChildren is the operation name in an error that refuses to replace a terminal instance. It means that the caller
-// must first check that all descendants of the instance are terminal, and then try again.
+// opChildren is the operation name in an error that refuses to replace a terminal instance. After this error, the
+// caller must check that all descendants of the instance are terminal, and try again.
 const opChildren = "workflows.Children"
 
 // create is the step for a new instance. A terminal instance with the same id may be replaced, see reuses.
@@ -158,9 +158,8 @@ func (c *change) fork(f *turn.Fork, reply func(error)) {
 	c.replies = append(c.replies, reply)
 }
 
-// reuses decides whether a new instance may replace the existing instance with the same id. It applies the rules of
-// turn.Reuse to the head of the existing instance, and returns an error if they forbid the replacement. same is true if
-// the same request has created the existing instance.
+// reuses decides whether a new instance may replace the existing instance with the same id. It returns an error if the
+// rules of turn.Reuse forbid this. same is true if the existing instance was created by the same request.
 func (c *change) reuses(s *protos.ExecutionStartedEvent, execution string, unique bool) (same bool, err error) {
 	h, p := &c.head, s.GetParentInstance()
 	if p != nil && h.parentID != "" {
@@ -194,9 +193,9 @@ func (c *change) hasChildren() bool {
 	return false
 }
 
-// postpone reports whether the current step must wait for the next entry. This is the case if this entry already has
-// operations, because wipe would not find the records that they add. If the result is true, the step must return, and
-// is executed again for the next entry.
+// postpone reports whether the current step must wait for the next entry. It must wait if this entry already has
+// operations, because wipe would not find the records that they add. If the result is true, the step must return. It is
+// then executed again for the next entry.
 func (c *change) postpone() bool {
 	c.postponed = len(c.ops) > 0
 	return c.postponed
@@ -234,9 +233,9 @@ func (c *change) wipe() error {
 	return nil
 }
 
-// wipeTasks makes the entry remove the activities of the present execution. There may be too many activities of earlier
-// executions for one entry, so wipeTasks removes these at once, in separate entries. This does no harm, because their
-// results would have no effect.
+// wipeTasks makes the entry remove the activities of the present execution. Activities of earlier executions may be too
+// many for one entry, so wipeTasks removes them at once, in separate entries. This is safe, because their results would
+// have no effect.
 func (c *change) wipeTasks() error {
 	i := c.i
 	for after, more := "", true; more; {
@@ -293,8 +292,8 @@ func (c *change) purge() error {
 	return nil
 }
 
-// present returns an error if the instance does not exist or is stalled. The result over reports whether the instance
-// has ended.
+// present returns an error if the instance does not exist or is stalled. Otherwise it returns whether the instance has
+// ended.
 func (c *change) present() (over bool, err error) {
 	switch {
 	case !c.exists():
@@ -361,8 +360,9 @@ func (c *change) event(e *protos.HistoryEvent, key uint64, reply func(error)) {
 	c.arrive(&arrival{event: e, raw: encodeEvent(e), key: key, reply: reply})
 }
 
-// Deliver processes a message from another instance, at the group of its target. The sender removes the message when
-// Deliver returns nil. So Deliver returns nil only if the message is in the log or has no effect.
+// Deliver processes a message from another instance, at the group of its target. It returns nil if the message is in
+// the log or has no effect, and the sender then removes the message. Deliver drops a raised event, and returns nil, if
+// the inbox of the target is full.
 func (k *Keeper) Deliver(ctx context.Context, r *outRecord) error {
 	e, err := decodeEvent(r.event)
 	if err != nil {
@@ -393,9 +393,9 @@ func (k *Keeper) Deliver(ctx context.Context, r *outRecord) error {
 	})
 }
 
-// addressed reports whether a message is for the present execution of the instance. execution is the execution id in
-// the message. A termination by the parent also applies to all later executions of the same creation. The reason is
-// that the parent does not learn the new execution id when a child continues as new.
+// addressed reports whether a message with the given execution id is for the present execution of the instance. A
+// termination by the parent applies to all executions of the same creation, because the parent does not learn the new
+// execution id when a child continues as new.
 func (c *change) addressed(execution string, e *protos.HistoryEvent) bool {
 	return execution == "" || execution == c.head.execution ||
 		e.GetExecutionTerminated() != nil && execution == c.head.creation
@@ -437,8 +437,7 @@ func (w *waiter) end(err error) {
 	}
 }
 
-// wait waits until the instance has reached the status given by until, but at most for waitPatience. If the time ends
-// first, reached is false.
+// wait waits until the instance has reached the given status. It returns false if this takes longer than waitPatience.
 func (k *Keeper) wait(ctx context.Context, r Ref, until workflow.Until) (reached bool, err error) {
 	if err := r.check(opWait); err != nil {
 		return false, err
@@ -490,7 +489,7 @@ func (k *Keeper) wait(ctx context.Context, r Ref, until workflow.Until) (reached
 	}
 }
 
-// notify ends the calls whose condition the status of an instance satisfies. The caller holds k.mu.
+// notify ends the calls that wait for the present status of an instance. The caller holds k.mu.
 func (k *Keeper) notify(i *instance) {
 	list := k.waiters[i.Ref]
 	if len(list) == 0 || !i.exists() {
@@ -636,9 +635,9 @@ func startOf(m *kv.Machine, r Ref, h *head) (*protos.HistoryEvent, error) {
 	return nil, nil
 }
 
-// events returns encoded events of the history, beginning at the position first. It returns at most limit events, and
-// stops early after maxAnswer bytes. The result found is false if the instance does not exist. The result more is true
-// if there are further events.
+// events returns up to limit encoded events of the history, beginning at the position first. It returns fewer events if
+// they have more than maxAnswer bytes. found is false if the instance does not exist. more is true if there are further
+// events.
 func (k *Keeper) events(ctx context.Context, r Ref, first uint64, limit int) (raws [][]byte, found, more bool,
 	err error) {
 	if err := r.check(opRead); err != nil {
@@ -679,8 +678,8 @@ func (k *Keeper) events(ctx context.Context, r Ref, first uint64, limit int) (ra
 	return raws, true, at < h.events && len(raws) > 0, nil
 }
 
-// applications returns up to limit applications in the order of their ids, beginning with the first id that is greater
-// than the parameter after. It returns only applications that have had records in this group or that have workers.
+// applications returns one page of the applications that have had records in this group or that have workers, in the
+// order of their ids. A page has up to limit applications. after is the last id of the previous page.
 func (k *Keeper) applications(ctx context.Context, after string, limit int) (list []workflow.Application, more bool,
 	err error) {
 	if _, err := k.reading(ctx, opRead); err != nil {
@@ -712,8 +711,8 @@ type listed struct {
 }
 
 // list returns one page of the instances of an application in this group that match f, in the order of their creation.
-// A page has at most limit instances. It begins after the last instance of the previous page. The parameter after is
-// the creation time of that instance in Unix nanoseconds, and afterID is its id.
+// A page has at most limit instances. after is the creation time of the last instance of the previous page in Unix
+// nanoseconds, and afterID is the id of that instance.
 func (k *Keeper) list(ctx context.Context, app string, f *workflow.Filter, after uint64, afterID string,
 	limit int) (page []listed, more bool, err error) {
 	m, err := k.reading(ctx, opRead)

@@ -38,9 +38,8 @@ type stream struct {
 	held       map[Ref]*instance // instances whose turn the stream has
 }
 
-// room returns how many further turns and activities the stream can get. It applies the limits of the worker, although
-// the node of the worker enforces them, too. Otherwise the leader would send too much work to that node. The work would
-// wait there while other nodes are idle.
+// room returns how many further turns and activities the stream can get within the limits of its worker. The node
+// enforces these limits, too. But work beyond the limits would wait at the node while other nodes are idle.
 func (s *stream) room() (turns, activities int) {
 	turns, activities = maxTurns, maxActivities
 	if n := s.worker.MaxTurns; n > 0 {
@@ -142,8 +141,8 @@ func (s *session) end() {
 	}
 }
 
-// Join begins a session. The record of the session is in the log before the session gets work. So after a change of
-// the leader, the next leader waits for this node before it hands out the activities of the node again.
+// Join begins a session. The session gets work only after its record is in the log. If the leader changes, the next
+// leader finds the record, and waits for this node before it hands out the activities of the node again.
 func (k *Keeper) Join(ctx context.Context, j *Join) error {
 	k.mu.Lock()
 	if err := k.lead(opWork); err != nil {
@@ -378,9 +377,9 @@ type answer struct {
 	items  []*item
 }
 
-// pull returns the next work for a session. If there is none, it waits, and returns an empty answer after pullPatience.
-// The node then pulls again, which keeps its session alive. received is the number of the last answer that the node has
-// received; 0 = none. The result known is false if this leader does not know the session.
+// pull returns the next work for a session. If there is no work for pullPatience, it returns an empty answer, and the
+// node pulls again. received is the number of the last answer that the node has received; 0 = none. known is false if
+// this leader does not know the session.
 //
 // Before pull returns an activity, a majority confirms that this server has led since the call began. Otherwise a
 // deposed leader could hand out an activity after its successor has stopped waiting for the node.
@@ -447,15 +446,15 @@ func (k *Keeper) pull(ctx context.Context, id string, received uint64) (a answer
 	}
 }
 
-// needsProof reports whether pull waits for a confirmation that this server leads before it returns the answer. An
-// answer with an activity requires the confirmation (see pull). pull also waits if the answer is empty, because this
-// delays no work, and the node needs the proof.
+// needsProof reports whether a majority must confirm that this server leads before pull returns the answer. An answer
+// with an activity requires the confirmation (see pull). For an empty answer, the confirmation delays no work, and is
+// the proof that the node needs.
 func (a *answer) needsProof() bool {
 	return len(a.items) == 0 || slices.ContainsFunc(a.items, func(i *item) bool { return i.kind == itemTask })
 }
 
-// take removes items from the queue of a session, and returns those that their streams still have. The caller holds
-// k.mu.
+// take removes items from the queue of a session, and returns them, up to the bounds of one answer. It leaves out items
+// that were taken away from their streams. The caller holds k.mu.
 func (k *Keeper) take(s *session) (taken []*item) {
 	size := 0
 	for len(s.out) > 0 && len(taken) < maxPull && size < maxPullBytes {

@@ -75,8 +75,8 @@ func errGivenBack() error {
 	return fault.New(fault.Unavailable, opWork, "the stream of the worker has ended before the activity")
 }
 
-// answerSpans ends the spans of d, after the leader has stored or ignored the answer m of the worker. out is the
-// answer of the leader.
+// answerSpans makes and ends the spans of a delivery after the leader has processed the worker's answer m. out is what
+// the leader has returned.
 func (b *Broker) answerSpans(d *delivery, m proto.Message, out []byte) {
 	if d.kind == itemTask {
 		b.mu.Lock()

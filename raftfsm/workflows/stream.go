@@ -99,9 +99,8 @@ func (b *Broker) idle(l *link) bool {
 	return true
 }
 
-// inventory returns what a join reports about this node. streams has the application of each stream, and workers has
-// the worker of each stream, both by the id of the stream. list has the activities of the group gid that the streams
-// have.
+// inventory returns what a join reports about this node: the application and the worker of each stream, by the id of
+// the stream, and the activities of the given group that the streams have.
 func (b *Broker) inventory(gid uint32) (streams map[uint64]string, workers map[uint64]workflow.Worker, list []Held) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -174,8 +173,8 @@ func (b *Broker) arrived(ctx context.Context, l *link, session string, i *item) 
 	s.wake()
 }
 
-// detached returns a copy of events. An item shares the memory of the leader's whole answer. Without a copy, one small
-// event that stays in memory would keep the whole answer in memory.
+// detached returns a copy of events. The originals share the memory of the leader's whole answer, so one small event
+// would keep the whole answer in memory.
 func detached(events [][]byte) [][]byte {
 	size := 0
 	for _, e := range events {
@@ -190,9 +189,9 @@ func detached(events [][]byte) [][]byte {
 	return copied
 }
 
-// completeHistory makes the history in an item complete. The leader leaves out the first events if the node should
-// have them in its cache. If the cache does not have them, completeHistory reads them from the leader. It then adds
-// the whole history to the cache. After an error the history is not complete, so no worker may get the item.
+// completeHistory adds the missing first events to the history in an item. The leader leaves them out if it has sent
+// them to the node before. completeHistory reads them from the cache or, if they are not there, from the leader. It
+// then adds the whole history to the cache. If it returns an error, no worker may get the item.
 func (b *Broker) completeHistory(ctx context.Context, i *item) error {
 	b.mu.Lock()
 	c := b.cached[i.ref]
@@ -340,8 +339,8 @@ func (s *Stream) next() (*delivery, error) {
 	return nil, nil
 }
 
-// workItem returns the message for a worker. It does not decode the events of a turn. It copies them into the message
-// as unknown fields, which the encoder writes unchanged.
+// workItem returns the message for a worker. It copies the encoded events of a turn into the message as unknown fields,
+// which the encoder writes unchanged.
 func (s *Stream) workItem(d *delivery) (*protos.WorkItem, error) {
 	if d.kind == itemTask {
 		e, err := decodeEvent(d.fresh[0])
@@ -412,9 +411,9 @@ func (s *Stream) Close() {
 	b.mu.Unlock()
 }
 
-// find returns the work item to which an answer belongs, or nil if the node does not have the item. If the answer has
-// no token, the function match decides. If several items match, find returns fault.Invalid. For example, the workers of
-// app may execute activities for two other applications whose instances have the same id. The caller holds b.mu.
+// find returns the work item to which an answer belongs, or nil if the node does not have the item. Usually the token
+// identifies the item. If the answer has no token, find returns the item that matches, or fault.Invalid if several
+// items match. The caller holds b.mu.
 func (b *Broker) find(app, token string, match func(d *delivery) bool) (found *delivery, err error) {
 	if token != "" {
 		if d := b.items[token]; d != nil && d.stream.app == app && d.taken && match(d) {

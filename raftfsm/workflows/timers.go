@@ -14,8 +14,8 @@ import (
 // maxFiring bounds the timers that fire at the same time. Other timers wait in their records.
 const maxFiring = 4096
 
-// minOrder is how many outdated items timers.order may have even if there are few timers. timers.order is rebuilt
-// without outdated items when it has more than 2*len(timers.next)+minOrder items.
+// minOrder is how many items timers.order may have beyond twice the number of items in timers.next. If there are more,
+// timers.order is rebuilt without outdated items.
 const minOrder = 64
 
 // dueItem is the time at which a record of a bucket becomes due.
@@ -182,10 +182,12 @@ func (t *timers) read(k *Keeper, m *kv.Machine, reign uint64) {
 	t.arm(k)
 }
 
-// fire fires the timers in found that are due at the time now. found is a page of a bucket's records, in the order of
-// their times. fire stops at a timer that is not due, or if too many timers are firing. It then notes the time of that
-// timer, and returns more = false. If fire reaches the end of the page, it returns the last key of the page and more =
-// true. For an empty page, more is false. The caller holds k.mu.
+// fire fires the timers that are due at the given time. found is one page of a bucket's records, in the order of their
+// times.
+//
+// If all timers were handled, fire returns the last key of the page, and more is true. If it reaches a timer that is
+// not due, or if too many timers are firing, it notes the time of the next timer, and more is false. For an empty page,
+// more is false, too. The caller holds k.mu.
 func (t *timers) fire(k *Keeper, p place, found []kv.Record, now uint64) (after string, more bool) {
 	if len(found) == 0 {
 		return "", false

@@ -61,9 +61,11 @@ func NewClusterStatus(node string, reports []NodeReport) ClusterStatus {
 	return out
 }
 
-// describesBetter reports whether the report a describes its group better than the report b. A report with servers is
-// better than one without. Otherwise the higher term is better, because a deposed leader may not know yet that it was
-// deposed. With equal terms, the report of the leader is better.
+// describesBetter reports whether the report a describes its group better than the report b. In this order, it prefers:
+//
+//   - a report with servers
+//   - the higher term, because a deposed leader may not know yet that it was deposed
+//   - the report of the leader
 func describesBetter(a, b GroupStatus) bool {
 	switch {
 	case len(a.Servers) == 0 || len(b.Servers) == 0:

@@ -27,8 +27,8 @@ func CountVoters(servers []ServerStatus) (voters, down int) {
 	return voters, down
 }
 
-// Margin returns a warning if the voters of a group that are not down are just a majority. Writes then stop if one more
-// voter fails. Margin returns "" in all other cases, and for a group with a single voter.
+// Margin returns a warning if one more failed voter would stop the writes of a group. It returns "" if more than one
+// voter may fail, if the majority is already lost, or if the group has a single voter.
 func Margin(servers []ServerStatus) string { return margin(CountVoters(servers)) }
 
 // Margin returns the warning of the function Margin for the group g.

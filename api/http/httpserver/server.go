@@ -125,9 +125,9 @@ func (s *Server) listen(ctx context.Context) (net.Listener, error) {
 	return config.Listen(ctx, "tcp", s.config.Address)
 }
 
-// markBusy returns a handler that marks the connection of a request as busy while handler runs. The connection limit
-// does not close busy connections. http.StateActive would not be a safe mark, because net/http sets it at the first
-// byte of a request. A client could then make idle connections busy with one byte each.
+// markBusy returns a handler that calls the given one. Until this call returns, the connection limit does not close the
+// connection of the request. http.StateActive is not sufficient, because net/http sets it at the first byte of a
+// request. A client could keep its idle connections with one byte each.
 func markBusy(w *connlimit.Limiter, handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if c := watches.ConnOf(r.Context()); c != nil {
@@ -188,8 +188,8 @@ func (s *Server) Wait() error {
 }
 
 // Close stops accepting connections, closes idle connections, and waits for the requests in progress. If ctx ends
-// first, Close cancels these requests and closes their connections. It then waits until their handlers return, and
-// returns an error. The end of an upgraded connection is no error. Close is idempotent.
+// first, Close cancels these requests and waits until their handlers return. It then returns an error, unless only
+// upgraded connections were left. Close is idempotent.
 func (s *Server) Close(ctx context.Context) error {
 	defer s.abort()
 	if s.Addr() == nil {

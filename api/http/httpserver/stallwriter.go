@@ -8,9 +8,9 @@ import (
 // stallPiece is the maximum number of bytes of one write over HTTP/2. Each write must end within the stall time.
 const stallPiece = 64 << 10
 
-// stallWriter is the response writer of a request over HTTP/2. If the client takes nothing for the stall time, a write
-// fails and net/http resets the stream. connlimit.Impatient cannot notice such a client. The client may read from its
-// connection without opening the flow-control window of the stream.
+// stallWriter is the response writer of a request over HTTP/2. If the client accepts no data of the stream for the
+// stall time, a write fails and net/http resets the stream. connlimit.Impatient does not notice this if the client
+// still reads from the connection.
 type stallWriter struct {
 	http.ResponseWriter
 	control *http.ResponseController

@@ -162,7 +162,7 @@ func isSyntax(err error) bool {
 }
 
 // describe returns the error text for a body that cannot be decoded. The text may contain field names of the body, but
-// no values. So it does not contain the text of err, which may quote a value.
+// no values. It does not contain the text of err, which may quote a value.
 func describe(err error, body []byte) string {
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		return describeType(wrong)

@@ -6,9 +6,9 @@ import (
 	"unicode/utf8"
 )
 
-// plainSave decodes the usual body of a save without reflection. For any other body, even an invalid one, it returns
-// false, and the caller must call Decode instead. The items are the same as those that Decode returns, and do not
-// refer to body. capacity is the expected number of items.
+// plainSave decodes the usual body of a save without reflection. The items equal those from Decode, and do not refer to
+// body. capacity is the expected number of items. If the body is unusual or invalid, plainSave returns false, and the
+// caller must call Decode.
 //
 // In a usual body, member names are in lower case and occur once, and only the values contain escapes.
 func plainSave(body []byte, capacity int) ([]itemBody, bool) {
@@ -37,8 +37,8 @@ func plainSave(body []byte, capacity int) ([]itemBody, bool) {
 	}
 }
 
-// plainScanner parses JSON strictly. Each of its methods reads one kind of token or value, and returns false if the
-// next part of the body is something else.
+// plainScanner parses JSON strictly. Each method reads one kind of token or value, and returns false if the next part
+// of the body is of another kind.
 type plainScanner struct{ scanner }
 
 // token moves past white space and the character c.
@@ -95,7 +95,8 @@ func (p *plainScanner) value(v *json.RawMessage) bool {
 
 func isSpace(c byte) bool { return c == ' ' || c == '\t' || c == '\r' || c == '\n' }
 
-// members reads a JSON object. For each name in the object, it calls the function member, which must read the value.
+// members reads a JSON object. It calls the given function with each name, to read the value. It returns false if the
+// function does, if a name contains an escape, or if the next part of the body is no object.
 func (p *plainScanner) members(member func(name []byte) bool) bool {
 	if !p.token('{') {
 		return false

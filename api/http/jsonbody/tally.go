@@ -15,9 +15,8 @@ type Tally struct {
 	entries  int // number of entries of all metadata objects
 }
 
-// decodedItem and decodedEntry are the bytes of memory that decoding needs for one list element and for one metadata
-// entry. They are measured and rounded up. The handler has already reserved memory for the body, which covers
-// decodedFree bytes of the sum.
+// decodedItem and decodedEntry are the bytes of memory for decoding one list element and one metadata entry. They are
+// measured and rounded up. decodedFree is the part of the sum that is covered by the memory reserved for the body.
 const (
 	decodedItem  = 1 << 10
 	decodedEntry = 256
@@ -109,8 +108,8 @@ func scanMetadata(s *scanner, name []byte) {
 	s.Metadata = max(s.Metadata, n)
 }
 
-// isName reports whether the JSON decoder would take raw for the field with the given name. raw is the name of an
-// object member, as it is written in the body. Like the decoder, isName resolves escapes and ignores case.
+// isName reports whether the JSON decoder would store an object member in the given field. raw is the name of the
+// member as it is written in the body. Like the decoder, isName resolves escapes and ignores case.
 func isName(raw []byte, field string) bool {
 	const longest = len(`\u0000`)
 	if len(raw) < len(field) || len(raw) > longest*len(field) {
@@ -125,8 +124,8 @@ func isName(raw []byte, field string) bool {
 	return len(raw) == len(field) && strings.EqualFold(string(raw), field)
 }
 
-// object reads a JSON object and returns the number of its members. For each member, it calls the function member,
-// which must read or skip the value. If the next JSON value is not an object, object skips it and returns 0.
+// object reads a JSON object and returns the number of its members. It calls the given function for each member, to
+// read or skip the value. If the next JSON value is not an object, it is skipped, and the result is 0.
 func (s *scanner) object(member func(s *scanner, name []byte)) (n int) {
 	if s.space(); s.peek() != '{' {
 		s.skip()
@@ -148,8 +147,8 @@ func (s *scanner) object(member func(s *scanner, name []byte)) (n int) {
 	return n
 }
 
-// array reads a JSON array and returns the number of its elements. For each element, it calls the function element,
-// which must read or skip the element. If the next JSON value is not an array, array skips it and returns 0.
+// array reads a JSON array and returns the number of its elements. It calls the given function for each element, to
+// read or skip it. If the next JSON value is not an array, it is skipped, and the result is 0.
 func (s *scanner) array(element func(s *scanner)) (n int) {
 	if s.space(); s.peek() != '[' {
 		s.skip()
@@ -161,9 +160,9 @@ func (s *scanner) array(element func(s *scanner)) (n int) {
 	return n
 }
 
-// more moves to the next element or member of an array or object, and returns true. If there is none, more moves past
-// the closing bracket, which is given by end, and returns false. If the text is not JSON, more moves to the end of the
-// body and returns false.
+// more moves to the next element of an array or the next member of an object, and returns true. After the last one, it
+// moves past the closing bracket (end) and returns false. If the text is not JSON, it moves to the end of the body and
+// returns false.
 func (s *scanner) more(end byte) bool {
 	s.space()
 	if s.peek() == ',' {

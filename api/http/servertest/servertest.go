@@ -39,8 +39,8 @@ func Open(t *testing.T, c httpserver.Config) *httpserver.Server {
 	return server
 }
 
-// Dial opens a TCP connection to address, which may also be a base URL. Reads and writes of the connection fail after
-// testutil.Patience. The end of the test closes the connection.
+// Dial opens a TCP connection to an address or a base URL. Reads and writes of the connection fail after
+// testutil.Patience. The connection is closed at the end of the test.
 func Dial(t testing.TB, address string) net.Conn {
 	t.Helper()
 	var dialer net.Dialer
@@ -65,8 +65,8 @@ func Send(t testing.TB, server *httpserver.Server, text string) net.Conn {
 	return conn
 }
 
-// Send2 opens an HTTP/2 connection to server (see Dial), and sends one request on stream 1. The server can send at most
-// window bytes of the answer before the client extends its flow control window.
+// Send2 opens an HTTP/2 connection to server (see Dial), and sends one request on stream 1. window is the initial flow
+// control window for the answer, in bytes.
 func Send2(t testing.TB, server *httpserver.Server, window uint32, method, path, body string) *http2.Framer {
 	t.Helper()
 	conn := Send(t, server, http2.ClientPreface)

@@ -69,8 +69,8 @@ func (s *symbols) name(kind, value string) string {
 	return name
 }
 
-// nameTime returns "<time>" for a time, because times differ from run to run. It returns a time after the year 2900
-// unchanged. Only scripts use such times, so they are the same in each run.
+// nameTime returns "<time>" for a time. It returns a time after the year 2900 unchanged, because such times come from
+// scripts and are the same in each run.
 func nameTime(value string) string {
 	if at, err := time.Parse(time.RFC3339, value); err == nil && at.Year() > 2900 {
 		return value

@@ -28,8 +28,8 @@ type Options struct {
 	Logger   *slog.Logger
 }
 
-// Connections is the set of connections of one listener that watches have taken over from net/http. While such a
-// connection is idle, it needs no goroutine and no buffers of net/http. Connections is safe for concurrent use.
+// Connections holds the connections that the watches of one listener have taken over from net/http. An idle connection
+// needs no goroutine and no buffers of net/http. Connections is safe for concurrent use.
 type Connections struct {
 	requests Requests
 	limiter  *connlimit.Limiter
@@ -40,7 +40,7 @@ type Connections struct {
 	conns map[net.Conn]struct{}
 }
 
-// NewConnections returns empty Connections for a listener. They run a goroutine only while there are watches.
+// NewConnections returns an empty set of connections for a listener. A goroutine runs only while there are watches.
 func NewConnections(o Options) *Connections {
 	return &Connections{requests: o.Requests, limiter: o.Limiter, stall: o.Stall, loop: newLoop(o.Life, o.Logger),
 		conns: map[net.Conn]struct{}{}}
@@ -68,7 +68,7 @@ func ConnOf(ctx context.Context) net.Conn {
 	return c
 }
 
-// conn is a connection that was taken over from net/http. Its user must call the method end when the watch has ended.
+// conn is a connection that was taken over from net/http. Call end when the watch has ended.
 type conn struct {
 	net.Conn // its writes fail if the client takes nothing for Options.Stall
 	raw      syscall.RawConn
@@ -76,9 +76,12 @@ type conn struct {
 	head     []byte // the head of the answer, sent before the body
 }
 
-// takeOver takes the connection of the request r away from net/http, and adds it to the Connections of its listener.
-// The request must use HTTP/1.1, and its connection must have a file descriptor. The listener must have Connections
-// (see WithConnections) and must not be closing. Otherwise takeOver changes nothing and returns nil.
+// takeOver takes the connection of a request away from net/http, and adds it to the Connections of its listener. It
+// returns nil and changes nothing in these cases:
+//
+//   - The request does not use HTTP/1.1.
+//   - The connection has no file descriptor.
+//   - The listener has no Connections (see WithConnections), or is closing.
 func takeOver(w http.ResponseWriter, r *http.Request) *conn {
 	t, _ := r.Context().Value(connectionsKey{}).(*Connections)
 	c := ConnOf(r.Context())

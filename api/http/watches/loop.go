@@ -31,13 +31,13 @@ const (
 )
 
 // loop serves the watches of a listener over connections that were taken over from net/http. One goroutine serves all
-// watches that keep up with the changes. It writes without waiting. If several watches get the same changes in the same
-// format, it encodes the changes once. The goroutine runs only while there are watches.
+// watches whose clients keep up with the changes. It runs only while there are watches, and its writes do not block. It
+// encodes the same changes only once for several watches with the same format.
 //
-// A watch has a goroutine of its own in three cases. Its watchConn.phase is then phaseAlone:
+// A watch has a goroutine of its own, and the phase phaseAlone, in these cases:
 //
 //   - The watch has just started.
-//   - The client does not read what is written.
+//   - The client does not read the data fast enough.
 //   - The watch reads older changes from the store.
 //
 // Only one goroutine uses a watch at a time.
@@ -184,7 +184,7 @@ func (l *loop) next() *watchConn {
 	return w
 }
 
-// guard calls step, which is a part of serving the watch w. If step panics, guard ends the watch.
+// guard calls step, and ends the watch if step panics.
 func (l *loop) guard(w *watchConn, step func()) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -266,8 +266,8 @@ func (l *loop) end(w *watchConn, err error) {
 	w.conn.end()
 }
 
-// alone gives a watch a goroutine of its own. This goroutine sends the bytes in rest, and then all changes that the
-// client has not received yet.
+// alone gives a watch a goroutine of its own, which sends all changes that the client has not received yet. The bytes
+// in rest are sent first.
 func (l *loop) alone(w *watchConn, rest []byte) {
 	ctx, cancel := context.WithCancel(l.life)
 	l.mu.Lock()
@@ -281,8 +281,8 @@ func (l *loop) alone(w *watchConn, rest []byte) {
 	})
 }
 
-// catchUp sends the bytes in rest, and then all changes that the client has not received yet. It then hands the watch
-// back to the goroutine of the loop. After an error, the caller must end the watch.
+// catchUp sends all changes that the client has not received yet, and then hands the watch back to the goroutine of the
+// loop. The bytes in rest are sent first. After an error, the caller must end the watch.
 func (l *loop) catchUp(ctx context.Context, w *watchConn, rest []byte) error {
 	for {
 		if len(rest) > 0 {
@@ -349,8 +349,7 @@ func (l *loop) isClosing() bool {
 	return l.closing
 }
 
-// idle returns the watches that wait for changes and those that have a goroutine of their own. Their phases are
-// phaseIdle and phaseAlone. It omits the watches for which the function match returns false.
+// idle returns the watches in phaseIdle or phaseAlone for which match returns true.
 func (l *loop) idle(match func(*watchConn) bool) (list []*watchConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -442,8 +441,8 @@ type encodedPart struct {
 	events int
 }
 
-// encode returns the part raw, which Poll has returned for w, as a chunk of the answer. If several watches get the same
-// part in the same format, they share the encoded bytes.
+// encode encodes a part, which Poll has returned for w, as a chunk of the answer. Watches that get the same part in the
+// same format share the encoded bytes.
 func (l *loop) encode(w *watchConn, raw *state.WatchPart) encodedPart {
 	k := encodedKey{scope: w.Watch.Scope(), seen: raw.Seen, values: w.Values, events: w.Events}
 	if len(raw.Changes) > 0 {

@@ -55,9 +55,9 @@ func (r *rawRead) read(fd uintptr) bool {
 	}
 }
 
-// look checks whether the client has closed the connection, without waiting. If so, it returns an error. Otherwise it
-// discards up to 16 KiB that the client has sent, and returns how many bytes it has discarded. Because of this limit, a
-// client that never stops sending cannot delay the caller.
+// look checks, without waiting, whether the client has closed the connection, and returns an error if it has.
+// Otherwise, look discards data that the client has sent, and returns the number of discarded bytes. It discards at
+// most 16 KiB, so that a client that never stops sending cannot delay the caller.
 func (r *rawRead) look(c syscall.RawConn) (int, error) {
 	r.n, r.err = 0, nil
 	if err := c.Read(r.call); err != nil {

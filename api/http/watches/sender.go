@@ -27,8 +27,8 @@ func NewSender(open *atomic.Int64) *Sender {
 }
 
 // Serve answers a request with a stream of events. If it can take over the connection (see takeOver), it returns true
-// at once. The bytes that are sent afterwards are added to total. Otherwise, Serve sends the events itself, and returns
-// false when the client has disconnected or the watch has ended.
+// at once, and the bytes sent later are added to total. Otherwise, it sends the events itself, and returns false when
+// the client has disconnected or the watch has ended.
 func (s *Sender) Serve(w http.ResponseWriter, r *http.Request, stream *Stream, total prometheus.Counter) (taken bool) {
 	stream.header(w.Header())
 	if c := takeOver(w, r); c != nil {

@@ -35,9 +35,9 @@ type Stream struct {
 	Snapshot bool // the items of the snapshot are still being sent
 }
 
-// Postpone answers an EventSource whose watch cannot start now, so that the EventSource tries again later. It sends the
-// error e as an event, with status 200. A browser reconnects after the end of such an answer, but never after another
-// status. last is the last event id that the EventSource has received. It becomes the position to continue from.
+// Postpone answers an EventSource whose watch cannot start now. It sends the error as an event with status 200, because
+// a browser reconnects after status 200 only. last is the last event id that the EventSource has received. The event
+// contains it as the position to continue from.
 func Postpone(w http.ResponseWriter, e *api.Error, last string) {
 	s := Stream{Events: true}
 	s.header(w.Header())
@@ -172,8 +172,8 @@ func appendChange(dst []byte, kind string, c *state.Change, values bool) []byte 
 	return append(dst, '}')
 }
 
-// appendOneLine appends the JSON text value to dst and replaces each line break with a space, because a line break
-// would end the event. In valid JSON, line breaks are only white space between tokens.
+// appendOneLine appends JSON text to dst, and replaces each line break with a space, because a line break would end the
+// event. In valid JSON, line breaks are only white space between tokens.
 func appendOneLine(dst, value []byte) []byte {
 	for _, b := range value {
 		if b == '\n' || b == '\r' {

@@ -1,9 +1,10 @@
 // Package appcmd has the commands for applications that run on this machine: list, invoke, stop and logs. Each has the
-// name of the same command in Dapr.
+// name of the same command in Dapr. The package owns the record of each running quorate run process, and the file with
+// the output of its application.
 //
-// The package also manages two things for each quorate run process. A record describes the process, so that the
-// commands can find it. A file has the output of the application. A record is a note of package hostshare, and is
-// locked while its process runs. When the process ends, the kernel releases the lock. The package has no goroutines.
+// For each process of quorate run, the package also manages a record and a file. The record describes the process, so
+// that the commands can find it. It is a hostshare.Note in a file that is locked until the process ends. The other file
+// has the output of the application. The package has no goroutines.
 package appcmd
 
 import (
@@ -36,8 +37,8 @@ func (f *daprFlags) bind(c *cobra.Command) {
 	}
 }
 
-// check returns a usage error if --kubernetes or --namespace is set. The parameter instead becomes the hint of this
-// error: it says what to do instead of using the flags.
+// check returns a usage error if --kubernetes or --namespace is set. The given text becomes the hint of this error. It
+// says what to do instead of using the flags.
 func (f *daprFlags) check(instead string) error {
 	if !f.kubernetes && f.namespace == "" {
 		return nil

@@ -22,11 +22,11 @@ type Output struct {
 	turn atomic.Bool             // a goroutine is replacing file
 }
 
-// KeepOutput creates a file for the output of the application app, which this process runs. The file is below stateDir,
-// the directory for durable state of the user.
+// KeepOutput creates a file for the output of an application that this process runs. The file is below stateDir, the
+// user's directory for durable state.
 //
-// KeepOutput also removes the files of earlier runs of the application, except the newest one. It removes no file of a
-// run that has not ended. The records in runtimeDir show which runs have not ended.
+// KeepOutput also removes older output files of the application. It keeps the newest one, and those of runs that have
+// not ended according to the records in runtimeDir.
 func KeepOutput(runtimeDir, stateDir, app string) (*Output, error) {
 	path := logPath(stateDir, app, os.Getpid())
 	dir := filepath.Dir(path)

@@ -112,8 +112,7 @@ func runs(runtimeDir, path string) bool {
 	return err == nil && writes(notes, path)
 }
 
-// writes reports whether path is the output file of an application. It considers only the applications of the given
-// records.
+// writes reports whether one of the records has path as the output file of its application.
 func writes(notes []hostshare.Note, path string) bool {
 	return slices.ContainsFunc(notes, func(n hostshare.Note) bool { return n.Run.Log == path })
 }
@@ -188,8 +187,8 @@ func followOutput(ctx context.Context, w io.Writer, f *os.File, running func() b
 	}
 }
 
-// reopened returns the file that has replaced f at path, and closes f. If f is still at path, or if the other file
-// cannot be opened, reopened returns f.
+// reopened closes f and opens the file that has replaced it at path. If f was not replaced, or if the new file cannot
+// be opened, it returns f, still open.
 func reopened(f *os.File, path string) *os.File {
 	was, err := f.Stat()
 	if err != nil {

@@ -26,9 +26,8 @@ const (
 	opRuns     = "cli.run" // operation of errors
 )
 
-// Describe returns the note that describes a running node for the commands of this package. c is the configuration of
-// the node, and a has its addresses. Describe copies run into the note, and fills in its API addresses, application
-// port, command and data directory.
+// Describe returns the record of a running node, with which the commands of this package find it. The record contains
+// run, completed with the API addresses, the application port, the command and the data directory.
 func Describe(c node.Config, a node.Addresses, run hostshare.Run) hostshare.Note {
 	run.AppPort, run.DataDir = c.App.Port, a.DataDir
 	if len(a.API) > 0 {
@@ -49,8 +48,8 @@ func cut(text string) string {
 	return text
 }
 
-// Announce writes the note of a running process to a file below runtimeDir, the directory for the sockets of this
-// user. The note is valid until the result is closed or the process ends.
+// Announce writes the record of a running process to a file below runtimeDir, the directory for the sockets of this
+// user. The record is valid until the result is closed or the process ends.
 func Announce(runtimeDir string, n hostshare.Note) (*hostshare.Presence, error) {
 	if err := hostshare.Private(runtimeDir); err != nil {
 		return nil, err
@@ -110,8 +109,8 @@ func DataDir(runtimeDir, app string) (string, error) {
 	return found[0].Run.DataDir, nil
 }
 
-// hintFor returns the hint of an error about the unknown application app. It suggests the element of apps with a
-// similar name. If there is none, it lists apps.
+// hintFor returns the hint of an error about an unknown application. It suggests the known application with a similar
+// name. If there is none, it lists the known applications, or only counts them if there are more than 20.
 func hintFor(app string, apps []string) string {
 	slices.Sort(apps)
 	apps = slices.Compact(apps)

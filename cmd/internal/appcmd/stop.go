@@ -98,8 +98,8 @@ func choose(notes []hostshare.Note, apps []string, file string) ([]hostshare.Not
 	return out, nil
 }
 
-// stop sends SIGTERM to the chosen processes, and waits until they have ended. A process has ended when its record is
-// no longer in the result of list. If this takes longer than patience, stop returns fault.Timeout.
+// stop sends SIGTERM to the chosen processes, and waits until list no longer returns their records. If this takes
+// longer than patience, it returns fault.Timeout.
 func stop(ctx context.Context, chosen []hostshare.Note, list func() ([]hostshare.Note, error),
 	patience time.Duration) error {
 	for _, n := range chosen {

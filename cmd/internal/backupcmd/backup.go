@@ -91,11 +91,11 @@ func (m *commands) adminOf(c *cobra.Command, set *settings.Set) (*command.AdminC
 	return &command.AdminClient{DataDir: dir}, nil
 }
 
-// saveTo writes a backup to the file path. If path exists and force is false, it returns an error. If keys is not
-// empty, keys[0] encrypts the backup.
+// saveTo writes a backup to a file. If the file exists and force is false, it returns an error. If keys is not empty,
+// the backup is encrypted with keys[0].
 //
-// While saveTo writes, the backup has a temporary name in the same directory. saveTo renames the file only when it is
-// complete, so there is never an incomplete backup at path.
+// saveTo writes to a temporary file in the same directory and renames it at the end, so there is never an incomplete
+// backup at path.
 func (m *commands) saveTo(ctx context.Context, a *command.AdminClient, path string, keys []backup.Key,
 	force bool) (sum backup.Summary, err error) {
 	if _, err := os.Lstat(path); err == nil && !force {
@@ -181,7 +181,7 @@ func (m *commands) backupInspectCommand() *cobra.Command {
 	return c
 }
 
-// inspect verifies a backup file and returns its summary. Without keys, inspect refuses an encrypted backup. With keys,
+// inspect verifies a backup file and returns its summary. If keys is empty, it refuses an encrypted backup. Otherwise
 // it refuses a backup that is not encrypted, unless plain is true. The errors are those of backup.Decrypt and
 // backup.Inspect.
 func inspect(path string, keys []backup.Key, plain bool) (sum backup.Summary, encrypted bool, err error) {

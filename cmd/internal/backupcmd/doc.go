@@ -1,5 +1,6 @@
 // Package backupcmd has the commands that save, inspect and restore backups. It also has the command rescue, for a
-// cluster that has permanently lost a majority of its voters.
+// cluster that has permanently lost a majority of its voters. The package owns these commands, and the rescue of a node
+// that cannot start.
 package backupcmd
 
 import (

@@ -59,8 +59,8 @@ func (m *commands) rescueCommand() *cobra.Command {
 	return c
 }
 
-// agreeToRescue reports whether a rescue may begin. Unless asJSON is true, it first prints what the rescue would start
-// from. It then returns the result of the first case that applies:
+// agreeToRescue reports whether a rescue may begin. Unless asJSON is true, it first prints the report r. It then
+// returns the result of the first case that applies:
 //
 //   - dry is true: it returns false.
 //   - The node is already the only voter: it returns fault.Conflict.

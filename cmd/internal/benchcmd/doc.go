@@ -1,5 +1,5 @@
 // Package benchcmd has the command quorate bench, which measures a running node. It sends requests to the HTTP API of
-// the node, as an application does.
+// the node, as an application does. The package owns only what its benchmarks create.
 //
 // Each client is a goroutine that sends one request after another. All goroutines end before a command returns. The
 // keys that a benchmark writes begin with quorate-bench-. At the end, the benchmark deletes these keys, unless the flag

@@ -44,9 +44,9 @@ type plan struct {
 	after  func() // called when the clients have ended
 }
 
-// command completes c, the command of one benchmark. It adds the flags that all benchmarks have, and an action that
-// runs the benchmark and prints the result. Before the run, the action calls prepare, which returns the requests that
-// the clients send.
+// command completes the command c of one benchmark and returns it. It adds the flags that all benchmarks have, and an
+// action that runs the benchmark and prints the result. Before the run, the action calls prepare, which returns the
+// requests to send.
 func (m *commands) command(p *plan, c *cobra.Command, prepare func(context.Context) (load, error)) *cobra.Command {
 	p.api.Shell = m.Shell
 	p.api.Bind(c)
@@ -440,8 +440,8 @@ func (p *plan) openWatch(ctx context.Context) (*watch, error) {
 	return w, nil
 }
 
-// read reads the events of the watch from r, and sends the time of each to the channel of its client. It returns when
-// the watch ends, or at a line of more than 64 KiB.
+// read receives the events of the watch from r. It sends the time of each event to the channel of the client that has
+// written the key. It returns when the watch ends, or at a line of more than 64 KiB.
 func (w *watch) read(r io.Reader) {
 	defer close(w.ended)
 	for lines := bufio.NewScanner(r); lines.Scan(); {

@@ -87,9 +87,9 @@ func (m *meter) add(took time.Duration, err error) {
 // refuses every request.
 const failurePause = 10 * time.Millisecond
 
-// run lets all clients send requests for l.duration, or until ctx ends. Then it waits for the requests in progress. The
-// end of ctx does not interrupt these requests, because the node could execute an interrupted save after the benchmark
-// has deleted the key. If the writer progress is a terminal, run shows its progress there.
+// run lets all clients send requests for l.duration, or until ctx ends, and waits for the requests in progress. They
+// are not canceled when ctx ends, because the node could execute a canceled save after the benchmark has deleted the
+// key. run shows its progress if the given writer is a terminal.
 func (l *load) run(ctx context.Context, progress io.Writer) result {
 	m, begun := newMeter(), time.Now()
 	working, cancel := context.WithTimeout(ctx, l.duration)

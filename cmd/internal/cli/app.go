@@ -26,7 +26,7 @@ type application struct {
 // appPrefix precedes each line that the application prints.
 const appPrefix = "== APP == "
 
-// startApp starts the command of the node, if it has one. The output of the command also goes to the writer output.
+// startApp starts the command of the node, if it has one. The output of the command is also copied to the given writer.
 func (m *Main) startApp(c node.Config, a node.Addresses, output io.Writer, log *slog.Logger) (*application, error) {
 	if len(c.App.Command) == 0 {
 		return &application{}, nil
@@ -42,8 +42,8 @@ func (m *Main) startApp(c node.Config, a node.Addresses, output io.Writer, log *
 	return &application{process: p}, nil
 }
 
-// inherited returns env without the variables that contain the ports of a node. If another node has started this
-// process, env has the ports of that node. With these ports, the application would call the wrong node.
+// inherited returns env without the variables for the ports of a node. If another node has started this process, these
+// variables have the ports of that node, and the application would call the wrong node.
 func inherited(env []string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")
@@ -136,8 +136,8 @@ func (a *application) end(ctx context.Context, grace time.Duration, log *slog.Lo
 	return err
 }
 
-// appError is the error of an application that quorate has started and that has failed. If its exit code is positive,
-// quorate exits with the same code.
+// appError is the error of a failed application that quorate has started. If the exit code of the application is
+// positive, quorate exits with the same code.
 type appError struct {
 	error
 	code int

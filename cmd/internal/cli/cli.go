@@ -1,8 +1,8 @@
-// Package cli implements the quorate program: its commands, their output and their exit codes.
+// Package cli implements the quorate program: its commands, their output and their exit codes. It starts a node through
+// Main.Open. The package owns exit codes and the process of a running node.
 //
-// Some commands are in other packages: appcmd, backupcmd, benchcmd, clustercmd and statecmd. Package cli adds them to
-// the program. It starts a node through Main.Open. In this program, only the packages below cmd/internal parse flags
-// and the settings file.
+// Package cli adds the commands of the packages appcmd, backupcmd, benchcmd, clustercmd and statecmd to the program.
+// Only packages below cmd/internal parse flags and the settings file.
 //
 // The goroutines of the package wait for signals, for the node, and for the processes of a run file. They end when the
 // command ends.

@@ -283,8 +283,8 @@ type itemWatch struct {
 	pause    time.Duration // between two attempts to connect
 }
 
-// run watches the items until ctx ends, and then returns nil. If the connection is lost, run connects again. It returns
-// an error if the first connection fails, or if a new connection cannot help.
+// run watches the items until ctx ends, and then returns nil. If the connection is lost, it connects again. It returns
+// an error if the first connection fails, or if an error is not temporary (see interrupted).
 func (w *itemWatch) run(ctx context.Context) error {
 	begun := false
 	for last := ""; ; {
@@ -312,7 +312,7 @@ func (w *itemWatch) run(ctx context.Context) error {
 	}
 }
 
-// interrupted reports whether the watch can continue with a new connection after the error err.
+// interrupted reports whether err is temporary, so that the watch can continue with a new connection.
 func interrupted(err error) bool {
 	switch fault.CodeOf(err) {
 	case fault.Unavailable, fault.NotLeader, fault.Timeout, fault.Overloaded:
@@ -321,8 +321,8 @@ func interrupted(err error) bool {
 	return false
 }
 
-// connect opens a connection and shows items until the connection ends. If connected is true, the watch had begun
-// before the end. The error is never nil.
+// connect opens a connection and shows items until the connection ends. It always returns an error. connected reports
+// whether the watch had begun before the error.
 func (w *itemWatch) connect(ctx context.Context) (connected bool, err error) {
 	path := withKeys(admin.ConfigurationWatchPath(w.client.store), w.keys)
 	err = command.Lines(ctx, w.client.admin, http.MethodGet, path, nil,
@@ -347,9 +347,9 @@ func (w *itemWatch) connect(ctx context.Context) (connected bool, err error) {
 	return connected, err
 }
 
-// showDeleted shows the items that were deleted before the current connection began. The watch does not report them.
-// present has all items that existed when the connection began. So an item was deleted if it was shown earlier and is
-// not in present.
+// showDeleted shows the items that were deleted before the current connection began, because the watch does not report
+// them. These are the items that were shown earlier but did not exist when the connection began. The parameter present
+// has those that existed.
 func (w *itemWatch) showDeleted(present []configurations.Change) error {
 	gone := maps.Clone(w.known)
 	for n := range present {

@@ -10,9 +10,8 @@ import (
 // reloader is a node that can read its component files again.
 type reloader interface{ Reload() }
 
-// hangup handles SIGHUP. If the terminal of the process was closed, SIGHUP stops the node. Otherwise SIGHUP makes the
-// node reload its component files. A process that nohup started never stops on SIGHUP: it only reloads. The same is
-// true for any other process that was started with SIGHUP ignored.
+// hangup handles SIGHUP. The signal makes the node reload its component files, or stops the node if the terminal of the
+// process was closed. A process that was started with SIGHUP ignored, for example by nohup, only reloads.
 type hangup struct {
 	signals  chan os.Signal
 	ignored  bool

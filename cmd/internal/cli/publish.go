@@ -101,8 +101,8 @@ func (m *Main) publish(ctx context.Context, a *command.AdminClient, r schema.Top
 	return err
 }
 
-// publication returns the publish request that the flags in the parameter in describe. It reads the data from the flag,
-// the file or standard input. If no content type is given, it derives one from the data.
+// publication returns the publish request that the flags describe. It reads the data from the flag, the file or
+// standard input. If no content type is given, it derives one from the data.
 func (m *Main) publication(c *cobra.Command, in publication) (r schema.TopicPublish, err error) {
 	r.Metadata = in.metadata
 	switch {
@@ -141,7 +141,7 @@ func (m *Main) publication(c *cobra.Command, in publication) (r schema.TopicPubl
 	return r, nil
 }
 
-// contentTypeOf returns the content type of data that was given without one. It uses the same rule as dapr publish: a
+// contentTypeOf returns the content type of data for which the user gave none. It uses the same rule as dapr publish: a
 // CloudEvent, other JSON, or otherwise text/plain.
 func contentTypeOf(data []byte) string {
 	if !json.Valid(data) {

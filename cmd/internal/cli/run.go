@@ -126,8 +126,8 @@ type runRecord struct {
 	output   *appcmd.Output      // nil = the output of the application is not kept
 }
 
-// record announces this process, and keeps the output of its application. Both are only a convenience for developers.
-// If one of them fails, for example on a read-only file system, record logs the failure and the node runs without it.
+// record announces this process, and keeps the output of its application. If a part of this fails, for example on a
+// read-only file system, it logs the failure and the node runs without that part.
 func (m *Main) record(c node.Config, a node.Addresses, begin time.Time, log *slog.Logger) (runRecord, io.Writer) {
 	var out runRecord
 	var err error

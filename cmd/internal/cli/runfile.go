@@ -39,8 +39,8 @@ type runApp struct {
 	env     map[string]string
 }
 
-// runFile runs the applications of a run file, each with its own node. When an application or a node ends, or a
-// signal arrives, it stops all of them.
+// runFile runs the applications of a run file, each with its own node. When an application or a node ends, or a signal
+// arrives, all of them are stopped.
 func (m *Main) runFile(c *cobra.Command, path string, child []string) error {
 	var others []string
 	c.Flags().Visit(func(f *pflag.Flag) {
@@ -277,8 +277,8 @@ func (r *runReader) unknown(key *yaml.Node, what string) {
 	r.fail(key, hint, "unknown key %q in %s", key.Value, what)
 }
 
-// texts returns the texts in a YAML node, which must be a scalar or a list of scalars. If key is the key of a path,
-// texts resolves relative paths against the directory of the run file.
+// texts returns the values of a YAML node, which must be a scalar or a list of scalars. If the setting named key is a
+// path, relative values are resolved against the directory of the run file.
 func (r *runReader) texts(n *yaml.Node, key string) []string {
 	nodes := []*yaml.Node{n}
 	if n.Kind == yaml.SequenceNode {

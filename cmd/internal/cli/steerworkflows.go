@@ -16,9 +16,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// steer completes c, a command that changes workflow instances of the application in the first argument. The action of
-// c calls ask and prints what it returns: the result if the output is JSON, and otherwise the text. The context of ask
-// has no time limit, because ask may wait until the user answers a question.
+// steer completes the command c, which changes workflow instances of the application in its first argument. The given
+// function makes the change. It returns a result for JSON output, and a text for other output. Its context has no time
+// limit, because it may wait for an answer of the user.
 func (m *Main) steer(c *cobra.Command, ask func(ctx context.Context, a *command.AdminClient, namespace string,
 	args []string) (any, string, error)) *cobra.Command {
 	set, out := settings.New(), command.Output{}
@@ -51,8 +51,8 @@ func bindNamespace(c *cobra.Command, namespace *string) {
 		"namespaces have its id")
 }
 
-// inputText returns the value of a flag for JSON. If the value is "-", inputText returns the text on standard input. If
-// the flag was not given, it returns nil.
+// inputText returns the JSON text that a flag gives. If the value of the flag is "-", this is the text on standard
+// input. If the flag was not given, the result is nil.
 func (m *Main) inputText(c *cobra.Command, flag, text string) (*string, error) {
 	switch {
 	case !c.Flags().Changed(flag):
@@ -108,8 +108,9 @@ func (m *Main) workflowsStartCommand() *cobra.Command {
 	return c
 }
 
-// workflowsChangeCommand completes c, a command that changes one workflow instance. If yes is nil, the command needs no
-// confirmation. If yes points to false, the user must confirm the change by typing the id of the instance.
+// workflowsChangeCommand completes the command c, which changes one workflow instance. If yes points to false, the user
+// must confirm the change by typing the id of the instance. If yes is nil or points to true, the command needs no
+// confirmation.
 func (m *Main) workflowsChangeCommand(c *cobra.Command, yes *bool,
 	fill func(r *schema.WorkflowChange, args []string) error) *cobra.Command {
 	return m.steer(c, func(ctx context.Context, a *command.AdminClient, namespace string,

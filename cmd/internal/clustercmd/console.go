@@ -89,11 +89,11 @@ func printLink(out, notes io.Writer, l schema.ConsoleLink) error {
 	return err
 }
 
-// browse opens link in the browser of the desktop, and reports whether it could start the browser. It fails, for
+// browse opens a link in the browser of the desktop, and reports whether it could start the browser. It fails, for
 // example, if there is no desktop.
 //
-// Other users can see the command line of the browser, and the link signs its user in. So browse passes the link in a
-// file that only this user can read.
+// The link is a secret, because it signs in whoever opens it. browse passes it in a file that only this user can read,
+// because other users can see command lines.
 func (m *commands) browse(link string) bool {
 	opener := "xdg-open"
 	switch {

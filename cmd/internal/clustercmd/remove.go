@@ -51,9 +51,9 @@ func (m *commands) leaveCommand() *cobra.Command {
 	return c
 }
 
-// removal completes c, a command that removes a server from the cluster. The server is the first argument of c. Without
-// an argument, the node itself leaves. The action of c repeats the request at path until the server is removed or the
-// time in --wait has passed.
+// removal completes the command c, which removes the server in its first argument from the cluster. Without an
+// argument, the node itself leaves. The action of c repeats the request until the server is removed or the time in
+// --wait has passed.
 func (m *commands) removal(c *cobra.Command, path string) {
 	set, out, patience := settings.New(), command.Output{}, time.Minute
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -135,12 +135,14 @@ func (m *commands) untilRemoved(ctx context.Context, a *command.AdminClient, pat
 	}
 }
 
-// passes reports whether a removal request that failed with err may be repeated. This is the case for fault.Timeout and
-// fault.Indeterminate. If begun is true, the node has accepted an earlier request. Then passes also allows
-// fault.Unavailable and fault.NotLeader, because a group can be without a leader for a while.
+// passes reports whether a removal request that failed with err may be repeated:
 //
-// After fault.Indeterminate, the caller must not repeat a request that names the server by its node id. The removal may
-// be complete by then, and a new server may have the same node id. The repeated request would remove the new server.
+//   - after fault.Timeout
+//   - after fault.Unavailable or fault.NotLeader, if begun is true: the node has accepted an earlier request
+//   - after fault.Indeterminate, unless the request names the server by its node id
+//
+// The caller must check the condition about the node id, because passes cannot. The first request may have completed
+// the removal, and a repeated one would remove a new server with the same node id.
 func passes(err error, begun bool) bool {
 	switch fault.CodeOf(err) {
 	case fault.Indeterminate, fault.Timeout:

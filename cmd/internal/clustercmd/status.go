@@ -124,8 +124,8 @@ func backupStatusText(b schema.BackupStatus) string {
 	return text + ")"
 }
 
-// issueText returns the reason of the issue i. If i is only a consequence of another issue in all, issueText names that
-// issue instead, for example "because of group 0".
+// issueText returns the reason of an issue. If the issue is only a consequence of another one in the list, the text
+// names that one instead, for example "because of group 0".
 func issueText(i schema.Issue, all []schema.Issue) string {
 	for _, other := range all {
 		if i.Reason == other.About+": "+other.Reason {
@@ -189,9 +189,8 @@ func printRoutes(w io.Writer, groups []schema.GroupStatus, told []schema.Issue) 
 	return command.Table(w, rows)
 }
 
-// printServers prints the servers of the groups. Only the leader of a group knows how far each server lags, and why a
-// server votes or does not vote. If this node is not the leader, the table has no lags, and gives a reason only for
-// servers that are not alive.
+// printServers prints the servers of the groups. Only the leader of a group knows the lag of each server, and why a
+// server votes or does not vote. Another node shows no lags, and reasons only for servers that are not alive.
 func printServers(w io.Writer, groups []schema.GroupStatus) error {
 	rows := [][]string{{"GROUP", "SERVER", "IS", "LAG", "REASON"}}
 	for _, g := range groups {
@@ -215,8 +214,8 @@ func printServers(w io.Writer, groups []schema.GroupStatus) error {
 }
 
 // serves returns a text that says whether a group serves reads, writes, both or neither. If it serves both, the text
-// may warn that one more failure stops writes. Otherwise the text also has the reason, unless one of the issues in
-// printed already contains this reason.
+// may warn that one more failure stops writes. Otherwise the text includes the reason, unless one of the printed issues
+// contains it.
 func serves(g schema.GroupStatus, printed []schema.Issue) string {
 	text := "no strong reads, no writes" // eventual reads may still work
 	switch {

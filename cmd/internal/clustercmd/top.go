@@ -74,7 +74,7 @@ type look struct {
 	err     error                       // why there is no look; the other fields are then empty
 }
 
-// lookAt requests the reports of all live nodes. It sends the requests to node, which forwards them.
+// lookAt gets the reports of all live nodes. It sends all requests to one node, which forwards them.
 func lookAt(ctx context.Context, node command.AdminClient) look {
 	ctx, cancel := context.WithTimeout(ctx, command.AdminTime)
 	defer cancel()
@@ -124,9 +124,8 @@ func (t *top) once(ctx context.Context, w io.Writer) error {
 	return second.write(w, first, 0)
 }
 
-// write prints the look l. It computes the rates from the difference between l and the earlier look older. If width is
-// not 0, write splits the table of nodes by columns, so that its lines have at most width characters where possible. It
-// does not split the other tables.
+// write prints a look at the cluster, with rates since an older look. If width is not 0, the table of nodes is split by
+// columns, so that its lines have at most width characters where possible. Other tables are not split.
 func (l *look) write(w io.Writer, older look, width int) error {
 	s, failed := &l.cluster, 0
 	for i := range s.Nodes {
@@ -204,8 +203,8 @@ func folded(rows [][]string, width int) [][][]string {
 	return out
 }
 
-// split splits a table by columns. Columns that do not fit the width go to the next table, which repeats the first
-// column.
+// split divides a table that is too wide into several tables. Each of them begins with the first column. If width is 0,
+// there is no limit.
 func split(rows [][]string, width int) (out [][][]string) {
 	widest := func(column int) (n int) {
 		for _, row := range rows {

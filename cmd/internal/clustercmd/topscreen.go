@@ -124,8 +124,8 @@ func wrapped(text string, width int) (lines []string) {
 	return lines
 }
 
-// draw shows a text on the screen, beginning at line *offset. If the screen would then show lines beyond the text, draw
-// first corrects *offset.
+// draw shows a text on the screen, from line *offset on. It first limits *offset, so that the user cannot scroll beyond
+// the text.
 func draw(screen tcell.Screen, text string, offset *int) {
 	width, height := screen.Size()
 	lines := wrapped(text, width)

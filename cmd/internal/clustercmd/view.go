@@ -189,8 +189,8 @@ func uptimeText(n schema.NodeReport) string {
 	return (time.Duration(n.Status.Node.UptimeMS) * time.Millisecond).Truncate(time.Second).String()
 }
 
-// reasonText returns why a node did not answer. If the node answered, reasonText returns the issues that the node
-// reports. It omits issues that are only consequences of other issues.
+// reasonText returns the issues that a node reports, except those that are consequences of other issues. If the node
+// did not answer, it returns the reason.
 func reasonText(n schema.NodeReport) string {
 	if n.Status == nil {
 		return n.Error

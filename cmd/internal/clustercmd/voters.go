@@ -103,9 +103,9 @@ func printVoters(w io.Writer, s schema.VotersStatus, wasSet bool) error {
 	return err
 }
 
-// tooFewServers returns a text for a cluster that has fewer servers than the wanted number of voters. The text says how
-// many servers vote, and how many must join before more can vote. A cluster of three or more servers always has an odd
-// number of voters. If there are enough servers, tooFewServers returns "".
+// tooFewServers returns a message for a cluster with fewer servers than the wanted number of voters, or "" if there are
+// enough. The message says how many servers vote, and how many must join before more can vote. With three or more
+// servers, the number of voters is always odd.
 func tooFewServers(wanted, servers int) string {
 	if servers >= wanted || servers < 1 {
 		return ""

@@ -23,16 +23,15 @@ import (
 // AdminTime is the timeout of a request to the admin API.
 const AdminTime = adminapi.RequestTime
 
-// AdminClient sends requests to the admin API of the node that runs in a data directory. That node can forward them
-// to another node.
+// AdminClient sends requests to the admin API of a node. It connects to the node that runs in DataDir. If Node is set,
+// that node forwards the requests to the node with this id.
 type AdminClient struct {
 	DataDir string
 	Node    string // id of the other node; empty = the node of the data directory
 }
 
-// AdminCommand returns a command that uses the admin API of a node. The flags of the command choose the node and the
-// output format. The action of the command calls ask with an admin client of the node. If asJSON is true, ask must
-// print JSON.
+// AdminCommand returns a command that uses the admin API of a node. Its flags choose the node and the output format.
+// The command calls the function ask, which must print JSON if asJSON is true.
 func (s *Shell) AdminCommand(use, short string,
 	ask func(ctx context.Context, a *AdminClient, asJSON bool) error) *cobra.Command {
 	set, out, node := settings.New(), Output{}, ""
@@ -63,9 +62,9 @@ func BindAdmin(c *cobra.Command, set *settings.Set, out *Output) {
 	out.Bind(c)
 }
 
-// AskAdmin calls the function ask with an admin client and with asJSON. The flags choose a data directory. The client
-// sends its requests to the node that runs in this directory. If the parameter node is the id of another node, the
-// requests are forwarded to that other node. The context of ask ends after AdminTime.
+// AskAdmin calls the function ask with asJSON and a client of the admin API. The flags choose the data directory of the
+// node that the client connects to. If the parameter node is not empty, requests are forwarded to the node with this
+// id. The context of ask ends after AdminTime.
 func (s *Shell) AskAdmin(c *cobra.Command, set *settings.Set, node string, asJSON bool,
 	ask func(ctx context.Context, a *AdminClient, asJSON bool) error) error {
 	dir, err := s.AdminDir(c, set)
@@ -138,9 +137,9 @@ func (a *AdminClient) send(ctx context.Context, method, path string, body []byte
 	return nil
 }
 
-// Stream sends a request, and calls receive if the response is successful. Otherwise it returns the error of the node.
-// Stream buffers neither the body of the request nor a successful response, so both may be large. It always uses the
-// node of the data directory and ignores the field Node. It has no time limit except the end of ctx.
+// Stream sends a request and calls receive with the response. If the status is not 200, it returns the error of the
+// node instead. Both bodies may be large, because Stream does not buffer them. It always uses the node of the data
+// directory, even if Node is set. It has no time limit except that of ctx.
 func (a *AdminClient) Stream(ctx context.Context, method, path string, body io.Reader,
 	receive func(*http.Response) error) error {
 	socket, err := adminapi.FindSocket(a.DataDir)
@@ -213,19 +212,17 @@ func (a *AdminClient) unanswered(method, socket string, sent bool, err error) er
 	return e
 }
 
-// ErrEnough makes Lines stop and return nil. The function take of Lines returns ErrEnough if it needs no further lines.
+// ErrEnough is what the function take of Lines returns if it needs no further lines. Lines then returns nil.
 var ErrEnough = errors.New("enough")
 
-// Lines sends a request whose response is a stream of JSON values, one per line. It calls take with each value, and
-// returns nil at the end of the stream. It stops earlier in these cases:
+// Lines sends a request whose response is a stream of JSON values, and calls take with each value. It returns nil at
+// the end of the stream. It stops earlier in these cases:
 //
-//   - If take returns an error, Lines returns this error, or nil for ErrEnough.
-//   - If a value contains an error of the node, Lines returns that error. The function failure returns the error in a
-//     value, or nil if there is none.
-//   - If the connection ends within the stream, Lines returns fault.Unavailable for a GET request. For other requests,
-//     it returns fault.Indeterminate.
+//   - take returns an error. Lines returns this error, or nil for ErrEnough.
+//   - A value contains an error of the node, which the function failure extracts. Lines returns the error of the node.
+//   - The connection is lost. Lines returns fault.Unavailable for a GET request, and otherwise fault.Indeterminate.
 //
-// Lines has no time limit except the end of ctx.
+// Lines has no time limit except that of ctx.
 func Lines[T any](ctx context.Context, a *AdminClient, method, path string, body any,
 	failure func(*T) json.RawMessage, take func(*T) error) error {
 	var sent io.Reader

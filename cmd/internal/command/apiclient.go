@@ -58,7 +58,7 @@ func (f *APIFlags) Bind(c *cobra.Command) {
 	c.ValidArgsFunction = f.completeStore
 }
 
-// With calls the function use with a client of the API. The flags and the environment determine the address and the
+// With calls the given function with a client of the API. The flags and the environment determine the address and the
 // token of the API.
 func (f *APIFlags) With(c *cobra.Command, use func(*APIClient) error) error {
 	config, err := f.Shell.Resolve(f.set, c.Flags(), nil)
@@ -84,8 +84,8 @@ func (f *APIFlags) With(c *cobra.Command, use func(*APIClient) error) error {
 	return err
 }
 
-// suggestStore adds a hint to err if err means that a state store does not exist. The hint suggests a store with a
-// similar name. If there is none, the hint lists all stores of the application.
+// suggestStore adds a hint to an error about a state store that does not exist. The hint is a store with a similar
+// name. If no name is similar, the hint lists the stores of the application. Other errors are returned unchanged.
 func (c *APIClient) suggestStore(ctx context.Context, err error) error {
 	const before, after = "state store ", " is not found" // the text of Dapr
 	var e *fault.Error
@@ -110,13 +110,15 @@ func (c *APIClient) suggestStore(ctx context.Context, err error) error {
 func (f *APIFlags) Settings() *settings.Set { return f.set }
 
 // base returns the base URL of the HTTP API. For a Unix socket, this is "http://unix:" followed by the path of the
-// socket. base uses the first address in this list that is set:
+// socket. The address is the first of these that is set:
 //
-//   - the flag for the address
-//   - DAPR_HTTP_ENDPOINT or DAPR_HTTP_PORT, unless http-port is set
-//   - Default, unless http-port is set
-//   - the socket in unix-domain-socket, unless http-port is set
-//   - http-port and listen-address
+//   - the flag --address
+//   - the setting http-port, with listen-address
+//   - DAPR_HTTP_ENDPOINT
+//   - DAPR_HTTP_PORT
+//   - the field Default
+//   - the socket in the directory unix-domain-socket
+//   - the default of http-port, with listen-address
 func (f *APIFlags) base(config *node.Config) string {
 	host, address := config.API.Listen[0], f.address
 	if address == "" && f.set.Named("http-port").Source().Kind == "default" {
@@ -199,9 +201,8 @@ type response struct {
 	Body   []byte
 }
 
-// Do sends a request and returns the response. It returns an error if the status of the response is 300 or more, or if
-// no complete response arrives. For a request that changes something, use Change. The error of Change also says whether
-// the node may have executed the request.
+// Do sends a request and returns the response. A status of 300 or more is an error. For a request that changes
+// something, use Change, whose error says whether the change may have been made.
 func (c *APIClient) Do(ctx context.Context, method, path string, q url.Values, h http.Header,
 	body []byte) (response, error) {
 	r, _, err := c.exchange(ctx, method, path, q, h, body)
@@ -247,9 +248,8 @@ func (c *APIClient) exchange(ctx context.Context, method, path string, q url.Val
 	return response{resp.StatusCode, resp.Header, text}, false, nil
 }
 
-// traceSent returns a context for one request. Read sent after the request has ended. If sent is false, the client got
-// no connection to the server, so the server has not received the request. If sent is true, the server may have
-// received it.
+// traceSent returns a context for one request. After the request, sent is true if the client had a connection to the
+// server. If sent is false, the server has not received the request.
 func traceSent(ctx context.Context) (traced context.Context, sent *atomic.Bool) {
 	sent = new(atomic.Bool)
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
@@ -289,10 +289,9 @@ func (c *APIClient) UseSocket(path string) {
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dialUnix(ctx, path) }}
 }
 
-// NoRedirect makes an http.Client return a redirect as the response, instead of following it. Set it as CheckRedirect
-// of the client. A redirect may come from an application that is called through the API. If the client followed it, the
-// client would send the API token to an address that the application chooses. It might also repeat the request at
-// another path of the node.
+// NoRedirect is a CheckRedirect function for an http.Client. The client then returns a redirect as the response,
+// instead of following it. A redirect may come from an application that is called through the API. Following it would
+// send the API token to an address that the application chooses.
 func NoRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // Call sends a request and returns the status and the body of the response, even if the status is an error. If the body
@@ -373,9 +372,9 @@ func Refusal(status int, body []byte) error {
 	return out
 }
 
-// CallRefusal returns the error for a call to the application app whose response has an error status. If the node
-// itself refused the call, text is an error of the API, and CallRefusal returns Refusal(status, text). Otherwise the
-// response came from the application. The error then contains app and status, but not text.
+// CallRefusal converts the error response of a call to an application into an error. If text is an error of the API,
+// the node refused the call, and the result is Refusal(status, text). Otherwise the application answered, and the error
+// contains its name and the status, but not the text.
 func CallRefusal(app string, status int, text []byte) error {
 	if IsRefusal(text) {
 		return Refusal(status, text)

@@ -10,10 +10,10 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Confirm prompts the user to type word, and returns nil if the user types it. The text in what describes the word in
-// the prompt, for example "the id of the node". For any other input, Confirm returns fault.Denied. If there is no
-// input, it returns a UsageError that suggests --yes. A command that uses Confirm has the flag --yes, and skips Confirm
-// if the flag is given.
+// Confirm prompts the user to type a word, and returns nil if the user types it. The parameter what describes the word
+// in the prompt, for example "the id of the node". For other input, Confirm returns fault.Denied. If there is no input,
+// it returns a UsageError that suggests --yes. A command with the flag --yes must not call Confirm if the flag is
+// given.
 func (s *Shell) Confirm(word, what string) error {
 	fmt.Fprintf(s.Stderr, "Type %s (%s) to continue: ", what, word)
 	line, err := bufio.NewReader(s.Stdin).ReadString('\n')

@@ -14,15 +14,12 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// ChooseDir returns the data directory of the node that a command uses. If a node runs in c.Data.Dir, or if
-// c.Data.Shared is false, ChooseDir returns c.Data.Dir.
+// ChooseDir returns the data directory of the node that a command uses. This is c.Data.Dir, unless c.Data.Shared is
+// true and no node runs there. In that case, ChooseDir searches the neighboring directories:
 //
-// If c.Data.Shared is true, c.Data.Dir is only a default, and this user may run nodes in neighboring directories. So if
-// no node runs in c.Data.Dir, ChooseDir searches these directories:
-//
-//   - If one of them has a running node, ChooseDir returns it.
-//   - If several have one, ChooseDir returns fault.Invalid. The user must then choose with --data-dir.
-//   - If none has one, ChooseDir returns c.Data.Dir.
+//   - If a node runs in exactly one of them, ChooseDir returns that directory.
+//   - If nodes run in several of them, it returns fault.Invalid. The user must then choose with --data-dir.
+//   - If no node runs, it returns c.Data.Dir.
 func ChooseDir(ctx context.Context, c node.Config) (string, error) {
 	dir := c.Data.Dir
 	if !c.Data.Shared || Runs(ctx, dir) {
@@ -50,8 +47,8 @@ func ChooseDir(ctx context.Context, c node.Config) (string, error) {
 	}
 }
 
-// Runs reports whether a node runs in a data directory. It connects to the admin socket of the directory. It returns
-// false only if there is no socket, or if the connection is refused.
+// Runs reports whether a node runs in a data directory, by connecting to the admin socket. It returns false only if
+// there is no socket, the connection is refused, or the directory cannot be read.
 func Runs(ctx context.Context, dir string) bool {
 	path, err := adminapi.FindSocket(dir)
 	if err != nil {

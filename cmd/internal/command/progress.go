@@ -24,12 +24,12 @@ type progress struct {
 // terminalPause is the time between changes of the line on a terminal.
 const terminalPause = 100 * time.Millisecond
 
-// Progress shows the progress of a transfer on standard error, until End is called. The result counts the bytes that
-// are written to it, so the caller must write a copy of the transferred bytes to it. On a terminal, Progress updates
-// one line. Otherwise it logs a line after each interval, or nothing if interval is 0.
+// Progress shows the progress of a transfer on standard error, until End is called. The caller must write a copy of the
+// transferred bytes to the result, which counts them. On a terminal, Progress updates one line. Otherwise it logs a
+// line after each interval, or nothing if interval is 0.
 //
-// The parameter verb appears in the output after the number of bytes, for example "saved". The parameter total is the
-// size of the whole transfer as text, or "" if the size is unknown.
+// The parameter verb follows the number of bytes in the output, for example "saved". The parameter total is the size of
+// the whole transfer as text, or "" if the size is unknown.
 func (s *Shell) Progress(verb, total string, interval time.Duration) *progress {
 	p := &progress{verb: verb, total: total, quit: make(chan struct{})}
 	switch {

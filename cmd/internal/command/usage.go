@@ -42,9 +42,8 @@ func RefuseEmpty(c *cobra.Command, flags ...string) error {
 	return nil
 }
 
-// Group is the action of a command that only has subcommands. Without arguments, it prints the help of the command.
-// With arguments, it returns a UsageError, because the first argument is not a subcommand. The error suggests a
-// subcommand that has this argument in its field SuggestFor, or a subcommand with a similar name.
+// Group is the action of a command that does nothing itself and has subcommands. Without arguments, it prints the help
+// of the command. Otherwise it returns a UsageError, which suggests the subcommand that was probably meant.
 func Group(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return c.Help()
@@ -67,8 +66,8 @@ func Group(c *cobra.Command, args []string) error {
 	return Usagef("%s has no command %q%s (%s --help lists them)", c.CommandPath(), args[0], near, c.CommandPath())
 }
 
-// UsageArgs returns a function that calls check and converts an error of check to a UsageError. The text of the
-// UsageError includes the usage line of the command.
+// UsageArgs wraps check, so that its errors are of the type UsageError and include the usage line of the command. If
+// check is nil, the result is nil.
 func UsageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	if check == nil {
 		return nil

@@ -25,14 +25,13 @@ type Line struct {
 	ignored  []string            // names of flags
 }
 
-// New returns a Line that sets the flags of Quorate in the flag set settings. Package settings must have added these
-// flags already.
+// New returns a Line that sets Quorate's flags in the given flag set. The flag set must already contain them.
 func New(settings *pflag.FlagSet) *Line {
 	return &Line{settings: settings, given: map[string][]string{}}
 }
 
-// Bind adds every flag of daprd to fs. It also adds the flags that only Quorate has, so that the same command line can
-// configure the cluster. Of these flags, it skips hidden ones and those that fs already has.
+// Bind adds every flag of daprd to fs. It also adds Quorate's own flags, such as those of the cluster, except hidden
+// ones and those that fs already has.
 func (l *Line) Bind(fs *pflag.FlagSet) {
 	taken := map[string]bool{}
 	for _, f := range Flags() {
@@ -87,8 +86,8 @@ func (l *Line) needID() error {
 	return fault.New(fault.Invalid, "daprd.Finish", "--app-id is missing")
 }
 
-// older applies an older flag of daprd to a setting. If the newer flag for the same setting is also given, older does
-// nothing. The function convert converts the value of the older flag to the text of the setting.
+// older sets a setting from an older flag of daprd, unless the newer flag for this setting is also given. The function
+// convert converts the value of the flag to the text of the setting.
 func (l *Line) older(flag, setting string, convert func(string) (string, error)) error {
 	values := l.given[flag]
 	if len(values) == 0 || l.settings.Changed(setting) {
@@ -114,9 +113,8 @@ func inUnits(s, unit string) (string, error) {
 	return sizeText(n, strconv.Itoa(n)+unit), nil
 }
 
-// sizeText returns the text of a size setting for a size in a daprd flag. The size is given twice: as the number n, and
-// as text with a unit. If n is positive, sizeText returns text. If n is 0, it returns "unlimited". If n is negative, it
-// returns "", so that the setting keeps its default.
+// sizeText converts the size n of a daprd flag to the text of a size setting. A positive size becomes the given text, 0
+// becomes "unlimited", and a negative size becomes "", so that the setting keeps its default.
 func sizeText(n int, text string) string {
 	switch {
 	case n == 0:
@@ -139,8 +137,8 @@ const (
 	AsksWait      = "wait"
 )
 
-// Asks returns what the command line requests instead of a start of a node: AsksVersion, AsksBuildInfo or AsksWait. For
-// a start, it returns "".
+// Asks returns AsksVersion, AsksBuildInfo or AsksWait if the command line has the corresponding flag. Otherwise the
+// command line starts a node, and Asks returns "".
 func (l *Line) Asks() string {
 	for _, name := range []string{AsksVersion, AsksBuildInfo, AsksWait} {
 		if l.on(name) {
@@ -156,8 +154,8 @@ func (l *Line) on(name string) bool {
 	return len(values) > 0 && values[len(values)-1] == "true"
 }
 
-// Notes returns one line that lists all given flags, variables and arguments without an effect in Quorate. If there are
-// none, it returns nil. The parameter args has the arguments that are not flags. daprd ignores such arguments too.
+// Notes returns one line that lists the flags, variables and arguments that Quorate ignores, or nil if there are none.
+// The arguments in args are those that are not flags. daprd ignores them too.
 func (l *Line) Notes(args []string, getenv func(string) string) []string {
 	var names []string
 	for _, f := range l.ignored {
@@ -178,8 +176,7 @@ func (l *Line) Notes(args []string, getenv func(string) string) []string {
 	return []string{"ignored, without effect in Quorate: " + strings.Join(slices.Compact(names), ", ")}
 }
 
-// set sets a setting. If the setting refuses the value, set returns only the reason, without the name of the flag and
-// the value.
+// set sets a flag of Quorate. The error for an invalid value contains only the reason, without the name and the value.
 func (l *Line) set(name, text string) error {
 	err := l.settings.Set(name, text)
 	if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {

@@ -5,12 +5,11 @@ import (
 	"syscall"
 )
 
-// SocketsFolder checks path, the default folder with the sockets of pluggable components. If the folder belongs to root
-// or to the user uid, SocketsFolder returns path. If the folder belongs to another user, it returns only a warning. If
-// path is not a directory, it returns two empty strings.
+// SocketsFolder checks the default folder for the sockets of pluggable components. It returns path if the folder
+// belongs to root or to the user with the id uid. If the folder belongs to another user, it returns only a warning. If
+// path is not a directory, both results are empty.
 //
-// The owner matters because components receive the secrets in component files. The default folder is in /tmp, where
-// another user could create it and receive these secrets.
+// The owner matters because components receive secrets, and any user can create this folder in /tmp.
 func SocketsFolder(path string, uid int) (folder, warning string) {
 	info, err := os.Stat(path)
 	if err != nil || !info.IsDir() {

@@ -31,8 +31,8 @@ type Cluster struct {
 	Nodes []*Node
 }
 
-// New returns a cluster whose nodes have ports and directories, but are not started. The caller must start all nodes
-// and then call Formed.
+// New returns a cluster, and chooses the ports and directories of its nodes. It does not start the nodes. The caller
+// must start all of them and then call Formed.
 func New(ctx context.Context, p Plan) (*Cluster, error) {
 	program, err := filepath.Abs(p.Program)
 	if err != nil {
@@ -72,8 +72,8 @@ func free(ctx context.Context, port int) bool {
 }
 
 // Formed waits until all nodes serve and vote. From then on, a cluster of three nodes tolerates the failure of any one
-// node. While Formed waits, it calls the function waiting with the reason for the delay. If the reason changes, Formed
-// calls the function again. Formed returns an error if a node ends, or if the cluster has not formed after two minutes.
+// node. While Formed waits, it calls the function waiting with each new reason for the delay. It returns an error if a
+// node ends, if ctx ends, or after two minutes.
 func (c *Cluster) Formed(ctx context.Context, waiting func(what string)) error {
 	said := ""
 	return c.poll(ctx, func(ctx context.Context) error {
@@ -112,12 +112,10 @@ func (c *Cluster) Check(ctx context.Context) error {
 	return nil
 }
 
-// Ready waits until node n serves. It returns an error at once if any node of the cluster has ended, and also if n
-// does not serve after two minutes.
+// Ready waits up to two minutes until node n serves. If any node of the cluster ends, Ready returns an error at once.
 func (c *Cluster) Ready(ctx context.Context, n *Node) error { return c.poll(ctx, n.Healthy) }
 
-// Leader returns the node that leads the first group, according to the node source. It returns nil if source does not
-// know the leader.
+// Leader returns the leader of the first group, as reported by the given node. It returns nil if the leader is unknown.
 func (c *Cluster) Leader(ctx context.Context, source *Node) (*Node, error) {
 	s, err := source.Status(ctx)
 	if err != nil {

@@ -55,11 +55,11 @@ func (n *Node) Start(args ...string) error {
 	return nil
 }
 
-// Beside returns a process for an application of this node, and adds the port of the application to the flags of the
-// node. It starts neither the application nor the node. Call Beside before the first start of the node.
+// Beside returns a process for an application of this node. It also adds the port of the application to the flags of
+// the node, so it must be called before the first start of the node. It starts neither the application nor the node.
 //
-// The environment of the application has APP_PORT with the port of the application, and DAPR_HTTP_PORT with the API
-// port of the node. Dapr uses the same variables. The parameter env has additional variables.
+// As with Dapr, the application finds its own port in APP_PORT and the API port of the node in DAPR_HTTP_PORT. The
+// parameter env has additional variables.
 func (n *Node) Beside(command []string, port int, env ...string) *Process {
 	n.Flags = append(n.Flags, "--app-port", fmt.Sprint(port))
 	return &Process{Options: child.Options{Command: command, Env: append(append(os.Environ(),
@@ -75,9 +75,8 @@ func (n *Node) Base() string { return "http://" + n.Address() }
 // Gossip returns the host and the port that a joining node contacts, in the form host:port.
 func (n *Node) Gossip() string { return fmt.Sprintf("127.0.0.1:%d", n.GossipPort) }
 
-// Healthy returns nil if the node serves requests, and otherwise an error with the reason. It requests the path
-// /v1.0/healthz. This request fails while the node starts, and if the node is not in the cluster, for example because
-// an operator has removed it.
+// Healthy returns nil if the node serves requests, and otherwise an error with the reason. A node that is starting, or
+// that was removed from the cluster, does not serve requests.
 func (n *Node) Healthy(ctx context.Context) error {
 	err := n.Call(ctx, http.MethodGet, "/v1.0/healthz", "", nil)
 	if r := (*Refused)(nil); errors.As(err, &r) {

@@ -1,5 +1,6 @@
 // Package launcher starts quorate nodes as processes, watches them and kills them. All commands and tests that run
 // nodes in other processes use it: the local cluster, the demos, the fault tests and the comparison with other systems.
+// The package owns these processes.
 //
 // The package uses only the command line, the output and the HTTP API of a node. Each running process has the
 // goroutines of internal/child.
@@ -93,8 +94,8 @@ func (p *Process) Signal(s syscall.Signal) {
 	}
 }
 
-// End sends a signal and waits until the process has ended. If the process has not ended after patience, End returns an
-// error. This can happen even after SIGKILL, if the process hangs on its disk.
+// End sends a signal and waits until the process has ended. It returns an error if this takes longer than patience.
+// This can happen even with SIGKILL, if the process hangs on its disk.
 func (p *Process) End(s syscall.Signal, patience time.Duration) error {
 	c := p.Current()
 	if c == nil {

@@ -25,8 +25,8 @@ func meaningless() []string {
 	}
 }
 
-// noOptValue returns the value of an ignored Dapr flag if the user gives none. For a switch, it returns "true". For
-// other flags, it returns "", and pflag then requires a value.
+// noOptValue returns the value of an ignored Dapr flag that is given without a value. This is "true" for a switch. For
+// other flags it is "", so pflag requires a value.
 func noOptValue(name string) string {
 	if strings.HasPrefix(name, "enable-") {
 		return "true"
@@ -34,8 +34,7 @@ func noOptValue(name string) string {
 	return ""
 }
 
-// ignoring returns a pflag.Value for the ignored Dapr flag called name. When the flag is set, the value only appends
-// name to the given list.
+// ignoring returns the pflag.Value of an ignored Dapr flag. When the flag is set, its name is appended to *given.
 func ignoring(given *[]string, name string) *value {
 	return &value{kind: "ignored",
 		set: func(string) error { *given = append(*given, name); return nil },
@@ -43,8 +42,8 @@ func ignoring(given *[]string, name string) *value {
 	}
 }
 
-// DoubleDash returns args with two dashes before each long flag. Dapr scripts often write only one, as in -app-id x.
-// The function known reports whether a name is a long flag. DoubleDash does not change arguments after "--".
+// DoubleDash adds a second dash to long flags with one dash, such as -app-id, because Dapr scripts often contain such
+// flags. The function known reports whether a name is a long flag. Arguments after "--" are not changed.
 func DoubleDash(args []string, known func(name string) bool) []string {
 	out := make([]string, 0, len(args))
 	for i, a := range args {

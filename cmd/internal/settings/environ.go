@@ -15,12 +15,12 @@ const envPrefix = "QUORATE_"
 // with "quorate", such as QUORATE_SERVICE_HOST and QUORATE_PORT_7946_TCP.
 var serviceVariable = regexp.MustCompile(`_SERVICE_(HOST|PORT)|_PORT_\d+_(TCP|UDP|SCTP)`)
 
-// UnknownVariables returns an error for each unknown variable in environ whose name begins with QUORATE_ and whose
-// value is not empty. Each error is a fault.Invalid, and suggests the nearest known name, if there is one. environ
-// has elements of the form "NAME=value". These variables are known:
+// UnknownVariables returns a fault.Invalid for each unknown variable whose name begins with QUORATE_. The error
+// suggests the nearest known name, if there is one. Empty variables are ignored. The elements of environ have the form
+// "NAME=value". These variables are known:
 //
 //   - the variables of the settings
-//   - the further variables whose names are in the parameter additional
+//   - the variables whose names are in additional
 //   - the variables that Kubernetes or Docker adds for a service
 func (s *Set) UnknownVariables(environ []string, additional ...string) (problems []error) {
 	known := slices.Clone(additional)

@@ -20,9 +20,8 @@ const (
 	backupKey = "backup"
 )
 
-// readFile reads the settings file. It sets each setting that is in the file, unless a flag or a variable has already
-// set it. To find all errors in the file, readFile also checks the values that it does not use: it first applies the
-// whole file to a copy of the settings.
+// readFile reads the settings file, and sets the settings in it that no flag or variable has set. It checks all values
+// in the file, even those that it does not use.
 func (s *Set) readFile(in Input) []error {
 	text, err := in.ReadFile(s.files.settings)
 	if err != nil {
@@ -87,8 +86,8 @@ func (r *fileReader) parse(text []byte) *yaml.Node {
 	return doc.Content[0]
 }
 
-// readFields calls entry with each key of the YAML mapping n and its value. If entry accepts the key, entry returns
-// nil. Otherwise entry returns the list of known keys, and readFields reports the key as unknown.
+// readFields calls entry for each key of the YAML mapping n. If entry knows the key, it must return nil. Otherwise it
+// returns the known keys, and readFields reports the key as unknown.
 func (r *fileReader) readFields(n *yaml.Node, entry func(key, v *yaml.Node) (known []string)) {
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
 		return // the file has only comments
@@ -119,8 +118,8 @@ func (r *fileReader) unknown(key *yaml.Node, known []string) {
 	r.fail(key, hint, "there is no setting %q", key.Value)
 }
 
-// entry sets the setting with the given key to the value v, and returns nil. If no setting has this key, entry returns
-// all known keys: the keys of the settings, and those in others.
+// entry sets the setting with the given key to the value v, and returns nil. If there is no such setting, it returns
+// all known keys: those of the settings, and those in others.
 func (r *fileReader) entry(settings []*Setting, key, v *yaml.Node, others ...string) (known []string) {
 	known = others
 	for _, st := range settings {

@@ -22,10 +22,9 @@ type Input struct {
 	Command    []string
 }
 
-// Resolve determines the value of every setting. It returns the configuration with defaults and does not validate it.
-// A flag overrides the environment, the environment overrides the file, and the file overrides the default. All
-// problems are joined in one error. Each is a fault.Invalid that names the source of the value. Resolve may be called
-// only once.
+// Resolve determines the value of every setting, and returns the configuration without validating it. A flag overrides
+// the environment, the environment overrides the file, and the file overrides the default. The error joins all
+// problems. Each of them is a fault.Invalid that names the source of the value. Resolve may be called only once.
 func (s *Set) Resolve(in Input) (node.Config, error) {
 	var errs []error
 	for _, st := range s.settings {

@@ -183,8 +183,7 @@ func (s *Set) BindOnly(fs *pflag.FlagSet, names ...string) {
 	})
 }
 
-// Warnings returns one line that lists the given flags without an effect in Quorate. It returns nil if there are no
-// such flags.
+// Warnings returns one line that lists the given flags that Quorate ignores. It returns nil if there are none.
 func (s *Set) Warnings() []string {
 	if len(s.ignored) == 0 {
 		return nil
@@ -193,9 +192,9 @@ func (s *Set) Warnings() []string {
 	return []string{"ignored flags, which have no effect in Quorate: --" + strings.Join(names, ", --")}
 }
 
-// FlagError converts an error of package pflag to a fault.Invalid. An invalid value of a flag gets the same text as an
-// invalid value in the environment or in a file. For an unknown flag, the error suggests the flag of fs with the most
-// similar name, if there is one.
+// FlagError converts an error of package pflag to a fault.Invalid. For an unknown flag, the error suggests the flag of
+// fs with the most similar name, if there is one. The error for an invalid value has the same text as for a value from
+// the environment or a file.
 func FlagError(fs *pflag.FlagSet, err error) error {
 	var bad *pflag.InvalidValueError
 	if errors.As(err, &bad) {

@@ -150,8 +150,8 @@ func optionalPort(p *node.Port) *value {
 	return v
 }
 
-// flag returns a converter for a boolean setting. If when is true, *p gets the value of the setting. If when is false,
-// *p gets the opposite.
+// flag returns a converter for a boolean setting. It stores the value of the setting in *p, or the opposite value if
+// the parameter when is false.
 func flag(p *bool, when bool) *value {
 	return &value{kind: KindSwitch,
 		set: func(s string) error {

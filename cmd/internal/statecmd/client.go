@@ -25,10 +25,9 @@ func with(f *command.APIFlags, c *cobra.Command, use func(*stateClient) error) e
 	return f.With(c, func(client *command.APIClient) error { return use(&stateClient{client}) })
 }
 
-// checkClock returns fault.Conflict if the clock of this process and the clock of the node differ by more than
-// statecopy.Tolerance. With different clocks, copied values would expire at the wrong time. The reason is that a store
-// may return only the remaining time to live of a value. This process then computes the time of the expiry with its own
-// clock, and sends it to the node.
+// checkClock returns fault.Conflict if the clocks of this process and of the node differ by more than
+// statecopy.Tolerance. Copied values would then expire at the wrong time, because this process may compute the expiry
+// from the remaining time to live of a value.
 func (c *stateClient) checkClock(ctx context.Context, now func() time.Time) error {
 	begin := now()
 	r, err := c.Do(ctx, http.MethodGet, "/v1.0/metadata", nil, nil, nil)
@@ -177,16 +176,15 @@ func (c *stateClient) set(ctx context.Context, store string, w write) (etag stri
 	return r.Header.Get("ETag"), err
 }
 
-// append appends w as a JSON object to body and returns the result. The parameter rest must be the JSON encoding of w,
-// which does not contain the value. append copies the value unchanged, because a JSON encoder could alter its bytes.
+// append appends w to body as a JSON object. The parameter rest must be the JSON encoding of w, in which the value is
+// missing. The value is copied byte for byte, because a JSON encoder could change it.
 func (w *write) append(body, rest []byte) []byte {
 	body = append(append(body, `{"value":`...), w.value...)
 	return append(append(body, ','), rest[1:]...)
 }
 
-// delete deletes a key. The query q may have the parameters consistency and metadata.actorState. If the key is too long
-// for a URL, delete sends it in the body of a transaction. Transactions do not accept keys of actor state, so delete
-// always sends these keys in the URL.
+// delete deletes a key. A key that is too long for a URL is sent in the body of a transaction, except a key of actor
+// state, which a transaction does not accept. The query q may have the parameters consistency and metadata.actorState.
 func (c *stateClient) delete(ctx context.Context, store, key, etag string, q url.Values) error {
 	if !fitsPath(key) && !q.Has(actorState) {
 		type operation struct {
@@ -225,8 +223,8 @@ type listFlags struct {
 	actors bool // only actor state
 }
 
-// page requests one page of keys. For the first page, token is "". For each further page, token is the nextToken of the
-// previous page. If there are no further pages, nextToken is "".
+// page requests one page of keys. For the first page, token is "". For each further page, it is the nextToken of the
+// previous page. The nextToken of the last page is "".
 func (c *stateClient) page(ctx context.Context, store string, f listFlags, token string, limit int) (keys []listed,
 	nextToken string, err error) {
 	q := url.Values{"limit": {strconv.Itoa(limit)}}

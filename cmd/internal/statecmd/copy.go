@@ -127,8 +127,7 @@ func (f *copyFlags) bind(c *cobra.Command) {
 		"`file` that lists every key that is not copied, with the reason, as JSON lines")
 }
 
-// with checks the flags and calls use with a client of the API. The context of use ends when a signal interrupts the
-// command.
+// with checks the flags and calls the given function with a client of the API. A signal ends the context of the call.
 func (f *copyFlags) with(c *cobra.Command, use func(context.Context, *stateClient) error) error {
 	switch {
 	case f.verify && (f.dry || f.overwrite || f.remove):
@@ -147,8 +146,8 @@ func (f *copyFlags) with(c *cobra.Command, use func(context.Context, *stateClien
 	})
 }
 
-// copyState runs the copy c and prints the report. It returns an error if the copy fails, or if the stores still differ
-// after it. The function others returns the numbers of keys in the source that belong to other owners. It may be nil.
+// copyState runs a copy and prints its report. It returns an error if the copy fails, or if the stores differ
+// afterwards. The function others counts the keys of the source that belong to other owners. It may be nil.
 func (m *commands) copyState(ctx context.Context, f copyFlags, c statecopy.Copy, others func() map[string]int64,
 	asJSON bool) (err error) {
 	c.Prefix, c.DryRun, c.Verify, c.Overwrite, c.Delete = f.prefix, f.dry, f.verify, f.overwrite, f.remove
@@ -218,9 +217,9 @@ const (
 	longestPause = 4 * time.Second
 )
 
-// patience returns a function for Copy.Pause. Before a request is repeated, the function waits. Each wait is twice as
-// long as the previous one, up to longestPause. The function returns false, and does not wait, if the wait would end
-// more than limit after the first attempt began. It also returns false if ctx ends.
+// patience returns a function for Copy.Pause. The function waits before a request is repeated, each time twice as long,
+// up to longestPause. It returns false if ctx ends. It also returns false, without waiting, if the wait would end more
+// than limit after the first attempt began.
 func patience(limit time.Duration) func(context.Context, int, time.Duration) bool {
 	return func(ctx context.Context, attempt int, since time.Duration) bool {
 		pause := min(firstPause<<min(attempt-1, 10), longestPause)

@@ -47,8 +47,8 @@ type counted struct {
 	keys int64
 }
 
-// counts prints a table of the lines that have at least one key. The parameter rows has the heading of the table. If
-// all lines have no keys, counts prints nothing.
+// counts prints a table of the lines that have at least one key. If there are no such lines, it prints nothing. The
+// parameter rows has only the heading of the table.
 func counts(m *commands, rows [][]string, lines []counted) error {
 	for _, l := range lines {
 		if l.keys > 0 {

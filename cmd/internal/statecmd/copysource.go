@@ -43,8 +43,8 @@ func (f *sourceFlags) check() error {
 	return nil
 }
 
-// timed is a store that this process has opened. When it first reads a value that expires, it calls check once. See
-// stateClient.checkClock.
+// timed is a store that this process has opened. When Read finds a value that expires, it calls check, which compares
+// the clocks of this process and the node. See stateClient.checkClock.
 type timed struct {
 	*statecopy.Opened
 	check func() error

@@ -24,9 +24,9 @@ type copyStore struct {
 	store  string
 }
 
-// announced is the maximum size in bytes of a body that is sent without the header Expect: 100-continue. A larger body
-// has this header, so the client first waits until the node accepts the body. If the node refuses it as too large, the
-// client can read the refusal and does not send the body.
+// announced is the maximum size in bytes of a body that is sent at once. A larger body is sent with the header Expect:
+// 100-continue, after the node has accepted it. If the node refuses it as too large, the client can read the refusal
+// and does not send the body.
 const announced = 128 << 10
 
 // actorToken is the prefix of page tokens for actor state. A listing first returns the pages of the application's
@@ -59,8 +59,7 @@ func query(keys ...string) url.Values {
 	return q
 }
 
-// Read implements statecopy.Source. If the node refuses to read one of the keys, Read does not fail. Instead, the value
-// of this key contains the error.
+// Read implements statecopy.Source. If the node refuses to read a key, the value of that key contains the error.
 func (s copyStore) Read(ctx context.Context, keys []string) (map[string]statecopy.Value, error) {
 	q := query(keys...)
 	q.Set("consistency", "strong")
@@ -140,9 +139,8 @@ func (s copyStore) Write(ctx context.Context, items []statecopy.Item, createOnly
 	return err
 }
 
-// copied returns the request that writes one item to the target. The write is strong. In Quorate's own store, the disks
-// of a majority therefore have each item that is reported as copied. If createOnly is true, the store refuses to
-// overwrite a key.
+// copied returns the request that writes an item to the target with strong consistency. In Quorate's own store, every
+// copied item is therefore on the disks of a majority. If createOnly is true, the store refuses to overwrite a key.
 func copied(i statecopy.Item, createOnly bool) (write, error) {
 	f, value, err := setFlags{createOnly: createOnly, binary: i.Binary, consistency: "strong"}, i.Value, error(nil)
 	if i.Binary {

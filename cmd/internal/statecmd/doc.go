@@ -1,4 +1,5 @@
 // Package statecmd has the command state and its subcommands. They read and write state through the HTTP API of a node.
+// The package owns these commands.
 package statecmd
 
 import (

@@ -193,9 +193,9 @@ func watchRefusal(status int, body []byte) error {
 	return e
 }
 
-// event handles one line of the stream. One request may change several keys. event shows these changes together, when
-// the last of them has arrived. Only then does it advance w.from, the position at which the next connection continues.
-// So a reconnection does not lose a change, and does not show a change twice.
+// event handles one line of the stream. The changes of one request are shown together, when the last of them has
+// arrived. Then event also advances w.from, where the next connection continues. So a reconnection neither loses nor
+// repeats a change.
 func (w *watcher) event(line string) error {
 	line = strings.TrimRight(line, "\r\n")
 	if id, ok := strings.CutPrefix(line, "id: "); ok {

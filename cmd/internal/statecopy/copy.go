@@ -86,8 +86,8 @@ type run struct {
 const pageSize = 1000
 
 // Run copies the state of the application. If c.Verify is true, it only compares the two stores. The report counts the
-// keys that could not be copied. Run returns an error if the copy as a whole failed, but the report is valid even then.
-// If Run is called again, it continues the copy, because it skips keys with the same value in both stores.
+// keys that could not be copied. If the whole copy fails, Run returns an error and a report of the copy so far. It can
+// then be called again, and skips keys with the same value in both stores.
 func (c Copy) Run(ctx context.Context) (Report, error) {
 	r := &run{Copy: c, tally: tally{ledger: c.Skipped, report: Report{App: c.App, From: c.FromName, To: c.ToName,
 		Verified: c.Verify, DryRun: c.DryRun, Examples: []Problem{}}}}
@@ -128,7 +128,7 @@ func (r *run) all(ctx context.Context, s Source, f func(context.Context, []Key) 
 }
 
 // walk sends all keys of a store to the channel batches, at most r.Rate keys per second on average. After a delay, it
-// sends keys faster to catch up, but at most the keys of one second at once.
+// sends at most the keys of one second at once to catch up.
 func (r *run) walk(ctx context.Context, s Source, batches chan<- []Key) error {
 	token, due := "", time.Now() // due is when the next batch may be sent
 	for {
@@ -183,8 +183,8 @@ func names(page []Key) []string {
 // again repeats call until it succeeds, until Pause returns false, or until ctx ends. It returns at once if the error
 // concerns only one item (see single) or has the code fault.Denied.
 //
-// A write may have been applied although its response was lost. If such a write must not overwrite keys, its repetition
-// fails with fault.Conflict.
+// If the response of a write is lost, the write may have been applied. Its repetition then fails with fault.Conflict if
+// it must not overwrite keys.
 func (r *run) again(ctx context.Context, call func() error) error {
 	begun := time.Now()
 	for attempt := 1; ; attempt++ {
@@ -209,8 +209,8 @@ func (r *run) read(ctx context.Context, s Source, keys []string) (out map[string
 	return out, err
 }
 
-// extras deletes or reports the keys of batch that only the target store has. It does not delete a key that was
-// written after it was listed.
+// extras handles the keys of a batch that only the target store has. It deletes them if r.Delete is true, and otherwise
+// reports them. It does not delete a key that was written after it was listed.
 func (r *run) extras(ctx context.Context, batch []Key) error {
 	source, err := r.read(ctx, r.From, names(batch))
 	if err != nil {
@@ -389,9 +389,9 @@ func (r *run) together(ctx context.Context, items []Item, createOnly bool) error
 	return r.refused(items[0].Key, err)
 }
 
-// conflict handles a key that was created in the target store after the copy had read it. If the two values are
-// equal, the key counts as equal: an earlier attempt of the copy, whose answer was lost, may have written it.
-// Otherwise conflict reports the key as different.
+// conflict handles a key that was created in the target store during the copy. If both stores now have the same value,
+// the key counts as equal. The copy itself may have written it, in an attempt whose answer was lost. Otherwise conflict
+// reports the key as different.
 func (r *run) conflict(ctx context.Context, key string) error {
 	both := [2]map[string]Value{}
 	for i, s := range []Source{r.From, r.To} {

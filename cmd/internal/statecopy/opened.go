@@ -23,8 +23,8 @@ type Opened struct {
 	others map[string]int64
 }
 
-// NewOpened returns a source with the keys of the application owner in the store of i. It returns fault.Invalid in
-// these cases:
+// NewOpened returns a source for the keys that one application, the owner, has in the store of i. It returns
+// fault.Invalid in these cases:
 //
 //   - The store cannot list keys, or cannot read several keys in one request.
 //   - The key prefix of i contains the namespace of the application, but owner has no namespace.
@@ -41,9 +41,9 @@ func NewOpened(i *state.Instance, owner state.Owner) (*Opened, error) {
 	return &Opened{store: i.Store, prefix: i.KeyPrefix, owner: owner, others: map[string]int64{}}, nil
 }
 
-// Others returns the number of listed keys that belong to other owners, by the prefix of the key. The prefix is the
-// part of the key before the first "||". At most 100 prefixes have their own entry. The entry "" counts all other keys,
-// and the keys without a prefix.
+// Others returns how many of the listed keys belong to other owners, by the prefix of the key. The prefix is the part
+// before the first "||". At most 100 prefixes are counted separately. The entry "" counts the rest, and the keys
+// without a prefix.
 func (o *Opened) Others() map[string]int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -125,8 +125,8 @@ func (s *shop) pass(w http.ResponseWriter, r *http.Request, method, path string,
 	_, _ = io.Copy(w, resp.Body) // the customer may have gone away
 }
 
-// probe requests address and returns an error unless the response has the status 204. The container image uses probe as
-// its health check, because the image has no shell.
+// probe returns an error unless a request to the address gets the status 204. The container image uses it as its health
+// check, because the image has no shell.
 func (s *shop) probe(address string) error {
 	resp, err := s.client.Get(address) //nolint:noctx // the client has a time-out
 	if err != nil {

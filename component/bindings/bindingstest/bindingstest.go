@@ -1,6 +1,6 @@
 // Package bindingstest is the conformance suite for bindings. Every implementation of the interfaces in
 // component/bindings must pass it. The package has the tests, and a Sink that records events. Only tests import it, and
-// its goroutines end with the test.
+// its goroutines end with the test. The package owns the tests and a sink that records the events it receives.
 package bindingstest
 
 import (

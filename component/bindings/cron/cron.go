@@ -1,10 +1,9 @@
 // Package cron implements the input binding bindings.cron, which sends events to the application on a schedule. Each
-// event is sent once in the cluster, not once on every node.
+// event is sent once in the cluster, not once on every node. The package owns schedules and the claims of ticks.
 //
-// The package owns schedules, and the claims by which the nodes agree which of them delivers a tick. A tick is one
-// point in time of a schedule, and every node computes the same ticks. The first node that claims a tick delivers the
-// event, so each tick is delivered at most once. A tick is lost if no node runs at that time, or if no application is
-// ready.
+// A tick is one point in time of a schedule. Every node computes the same ticks, and the first node that claims a tick
+// delivers the event. So each tick is delivered at most once. It is lost if no node runs at that time, or if no
+// application is ready.
 //
 // Each component has one goroutine for its schedule, and one for each tick in progress.
 package cron
@@ -36,10 +35,9 @@ const (
 // claimLife is how long the claim of a tick is stored.
 const claimLife = time.Hour
 
-// maxLate is how late a tick may be delivered. An older tick is skipped, because the claim of the node that delivered
-// it may have expired. For example, a node that was suspended for hours must not deliver such a tick again.
-//
-// maxLate is only half of claimLife, because the clocks of the nodes may differ.
+// maxLate is how late a tick may be delivered. An older tick is skipped, because another node may have delivered it,
+// and that node's claim may have expired. maxLate is only half of claimLife, because the clocks of the nodes may
+// differ.
 const maxLate = claimLife / 2
 
 // maxWait is the maximum time before run reads the wall clock again. A longer timer could miss its tick, because timers
@@ -141,8 +139,8 @@ func (c *clock) close(ctx context.Context) error {
 }
 
 // run waits for each tick, and delivers it in a separate goroutine, so that a slow application does not delay later
-// ticks. If the wall clock is set back, run repeats earlier ticks. While the claim of such a tick is stored, the tick
-// is not delivered again.
+// ticks. If the wall clock is set back, ticks are repeated, but a tick is not delivered again while its claim is
+// stored.
 func (c *clock) run(sink bindings.Sink) {
 	for at := c.now(); ; {
 		next := c.schedule.next(at)
@@ -163,8 +161,8 @@ func (c *clock) run(sink bindings.Sink) {
 	}
 }
 
-// now returns the wall clock time without a monotonic clock reading. With such a reading, comparisons would ignore
-// changes of the wall clock.
+// now returns the wall clock time without a monotonic clock reading, so that comparisons notice changes of the wall
+// clock.
 func (c *clock) now() time.Time { return c.options.Now().Round(0) }
 
 // begin starts the goroutine that delivers a tick. If maxTicks ticks are already in progress, begin skips the tick,
@@ -225,9 +223,9 @@ type schedule interface {
 	next(after time.Time) time.Time
 }
 
-// parse parses a cron expression. The expression has five fields, or six fields with the seconds first. It may also be
-// a shorthand such as @hourly or @every 15m. The schedule is in the time zone in, unless the text begins with a prefix
-// such as CRON_TZ=Europe/Lisbon.
+// parse parses a cron expression. It has five fields, or six fields with the seconds first, or is a shorthand such as
+// @hourly or @every 15m. The time zone is the given location, unless the text begins with a prefix such as
+// CRON_TZ=Europe/Lisbon.
 func parse(text string, in *time.Location) (schedule, error) {
 	if name, rest, found := timezone.Cut(text); found {
 		var err error

@@ -129,8 +129,8 @@ func Open(o Options) (bindings.Binding, error) {
 	return bindings.Binding{Output: out, Close: closeIdle}, nil
 }
 
-// sameHost is the redirect policy. It allows at most ten redirects, and only to the same scheme and host, because
-// headers may contain a token. If a redirect is not allowed, Invoke returns the redirect response itself.
+// sameHost is the redirect policy. It allows up to nine redirects, and only to the same scheme and host, because
+// headers may contain a token. If a redirect is not allowed, net/http returns the redirect response itself.
 func sameHost(request *http.Request, via []*http.Request) error {
 	if len(via) >= 10 || request.URL.Host != via[0].URL.Host || request.URL.Scheme != via[0].URL.Scheme {
 		return http.ErrUseLastResponse
@@ -303,7 +303,7 @@ func (o *output) request(ctx context.Context, r bindings.Request) (*http.Request
 }
 
 // setHeader sets a header of the request. It returns fault.Invalid if the name or the value is not valid in a header.
-// net/http would also refuse the request, but the caller would then report that the server cannot be reached.
+// An error of net/http would be reported as an unreachable server instead.
 func setHeader(request *http.Request, name, value string) error {
 	if !httpguts.ValidHeaderFieldName(name) {
 		return &fault.Error{Code: fault.Invalid, Op: "http.Invoke",
@@ -324,7 +324,7 @@ func carries(method string) bool {
 		method != http.MethodOptions && method != http.MethodTrace
 }
 
-// address returns the component's URL with path appended. If path has a query, this query replaces that of the
+// address returns the component's URL with the given path appended. A query in the path replaces the query of the
 // component's URL. The result always has the component's host, and its path begins with the component's path.
 func (o *output) address(path string) (string, error) {
 	if path == "" {
@@ -372,11 +372,10 @@ func checkPath(path string) error {
 // answer converts an HTTP response to the response of the binding. If only2XX is true and the status is not 2xx, it
 // also returns an error.
 //
-// For a 5xx status, the error is fault.Indeterminate, because the server may have processed the request. For example, a
-// proxy sends 503 or 504 when it loses the connection to the server. The exception is 503 with Retry-After: this is a
-// refusal, so the error is fault.Unavailable.
+// For a 5xx status, the error is fault.Indeterminate, because the server may have processed the request, except that a
+// 503 with Retry-After is fault.Unavailable.
 //
-// answer replaces invalid UTF-8 in the status and the headers, because gRPC cannot send it.
+// Invalid UTF-8 in the status and the headers is replaced, because gRPC cannot send it.
 func answer(response *http.Response, body []byte, only2XX bool) (*bindings.Response, error) {
 	out := &bindings.Response{Data: body, Metadata: map[string]string{
 		"statusCode": strconv.Itoa(response.StatusCode), "status": strings.ToValidUTF8(response.Status, "\uFFFD"),

@@ -1,5 +1,5 @@
 // Package configurationtest is the conformance suite for configuration stores. It tests the rules of the contract in
-// package configuration, and every store must pass it. It starts no goroutines.
+// package configuration, and every store must pass it. It starts no goroutines. The package owns these tests.
 package configurationtest
 
 import (
@@ -62,8 +62,8 @@ func (w Written) write(t *testing.T, changes []configuration.Change) {
 // patience is how long a test waits for a change.
 const patience = 30 * time.Second
 
-// Run runs the suite. It calls open for each test. open returns an empty store, and a Subject that changes the items of
-// this store. open must also arrange that the store is closed when the test ends.
+// Run runs the suite. For each test, the function open must return an empty store, and a Subject that changes the items
+// of this store. It must also arrange that the store is closed when the test ends.
 func Run(t *testing.T, traits Traits, open func(t *testing.T) (configuration.Store, Subject)) {
 	t.Helper()
 	for name, test := range map[string]func(*testing.T, configuration.Store, Subject){

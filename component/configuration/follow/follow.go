@@ -1,9 +1,9 @@
-// Package follow implements subscriptions for a configuration store on an external server that can lose notifications.
+// Package follow implements subscriptions for configuration stores on external servers, where notifications can be
+// lost. The package owns the version of each item that a subscription has seen.
 //
 // A notification only says which keys have changed, and the package then reads these keys. It also reads all keys after
 // each new connection, and periodically. So a lost notification delays a change, but every subscription eventually gets
-// the newest value of each key. To find out what has changed, the package keeps a hash of each item that a subscription
-// has seen.
+// the newest value of each key.
 //
 // A Hub has two goroutines for each channel with subscriptions: one receives notifications, and one reads items. Close
 // waits for them.
@@ -327,9 +327,9 @@ func wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// connected makes run read all keys again. It is called after each new connection to the server, because the server
-// does not report earlier changes. If poll is true, the server reports no changes at all, so run reads all keys again
-// after every interval Options.Poll.
+// connected schedules a read of all keys. It is called after each new connection to the server, because the server does
+// not report earlier changes. If poll is true, the server reports no changes at all, and all keys are read every
+// Options.Poll.
 func (c *channel) connected(poll bool) {
 	c.mu.Lock()
 	c.poll = poll
@@ -389,11 +389,10 @@ func (c *channel) refresh(ctx context.Context) error {
 	return err
 }
 
-// reported returns the keys that were reported as changed, and forgets them. The result all is true if any key may have
-// changed. The result subs has the subscriptions for which these keys must be read again.
+// reported returns the keys that were reported as changed, and forgets them. If all is true, any key may have changed.
+// subs are the subscriptions whose first read has ended.
 //
-// These are all subscriptions whose first read has ended. reported waits for a first read in progress, because this
-// read may have returned older values. A first read that begins later returns the new values.
+// If a first read is in progress, reported waits for it, because that read may have returned older values.
 func (c *channel) reported(ctx context.Context) (subs []*subscriber, dirty map[string]bool, all bool, err error) {
 	if err := c.begin(ctx); err != nil {
 		return nil, nil, false, err
@@ -411,9 +410,9 @@ func (c *channel) reported(ctx context.Context) (subs []*subscriber, dirty map[s
 	return subs, dirty, all, nil
 }
 
-// deliver reads the given sorted keys, or all keys if keys is empty, and delivers the changes to subs. If the keys
-// cannot be read together, deliver splits them in halves. It skips a single key that cannot be read, so that this key
-// does not delay the changes of other keys.
+// deliver reads the given sorted keys, or all keys if none are given, and delivers the changes to subs. If several
+// given keys cannot be read together, it reads them in halves. It skips a single key that cannot be read, so that this
+// key does not delay the changes of other keys.
 func (c *channel) deliver(ctx context.Context, subs []*subscriber, keys []string) error {
 	err := c.readOnce(ctx, subs, keys)
 	switch {
@@ -431,8 +430,8 @@ func (c *channel) deliver(ctx context.Context, subs []*subscriber, keys []string
 	return err
 }
 
-// readOnce reads keys, or all keys if keys is empty, and delivers the changes to subs. Each call has a timeout of its
-// own. If all calls of a refresh shared one timeout, the last calls might always be too late.
+// readOnce reads the given keys, or all keys if none are given, and delivers the changes to subs. Each call has its own
+// timeout.
 func (c *channel) readOnce(ctx context.Context, subs []*subscriber, keys []string) error {
 	if err := c.begin(ctx); err != nil {
 		return err
@@ -478,11 +477,11 @@ func (c *channel) known(subs []*subscriber, dirty map[string]bool) []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// scope returns the keys to read again for the given subscriptions, sorted. If all is false, these are the subscribed
-// keys that are in dirty. If all is true, these are all subscribed keys.
+// scope returns the sorted keys to read again for the given subscriptions. These are the subscribed keys in dirty, or
+// all subscribed keys if all is true.
 //
-// If all is true and one of the subscriptions is for all keys, scope returns no keys, and whole is true. Every key on
-// the server must then be read.
+// If all is true and one of the subscriptions is for all keys, whole is true and keys is empty. Every key on the server
+// must then be read.
 func scope(subs []*subscriber, dirty map[string]bool, all bool) (keys []string, whole bool) {
 	wanted := map[string]bool{}
 	for _, sub := range subs {
@@ -502,9 +501,9 @@ func scope(subs []*subscriber, dirty map[string]bool, all bool) (keys []string, 
 	return slices.Sorted(maps.Keys(wanted)), false
 }
 
-// compare finds the items that were changed or deleted since s last saw them, and delivers these changes. The map
-// present has the items of the latest read. If whole is true, all keys were read. Otherwise only the sorted keys were
-// read, and compare ignores other keys. The caller holds channel.mu.
+// compare delivers the items that were changed or deleted since s last saw them. present has the items of the latest
+// read. If whole is true, all keys were read. Otherwise only the given sorted keys were read, and other keys are
+// ignored. The caller holds channel.mu.
 func (s *subscriber) compare(present map[string]*configuration.Item, keys []string, whole bool) {
 	look := keys
 	switch {

@@ -152,7 +152,7 @@ func (s source) check(ctx context.Context) error {
 }
 
 // Read implements follow.Source. If the metadata of an item is not a JSON object, Read logs a warning and returns the
-// item without metadata. If Read returned an error instead, one such item would make every read of all keys fail.
+// item without metadata, so that one bad item does not make the whole read fail.
 func (s source) Read(ctx context.Context, keys []string) ([]configuration.Item, error) {
 	sql, args := columns+s.table, []any(nil)
 	if len(keys) > 0 {

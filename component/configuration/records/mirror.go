@@ -18,11 +18,10 @@ const (
 	maxPause  = 2 * time.Second
 )
 
-// mirror follows the items of a store with one watch, which all subscriptions share. It keeps the revision of every
-// item.
+// mirror follows the items of a store with one watch, which all subscriptions share.
 //
-// The mirror needs the revisions if the watch cannot be resumed, because the history was truncated or a backup was
-// restored. It then starts a new watch, and compares the new revisions with the old ones to find out what has changed.
+// If the watch cannot be resumed, because the history was truncated or a backup was restored, the mirror starts a new
+// watch. It finds the changes by comparing the new revisions of the items with the old ones.
 type mirror struct {
 	store  *Store
 	cancel context.CancelFunc
@@ -178,10 +177,8 @@ func (m *mirror) stop(err error) {
 	}
 }
 
-// initial reads the current items and delivers them to a new subscription.
-//
-// The subscription already receives changes while initial reads. So initial omits each item for which a newer change
-// has arrived. The read is linearizable, so it returns nothing older than the changes that were delivered before.
+// initial reads the current items and delivers them to a new subscription. It leaves out an item if a newer change of
+// this item has already been delivered.
 func (s *Store) initial(ctx context.Context, m *mirror, sub *subscriber, keys []string) error {
 	found, err := s.Get(ctx, configuration.GetRequest{Keys: keys, Strong: true})
 	if err != nil {
@@ -233,8 +230,8 @@ func (m *mirror) run(ctx context.Context) {
 	}
 }
 
-// begin marks the start of the mirror as finished, and wakes the subscriptions that wait for it. If err is not nil, the
-// start has failed. If the start has already finished, begin does nothing.
+// begin records that the mirror has started or, if err is not nil, that it has failed to start. It wakes the
+// subscriptions that wait for this. If the mirror has already started or failed, begin does nothing.
 func (m *mirror) begin(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -283,9 +280,8 @@ func (m *mirror) follow(ctx context.Context) error {
 	}
 }
 
-// apply delivers the changes in one part of a watch to the subscriptions. It collects the items of a snapshot until the
-// snapshot is complete. If the mirror was stopped, apply returns an error and changes nothing, so that present still
-// matches what the subscriptions have delivered.
+// apply handles one part of a watch. It delivers changes to the subscriptions, and collects the items of a snapshot
+// until the snapshot is complete. If the mirror was stopped, apply changes nothing and returns an error.
 func (m *mirror) apply(part *state.WatchPart) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -316,9 +312,9 @@ func (m *mirror) apply(part *state.WatchPart) error {
 	return nil
 }
 
-// complete handles the end of a snapshot, which has the state at the given revision. It delivers the differences
-// between the snapshot and the known items. If a newer change was already delivered, complete returns
-// fault.Unavailable. The caller holds m.mu.
+// complete handles the end of a snapshot, which was taken at the given revision. It delivers the differences between
+// the snapshot and the known items. It returns fault.Unavailable if a newer change was already delivered. The caller
+// holds m.mu.
 func (m *mirror) complete(revision uint64) error {
 	fresh, differ := m.fresh, m.differ
 	m.fresh, m.differ = nil, nil

@@ -1,10 +1,9 @@
 // Package records implements a configuration store on top of a state store that reports changes. The component type
-// configuration.raft uses it with the replicated store, and configuration.in-memory with a store in the memory of the
-// process.
+// configuration.raft uses it with the replicated store, and configuration.in-memory uses it with a store in memory.
 //
-// The package owns the encoding of items, but the data are in the state store. All items have the same key prefix, so
-// they are in the same Raft group, and a write of several items is atomic. While there are subscriptions, a mirror
-// knows the revision of every item. It runs in one goroutine, and Close waits for this goroutine.
+// The package owns the encoding of items; the state store holds the data. All items have the same key prefix, so they
+// are in the same Raft group, and a write of several items is atomic. While there are subscriptions, one goroutine
+// watches the items for all of them. Close waits until it has ended.
 package records
 
 import (
@@ -132,8 +131,8 @@ func (s *Store) Get(ctx context.Context, r configuration.GetRequest) (configurat
 // two successive attempts return the same versions.
 const snapshotReads = 10
 
-// sameVersions reports whether two reads returned the same items in the same versions. The store never uses a version
-// twice. So if the reads are equal, no item changed between them, and all items existed at the same time.
+// sameVersions reports whether two successive reads returned the same items in the same versions. If so, no item
+// changed between the reads, because the store never uses a version twice.
 func sameVersions(a, b []configuration.Item) bool {
 	return slices.EqualFunc(a, b, func(x, y configuration.Item) bool {
 		return x.Key == y.Key && x.Version == y.Version
@@ -246,9 +245,8 @@ func operation(c *configuration.Change) (state.Operation, error) {
 	return op, err
 }
 
-// room returns fault.TooLarge if the store would have more than Options.MaxItems items after the write. Deletions in
-// the same write do not make room for new items. Concurrent writes do not see each other's new items, so together they
-// may exceed the limit.
+// room returns fault.TooLarge if the new items in a write would make the store larger than Options.MaxItems. It does
+// not subtract the items that the same write deletes. Concurrent writes may together exceed the limit.
 func (s *Store) room(ctx context.Context, changes []configuration.Change) error {
 	var keys []string
 	for i := range changes {

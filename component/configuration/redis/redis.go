@@ -2,8 +2,8 @@
 // Items are stored as in Dapr's component: the key of an item is a Redis key, and the Redis string is either the value,
 // or value||version.
 //
-// The package owns this encoding, and it never writes to Redis. A follow.Hub and the client library start goroutines,
-// which Close ends.
+// The package owns this encoding, and never writes items. Its goroutines belong to a follow.Hub and to the client
+// library; Close ends them.
 package redis
 
 import (
@@ -84,8 +84,7 @@ type source struct {
 	flaws  *configuration.Flaws
 }
 
-// Read implements follow.Source. It logs and skips items that are not UTF-8, because gRPC cannot send them. If Read
-// returned an error instead, one such item would make every read of all keys fail.
+// Read implements follow.Source. It logs and skips items that are not UTF-8, because gRPC cannot send them.
 func (s source) Read(ctx context.Context, keys []string) ([]configuration.Item, error) {
 	const op = "redis.Get"
 	keys = slices.Clone(keys)
@@ -130,8 +129,8 @@ func itemOf(key, text string) configuration.Item {
 }
 
 // Listen implements follow.Source with Redis keyspace notifications, which it enables on the server if necessary. If
-// the server cannot report all changes on this connection, for example in a Redis Cluster, Listen calls reports.Silent
-// and waits until ctx ends.
+// the notifications cannot cover all changes, for example in a Redis Cluster, Listen calls reports.Silent and waits
+// until ctx ends.
 func (s source) Listen(ctx context.Context, _ string, reports follow.Reports) error {
 	silent := func(why string) error {
 		reports.Silent(why)

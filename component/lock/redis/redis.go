@@ -32,8 +32,8 @@ if owner ~= ARGV[1] then return -1 end
 redis.call("DEL", KEYS[1])
 return 1`
 
-// largestReply is the maximum size in bytes of a text in a reply of Redis. The commands for locks have short replies.
-// Only INFO, which Open sends, has a long one.
+// largestReply is the maximum size in bytes of a text in a reply of Redis. The largest reply is that to INFO, which
+// Open sends; lock commands have short replies.
 const largestReply = 256 << 10
 
 // Options are the settings of a store.
@@ -50,8 +50,7 @@ var _ lock.Store = (*Store)(nil)
 // Open connects to Redis. While Redis is not available, Open retries until ctx ends.
 //
 // Open returns fault.Invalid for a Redis Cluster, and for a server that has replicas but is used without Redis
-// Sentinel. After a failover to a replica, such a server could lose locks, and the store would not notice. Dapr also
-// refuses such servers.
+// Sentinel, because a failover could silently lose locks. Dapr also refuses such servers.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	if strings.EqualFold(o.Metadata.Text("redisType"), "cluster") {
 		return nil, &fault.Error{Code: fault.Invalid, Op: "redis.Open",

@@ -64,8 +64,8 @@ func (i *issuer) close() {
 	i.client.CloseIdleConnections()
 }
 
-// configuration returns the OpenID configuration of the issuer. It fetches the configuration once, and then caches it.
-// If the component sets the URL of the keys, configuration fetches nothing.
+// configuration returns the OpenID configuration of the issuer, which it fetches once and then caches. It fetches
+// nothing if the component sets the URL of the keys.
 func (i *issuer) configuration(ctx context.Context) (*config, error) {
 	i.mu.Lock()
 	known := i.config
@@ -104,9 +104,8 @@ func asymmetric() []string {
 		oidc.PS512, oidc.EdDSA}
 }
 
-// renewed returns the newest keys of the issuer, when the cached keys do not verify a token. It fetches the keys,
-// unless the last successful fetch was less than keysPause ago. Without this limit, a client could cause a fetch with
-// every request, by sending tokens with unknown key ids.
+// renewed returns fresh keys of the issuer, for a token that the cached keys do not verify. It returns the cached keys
+// if they were fetched less than keysPause ago, so that a client cannot cause a fetch with every request.
 func (i *issuer) renewed(ctx context.Context, c *config) ([]jose.JSONWebKey, error) {
 	if keys, recent := i.known(); recent {
 		return keys, nil
@@ -126,7 +125,7 @@ func (i *issuer) renewed(ctx context.Context, c *config) ([]jose.JSONWebKey, err
 	})
 }
 
-// known returns the cached keys. The result recent is true if they were fetched less than keysPause ago.
+// known returns the cached keys, and whether they were fetched less than keysPause ago.
 func (i *issuer) known() (keys []jose.JSONWebKey, recent bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -1,8 +1,8 @@
 // Package ratelimit implements the middleware middleware.http.ratelimit, which limits the request rate of each client
-// address.
+// address. The package owns one token bucket per address, for at most 10,000 addresses.
 //
-// It has one token bucket for each address, for at most 10,000 addresses. A full bucket is removed, because it does not
-// limit the next request. The package has no goroutines.
+// It keeps a token bucket for each address, for at most 10,000 addresses. It removes buckets that are full again,
+// because a new bucket is also full. The package has no goroutines.
 package ratelimit
 
 import (
@@ -60,8 +60,8 @@ type client struct {
 	seen    time.Time
 }
 
-// maxClients is the maximum number of addresses with a token bucket. If there are more addresses, the least recently
-// used bucket is removed. When its address sends another request, the address gets a new, full bucket.
+// maxClients is the maximum number of token buckets. If there are more addresses, the least recently used bucket is
+// removed, and its address gets a new, full bucket with the next request.
 const maxClients = 10_000
 
 // Open makes the middleware from its metadata. now returns the time; nil = time.Now.

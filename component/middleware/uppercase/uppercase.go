@@ -1,7 +1,8 @@
 // Package uppercase implements the middleware middleware.http.uppercase, which changes the letters in request bodies to
-// upper case. Users can test with it whether a middleware pipeline is in use.
+// upper case. Users can use it to test whether a middleware pipeline is in use. The package owns a reader that changes
+// the bytes of a body while they are read.
 //
-// The package changes a body while the body is read. It has no goroutines.
+// The package changes a body while it is read. It has no goroutines.
 package uppercase
 
 import (

@@ -27,8 +27,7 @@ type Output struct {
 	instances *Instances
 }
 
-// Register registers the output binding at server. To add o to a Process, pass the method value o.Register as a
-// Service.
+// Register registers the output binding with the server. To add o to a Process, use o.Register as a Service.
 func (o *Output) Register(server *grpc.Server, i *Instances) {
 	if o.instances != i { // calls of an earlier incarnation may still read it
 		o.instances = i
@@ -85,8 +84,7 @@ type inputStream struct {
 	waiting map[string]chan *components.ReadRequest
 }
 
-// Register registers the input binding at server. To add in to a Process, pass the method value in.Register as a
-// Service.
+// Register registers the input binding with the server. To add in to a Process, use in.Register as a Service.
 func (in *Input) Register(server *grpc.Server, i *Instances) {
 	in.mu.Lock()
 	in.instances, in.stream, in.changed = i, nil, make(chan struct{})

@@ -1,9 +1,9 @@
 // Package pluggabletest imitates a process with pluggable components, for tests. It runs a gRPC server with reflection
-// on a Unix socket. A test can stop this "process" and start it again.
+// on a Unix socket. A test can stop this "process" and start it again. The package owns the servers of the services.
 //
-// The package has a server for each kind of component. The servers keep their data in objects of the test. Like Dapr's
-// SDK for Go, a server distinguishes its components by the metadata x-component-instance, and refuses calls before
-// Init. All goroutines end with the test.
+// The package has a server for each kind of component. The test provides the objects that hold the data. As in Dapr's
+// SDK for Go, the gRPC metadata x-component-instance selects a component, and calls before Init are refused. All
+// goroutines end with the test.
 package pluggabletest
 
 import (
@@ -51,7 +51,7 @@ const (
 	NoReflection
 )
 
-// Service registers one kind of component at the gRPC server s. The registered service must call i.Init when it is
+// Service registers one kind of component with the gRPC server s. The component must call i.Init when it is
 // initialised, and i.Check in all other calls.
 type Service func(s *grpc.Server, i *Instances)
 
@@ -138,8 +138,8 @@ type Instances struct {
 	refuse error
 }
 
-// Init records that the component in ctx was initialised with the given properties. If a test has called Refuse with an
-// error, Init returns this error.
+// Init records that the component named in ctx was initialised with the given properties. If a test has set an error
+// with Refuse, Init returns this error.
 func (i *Instances) Init(ctx context.Context, properties map[string]string) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -152,7 +152,7 @@ func (i *Instances) Init(ctx context.Context, properties map[string]string) erro
 	return nil
 }
 
-// Check returns an error unless Init has succeeded for the component in ctx since the start of the process. A service
+// Check returns an error if the component named in ctx was not initialised since the start of the process. A service
 // calls Check in every call except Init.
 func (i *Instances) Check(ctx context.Context) error {
 	i.mu.Lock()

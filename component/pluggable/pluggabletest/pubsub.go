@@ -33,8 +33,8 @@ type PubSub struct {
 	ends map[chan struct{}]bool
 }
 
-// Register registers the publish/subscribe component at server. To add p to a Process, pass the method value p.Register
-// as a Service.
+// Register registers the publish/subscribe component with the server. To add p to a Process, use p.Register as a
+// Service.
 func (p *PubSub) Register(server *grpc.Server, i *Instances) {
 	p.mu.Lock()
 	p.instances, p.ends = i, map[chan struct{}]bool{}

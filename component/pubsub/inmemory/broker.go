@@ -1,5 +1,6 @@
 // Package inmemory implements the component type pubsub.in-memory, a broker for tests and development. It keeps topics
 // in the memory of one process. Other nodes do not see the messages, and all messages are lost when the process ends.
+// The package owns the topics of one process.
 //
 // A message that all groups have handled stays in memory until its space is needed, so that a later group can receive
 // it too. The package has no goroutines: expired and delayed messages are handled during calls of Publish and Receive.
@@ -131,8 +132,9 @@ func (b *Broker) publish(name string, messages []pubsub.Message) error {
 	return nil
 }
 
-// topic returns the topic with the given name, and creates it if necessary. If there are too many topics, it removes
-// one to make room: of the topics without groups, the one with the oldest message.
+// topic returns the topic with the given name, and creates it if necessary. If there are too many topics, it first
+// removes one without groups, namely that with the oldest message. If all topics have groups, it returns
+// fault.Overloaded.
 func (b *Broker) topic(name string) (*topic, error) {
 	if t, ok := b.topics[name]; ok {
 		return t, nil
@@ -171,8 +173,8 @@ func (b *Broker) forget(t *topic) {
 	}
 }
 
-// makeRoom frees memory until size more bytes fit, and reports whether they fit. It removes the oldest messages that no
-// group needs. If all these messages together would not free enough, it removes none.
+// makeRoom removes the oldest messages that no group needs, until there is room for size more bytes. It returns false,
+// and removes none of them, if this would not free enough.
 func (b *Broker) makeRoom(size int64, now time.Time) bool {
 	if b.size+size <= b.maxBytes {
 		return true
@@ -230,8 +232,8 @@ func (b *Broker) need(e *entry) {
 	}
 }
 
-// spare records that one group no longer needs a message. When no group needs the message, makeRoom may remove it.
-// Until then, the message stays for groups that subscribe later.
+// spare records that one group no longer needs a message. A message that no group needs stays for groups that subscribe
+// later, until makeRoom removes it.
 func (b *Broker) spare(e *entry) {
 	if e.needed--; e.needed == 0 && e.place != nil {
 		e.free = b.free.PushBack(e)

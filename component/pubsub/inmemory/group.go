@@ -79,8 +79,8 @@ func (g *group) enqueue(i *item) {
 	}
 }
 
-// schedule puts a lane into one of two heaps. The lane goes into ready if its first item can be delivered now, and into
-// due if the first item must wait. An empty lane is removed. No member may hold items of the lane.
+// schedule adds a lane to the heap g.ready if its first item can be delivered now, or to the heap g.due if the item
+// must wait. It removes an empty lane. No member may hold items of the lane.
 func (g *group) schedule(l *lane) {
 	if len(l.items) == 0 {
 		delete(g.lanes, l.sequence)
@@ -94,7 +94,7 @@ func (g *group) schedule(l *lane) {
 	g.changed.Fire()
 }
 
-// wake moves each lane whose wait has ended from the heap due to the heap ready. It returns the time until the next
+// wake moves each lane whose wait has ended from the heap g.due to the heap g.ready. It returns the time until the next
 // lane is due, or 0 if no lane is waiting.
 func (g *group) wake(now time.Time) time.Duration {
 	for len(g.due.list) > 0 {
@@ -150,8 +150,8 @@ func (g *group) settled(i *item) {
 	g.returned(l)
 }
 
-// returned records that a member has settled or returned one item of a lane. After the last held item, returned
-// schedules the lane again.
+// returned records that a member has settled or returned one item of a lane. When no item of the lane is held any more,
+// the lane is scheduled again.
 func (g *group) returned(l *lane) {
 	if l.held--; l.held == 0 {
 		g.schedule(l)

@@ -43,8 +43,8 @@ func (m *member) Receive(ctx context.Context, limit int) ([]pubsub.Delivery, err
 	}
 }
 
-// look takes up to limit messages that can be delivered now. It also returns the time until the next delayed message is
-// due, or 0 if no message is delayed.
+// look takes up to limit messages that can be delivered now. It also returns the time until the next waiting message is
+// due, or 0 if no message is waiting.
 func (m *member) look(limit int) ([]pubsub.Delivery, time.Duration, error) {
 	g := m.group
 	g.broker.mu.Lock()
@@ -67,8 +67,8 @@ func (m *member) look(limit int) ([]pubsub.Delivery, time.Duration, error) {
 	return out, wait, nil
 }
 
-// hold assigns the first items of a lane to the member, and appends their deliveries to out. It stops when out has
-// limit deliveries or the next item must wait, and returns out.
+// hold assigns the first items of a lane to the member. It appends their deliveries to out and returns the result. It
+// stops when there are limit deliveries, or at an item that must wait.
 func (m *member) hold(l *lane, limit int, out []pubsub.Delivery) []pubsub.Delivery {
 	m.lanes++
 	for _, i := range l.items {

@@ -1,5 +1,5 @@
 // Package pubsubtest is the conformance suite for publish/subscribe brokers. It tests the rules of the contract in
-// package pubsub, and every broker must pass it. Its goroutines end with the test.
+// package pubsub, and every broker must pass it. Its goroutines end with the test. The package owns these tests.
 package pubsubtest
 
 import (
@@ -109,8 +109,8 @@ func settle(t *testing.T, s pubsub.Subscription, o pubsub.Outcome, deliveries ..
 	}
 }
 
-// drain receives and acknowledges messages, up to and including the message whose id is given by last. It returns the
-// ids of all these messages in the order of delivery.
+// drain receives and acknowledges messages, up to and including the message with the given id. It returns the ids of
+// all these messages in the order of delivery.
 func drain(t *testing.T, s pubsub.Subscription, last string) []string {
 	t.Helper()
 	var out []string
@@ -317,8 +317,8 @@ func testContext(t *testing.T, b pubsub.Broker) {
 	}
 }
 
-// waits checks that a waiting Receive returns fault.Unavailable when its subscription ends. The function end ends the
-// subscription; it is called while Receive waits.
+// waits checks that a waiting Receive returns fault.Unavailable when its subscription ends. While Receive waits, it
+// calls the given function, which ends the subscription.
 func waits(t *testing.T, s pubsub.Subscription, end func()) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

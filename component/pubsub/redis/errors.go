@@ -15,8 +15,8 @@ func closedError(op string) error {
 
 func hasPrefix(err error, prefix string) bool { return goredis.HasErrorPrefix(err, prefix) }
 
-// explain returns err with a code, a message and a hint that are specific to the topic. op is the operation to name in
-// the error.
+// explain gives a Redis error of an operation on a topic a better code, message and hint. It returns an unknown error
+// unchanged.
 func (b *Broker) explain(op, topic string, err error) error {
 	e, ok := fault.As(err)
 	if !ok {

@@ -121,9 +121,8 @@ func (g *group) room() int {
 	return max(0, min(g.broker.set.depth-len(g.queue), g.atOnce()))
 }
 
-// atOnce returns the number of messages to request in one command. Redis can only limit the number of messages in a
-// reply, but the client refuses replies with too many bytes. So atOnce divides the bytes of a reply by the expected
-// size of a message. The caller holds g.mu.
+// atOnce returns the number of messages to request in one command, so that the reply has about readBytes bytes. It uses
+// the expected size of a message, because Redis limits a reply only by the number of messages. The caller holds g.mu.
 func (g *group) atOnce() int { return int(max(readBytes/max(g.largest, pubsub.MessageCost), 1)) }
 
 // saw updates the expected message size with the size of a received message. A larger size takes effect at once, and a
@@ -184,8 +183,8 @@ func (g *group) note(err error) {
 }
 
 // add adds a message from Redis to the queue. The lease of the message begins at start, which must not be later than
-// the delivery by Redis. add returns false if the group already has the message, or if the message was acknowledged but
-// Redis may not know this yet.
+// the delivery by Redis. add returns false if the group already has the message, or if its acknowledgement may not have
+// reached Redis yet.
 func (g *group) add(e *entry, attempt int, start time.Time) bool {
 	if e.notice != "" {
 		g.log.Warn("a message is delivered without its metadata", "id", e.id.String(), "reason", e.notice)
@@ -255,8 +254,8 @@ func (g *group) next(now time.Time) *item {
 	return nil
 }
 
-// dropExpired removes the items whose lease has expired from the queue. Another process may have claimed their
-// messages, so this process must not renew or return them. The caller holds g.mu.
+// dropExpired removes items with an expired lease from the queue. Another process may have claimed their messages, so
+// this process must not renew or return them. The caller holds g.mu.
 func (g *group) dropExpired(now time.Time) {
 	g.queue = slices.DeleteFunc(g.queue, func(i *item) bool {
 		if i.expired(now) {
@@ -378,8 +377,8 @@ func (g *group) join(allowed int) *member {
 	return m
 }
 
-// remove removes a member and puts its unsettled deliveries back into the queue. It returns true if the group now has
-// no members. It returns false if other members remain, or if m was removed before.
+// remove removes a member and puts its unsettled deliveries back into the queue. It returns true if m was the last
+// member. If m was removed before, it does nothing and returns false.
 func (g *group) remove(m *member) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -18,8 +18,8 @@ type member struct {
 
 var _ pubsub.Subscription = (*member)(nil)
 
-// Receive implements pubsub.Subscription. While Redis has a temporary error, Receive keeps waiting (see passes). It
-// returns only permanent errors of Redis.
+// Receive implements pubsub.Subscription. It returns permanent errors of Redis, but keeps waiting during temporary
+// errors (see passes).
 func (m *member) Receive(ctx context.Context, limit int) ([]pubsub.Delivery, error) {
 	const op = "redis.Receive"
 	for {
@@ -102,8 +102,8 @@ func (m *member) Settle(ctx context.Context, d *pubsub.Delivery, o pubsub.Outcom
 }
 
 // acknowledge sends an acknowledgement to Redis. If this fails, it returns the error, and the group retries in the
-// background until the acknowledgement succeeds or the group ends. At most maxUnacked acknowledgements wait for a
-// retry; further ones are not retried.
+// background until the retry succeeds or the group ends. There is no retry if maxUnacked acknowledgements already wait
+// for one.
 func (m *member) acknowledge(ctx context.Context, op string, i *item) error {
 	g := m.group
 	err := g.acknowledge(ctx, i.id)

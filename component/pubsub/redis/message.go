@@ -17,8 +17,8 @@ const (
 	fieldQuorate  = "quorate"
 )
 
-// extra is the content of the field quorate in a stream entry. It has those parts of a message that have no field in
-// Dapr's layout.
+// extra is the JSON object in the field "quorate" of a stream entry. It contains the parts of a message for which
+// Dapr's layout has no field.
 type extra struct {
 	ID   string `json:"id,omitempty"`
 	Type string `json:"type,omitempty"`
@@ -122,8 +122,8 @@ func readOf(v any, topic string, most int) ([]entry, error) {
 	return entriesOf(pair[1], most)
 }
 
-// read reads the fields of a stream entry into e. The list fields alternates between names and values. Unknown names
-// are ignored.
+// read fills e from the fields of a stream entry. The list alternates between names and values. Unknown names are
+// ignored.
 func (e *entry) read(fields []any) error {
 	for i := 0; i < len(fields); i += 2 {
 		name, isName := fields[i].(string)
@@ -155,8 +155,8 @@ func (e *entry) read(fields []any) error {
 // metadata, because JSON escapes need additional bytes.
 const maxMetadata = 512 << 10
 
-// metadataOf decodes the metadata of a message. If they are malformed or too large, notice gives the reason, and the
-// message is delivered without metadata, as in Dapr.
+// metadataOf decodes the metadata of a message. If the metadata is malformed or too large, it returns no metadata and
+// the reason. The message is then delivered without metadata, as in Dapr.
 func metadataOf(text string) (out map[string]string, notice string) {
 	if len(text) > maxMetadata {
 		return nil, fmt.Sprintf("its metadata has %d bytes; the limit is %d", len(text), maxMetadata)
@@ -170,8 +170,8 @@ func metadataOf(text string) (out map[string]string, notice string) {
 	return out, ""
 }
 
-// maxAttempts bounds the number of attempts that Redis reports for a message. Any client of Redis can set this number
-// to the largest integer. Without the bound, incrementing the number could overflow.
+// maxAttempts limits the number of delivery attempts that is read from Redis. A greater number is reduced to
+// maxAttempts. Any client of Redis can set the number, and incrementing it must not overflow.
 const maxAttempts = 1 << 30
 
 // idle is a pending message.
@@ -181,8 +181,8 @@ type idle struct {
 	attempts int64
 }
 
-// pendingOf decodes the list of pending messages in a reply to XPENDING. It returns an error if there are more than
-// most messages.
+// pendingOf decodes the list of pending messages in a reply to XPENDING. It returns an error if the list is longer than
+// the given maximum.
 func pendingOf(v any, most int) ([]idle, error) {
 	list, ok := v.([]any)
 	if !ok || len(list) > most {

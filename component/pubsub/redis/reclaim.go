@@ -40,9 +40,8 @@ func (g *group) reclaim() {
 	}
 }
 
-// look searches the pending messages for idle ones, and claims and queues them. The search begins at the message whose
-// id is the parameter from. look returns the id at which the next search begins. The zero id stands for the oldest
-// message.
+// look searches the pending messages for idle ones, and claims and queues them. It begins at the given id, where zero
+// means the oldest message. It returns the id at which the next search begins.
 func (g *group) look(from position) position {
 	for range maxPages {
 		room := g.room()
@@ -65,8 +64,7 @@ func (g *group) look(from position) position {
 	return from
 }
 
-// pending returns a page of the pending messages, which were delivered but not acknowledged. The parameter from is the
-// lowest id of the page.
+// pending returns a page of the messages that were delivered but not acknowledged. The page begins at the given id.
 func (g *group) pending(from position) ([]idle, error) {
 	ctx, cancel := context.WithTimeout(g.run, g.broker.client.Patience())
 	defer cancel()
@@ -78,9 +76,11 @@ func (g *group) pending(from position) ([]idle, error) {
 	return pendingOf(reply.Value, pendingPage)
 }
 
-// claimIdle claims and queues the idle messages of a page until the queue is full. The parameter room is the number of
-// messages that the queue can take. claimIdle returns the id at which the search continues. The result done is true if
-// the search must stop for now, because the queue is full or a command failed.
+// claimIdle claims and queues the idle messages of a page until the queue is full. room is the number of messages that
+// the queue can take.
+//
+// claimIdle returns the id at which the search continues. If the queue is full or a command failed, done is true and
+// the search must stop for now.
 func (g *group) claimIdle(page []idle, room int) (next position, done bool) {
 	var chosen []idle
 	for n, p := range page {
@@ -140,9 +140,8 @@ func (g *group) claim(list []idle) bool {
 	return true
 }
 
-// fetch reads the claimed messages in list and queues them. The parameter start is a time before the claim. The leases
-// begin at this time, so they end before another process can claim the messages. fetch returns false if a command
-// failed.
+// fetch reads the content of claimed messages and queues them. Their leases begin at start, a time before the claim, so
+// they end before another process can claim the messages. fetch returns false if a command failed.
 func (g *group) fetch(list []idle, start time.Time) bool {
 	commands := make([]redisstate.Command, len(list))
 	for n, p := range list {

@@ -1,21 +1,20 @@
-// Package redis implements the component type pubsub.redis. Its topics are streams in Redis, with the same layout as in
-// Dapr's component.
+// Package redis implements the component type pubsub.redis. It stores messages in Redis streams, with the same layout
+// as Dapr's component. The package owns the encoding of a message, and the consumer groups of this process.
 //
-// The package encodes messages and manages the consumer groups of this process. A topic is the Redis stream with the
-// same name. A consumer group is a Redis consumer group of this stream. All members of the group, in all processes,
-// share one Redis consumer, which has the name of the group. An entry of the stream has these fields:
+// Each topic is the stream with the same name. Each consumer group is a Redis consumer group of this stream. All
+// members of a group, in all processes, share one Redis consumer, which has the name of the group. A stream entry has
+// these fields:
 //
 //	data      the message
 //	metadata  its metadata as a JSON object, unless there is none
 //	quorate   id, content type and key of the message as JSON; Dapr ignores it
 //
 // A delivered message is pending in Redis until it is acknowledged. Redis measures how long a pending message has been
-// idle. While a process has the message, it resets this idle time regularly. If the idle time reaches
-// processingTimeout, the message counts as abandoned. A process then claims the message and delivers it again.
+// idle. A process regularly resets this idle time for the messages that it has. When the idle time reaches
+// processingTimeout, any process may claim the message and deliver it again.
 //
-// Each group with members has up to three goroutines. One waits for messages in Redis. One resets the idle time of the
-// messages that this process has. One looks for idle messages and repeats acknowledgements that failed. Close ends
-// these goroutines and those of the client library.
+// Each group with members has up to three goroutines. One receives new messages, one resets idle times, and one claims
+// idle messages and repeats failed acknowledgements. Close ends these goroutines and those of the client library.
 package redis
 
 import (
@@ -82,8 +81,8 @@ func Open(ctx context.Context, o Options) (*Broker, error) {
 	return b, nil
 }
 
-// Abilities implements pubsub.Broker. The ability TTL is false, because Redis cannot expire a single entry of a stream.
-// Therefore the API writes the expiry time into the event.
+// Abilities implements pubsub.Broker. TTL is not among the abilities, because Redis cannot expire a single entry of a
+// stream. The API writes the expiry time into the event instead.
 func (b *Broker) Abilities() pubsub.Abilities { return pubsub.Abilities{} }
 
 // The bounds of one round trip of Publish.
@@ -116,9 +115,9 @@ func (b *Broker) Publish(ctx context.Context, r pubsub.PublishRequest) ([]pubsub
 	return failures, nil
 }
 
-// publish sends as many messages as one round trip allows. The parameter from is the index of the first one. publish
-// returns the failures and the index after the last message that was sent. The result lost is true if the connection to
-// Redis may be lost. The caller must then send no further messages.
+// publish sends as many messages as one round trip allows, beginning at the index from. It returns the failures and the
+// index after the last message that was sent. If lost is true, the connection to Redis may be lost, and the caller must
+// send no further messages.
 func (b *Broker) publish(ctx context.Context, op, topic string, messages []pubsub.Message, from int) (
 	failures []pubsub.Failure, end int, lost bool,
 ) {
@@ -183,8 +182,8 @@ func (b *Broker) Subscribe(ctx context.Context, r pubsub.SubscribeRequest) (pubs
 	return g.join(max(b.set.concurrency, min(r.Unsettled, maxUnsettled))), nil
 }
 
-// ensure creates the consumer group if it does not exist. It first checks whether the group exists. Without this check,
-// a Redis server with full memory would return an error even if the group exists.
+// ensure creates the consumer group if it does not exist. It first checks whether the group exists, because Redis
+// rejects every attempt to create a group while its memory is full.
 func (b *Broker) ensure(ctx context.Context, op, topic, name string) error {
 	err := b.client.ReadAll(ctx, op, topic, redisstate.Command{"xpending", topic, name})[0].Err
 	if !hasPrefix(err, "NOGROUP") {

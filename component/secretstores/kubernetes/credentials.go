@@ -244,9 +244,9 @@ func (s *server) certificates(dir string, c cluster, u user) error {
 	return nil
 }
 
-// material returns the certificate or key that a field of a kubeconfig file contains or refers to. If data is not
-// empty, it is the base64 of the result. Otherwise, path is the file to read. If data and path are both empty, material
-// returns nil. The parameter name is the name of the field for error messages.
+// material returns a certificate or key of a kubeconfig file. If data is set, it is the certificate or key in base64.
+// Otherwise, path is the file that contains it. If neither is set, material returns nil. Error messages contain name,
+// the name of the field.
 func material(dir, name, path, data string) ([]byte, error) {
 	if data != "" {
 		out, err := base64.StdEncoding.DecodeString(data)

@@ -1,5 +1,6 @@
 // Package kubernetes implements the secret store secretstores.kubernetes. It reads the Secret objects of a Kubernetes
-// cluster over the HTTP API.
+// cluster over the HTTP API. The package owns the requests and the choice of credentials: those of the pod, or of a
+// kubeconfig file.
 //
 // The package uses the credentials of the pod or of a kubeconfig file. It reads a token file again for every request,
 // because the token of a pod is often valid for only an hour. Only connections have goroutines. Close ends the idle

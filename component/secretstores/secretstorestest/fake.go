@@ -39,8 +39,8 @@ func NewFake(t testing.TB, h http.Handler) *Fake {
 	return f
 }
 
-// Trouble sets a function that sees every request first. The function returns true if it has answered the request. If
-// it returns false, the handler that was given to NewFake answers the request. Trouble(nil) removes the function.
+// Trouble sets a function that is called first for every request. If the function returns true, it has answered the
+// request. Otherwise, the handler of NewFake answers. Trouble(nil) removes the function.
 func (f *Fake) Trouble(answer func(http.ResponseWriter, *http.Request) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -67,7 +67,7 @@ func (f *Fake) Pool() *x509.CertPool {
 }
 
 // Answer returns a handler that writes body as a JSON response. It replaces {credentials} in body with the credentials
-// of the request. So a test can imitate a service that quotes credentials in its errors.
+// of the request, to imitate a service that quotes them in errors.
 func Answer(status int, body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var quoted []string

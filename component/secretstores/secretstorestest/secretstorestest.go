@@ -1,5 +1,6 @@
 // Package secretstorestest is the conformance suite for secret stores. A store that passes it fulfils the contract of
-// component/secretstores. All goroutines of the suite end with the test that started them.
+// component/secretstores. All goroutines of the suite end with the test that started them. The package owns the tests,
+// not the stores.
 package secretstorestest
 
 import (
@@ -30,7 +31,7 @@ type Options struct {
 	Twins []string
 }
 
-// Run runs the suite. For each test, it opens a new store with the function open, and closes this store after the test.
+// Run runs the suite. It calls open to get a new store for each test, and closes the store after the test.
 func Run(t *testing.T, open func(t *testing.T) secretstores.Store, o Options) {
 	t.Helper()
 	if len(o.Secrets) < 2 {

@@ -78,8 +78,8 @@ type troubled struct {
 	store secretstores.Store
 }
 
-// make lets the handler h answer the first requests for secrets. The parameter few is the number of these requests. If
-// few is 0, h answers all requests for secrets.
+// make sets the handler for the first requests for secrets. few is the number of these requests; 0 means all requests
+// for secrets.
 func (x *troubled) make(h http.HandlerFunc, few int64) {
 	var count atomic.Int64
 	x.Fake.Trouble(func(w http.ResponseWriter, r *http.Request) bool {
@@ -217,9 +217,9 @@ func (x *troubled) endless() {
 	}
 }
 
-// header returns a handler that sends several responses with status 103 and then one with status 200. It is for testing
-// that a client limits the headers of responses. The parameter answers is the number of responses with status 103. The
-// parameter fields is the number of empty header fields in each response.
+// header returns a handler that sends the given number of responses with status 103 and then one with status 200. Each
+// response has the given number of empty header fields. With this handler, a test can check that a client limits the
+// headers of responses.
 func header(answers, fields int) http.HandlerFunc {
 	var many strings.Builder
 	for n := range fields {

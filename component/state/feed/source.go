@@ -1,4 +1,5 @@
-// Package feed delivers the changes of a store to many watchers.
+// Package feed delivers the changes of a store to many watchers. The package owns an in-memory copy of the newest
+// changes of each watched prefix. The store owns the history of changes.
 //
 // A Hub has one topic for each watched prefix. The topic reads each new change once from a Source, which is the history
 // of the prefix. The topic keeps the newest changes in memory for all watchers of the prefix. A watcher that needs

@@ -60,8 +60,8 @@ type sharedPart struct {
 // maxShared is how many parts a topic keeps for further watches.
 const maxShared = 32
 
-// join returns the topic with the given name, and increments the number of its users. If the topic does not exist, join
-// starts a new one. A new topic has only changes after page.Revision.
+// join returns the topic with the given name, and counts the caller as a user. If the topic does not exist, join starts
+// it. The topic then contains only changes after page.Revision.
 func (h *Hub) join(name string, source Source, page *Page) (*topic, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -143,9 +143,9 @@ func (t *topic) read(ctx context.Context) (Page, error) {
 	return page, nil
 }
 
-// refresh starts a goroutine that reads the source once, so that t.seen becomes current. If such a read is in progress
-// already, refresh does not start another one. It returns a channel that is closed when the read has ended. The channel
-// is nil if the topic has ended and no read is in progress.
+// refresh makes t.seen current: it starts a goroutine that reads the source once, unless such a read is in progress. It
+// returns a channel that is closed when the read has ended. The channel is nil if the topic has ended and no read is in
+// progress.
 func (t *topic) refresh() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -168,8 +168,8 @@ func (t *topic) refresh() <-chan struct{} {
 	return done
 }
 
-// refreshed returns the number of reads that refresh has started and that have completed. It also returns the error of
-// the latest of these reads. Reads that failed with fault.Unavailable, or that were cancelled, do not count.
+// refreshed returns the number of completed reads of refresh, and the error of the latest one. Reads that failed with
+// fault.Unavailable or were cancelled do not count.
 func (t *topic) refreshed() (uint64, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -221,7 +221,7 @@ func (t *topic) share(s shape, p sharedPart) {
 }
 
 // extend keeps the history of the source enabled until ctx ends. It runs in its own goroutine, because Source.Extend
-// may wait for a leader. The goroutine that reads changes must not wait for a leader.
+// may wait for a leader, and reading must not wait.
 func (t *topic) extend(ctx context.Context) {
 	for ctx.Err() == nil {
 		round, cancel := context.WithTimeout(ctx, extendTime/10)
@@ -242,10 +242,9 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// endOf decides whether a watch can continue with page. It returns nil if the watch can continue, and otherwise a
-// *state.WatchEnd with the reason. The parameter reached is the revision up to which the watch has all changes. id and
-// restored are the values of Page.ID and Page.Restored at the start of the watch. If id is 0, endOf does not compare
-// it.
+// endOf returns nil if a watch can continue with page, and otherwise a *state.WatchEnd with the reason. The watch has
+// all changes up to the revision reached. id and restored are the values of Page.ID and Page.Restored at the start of
+// the watch; an id of 0 is not compared.
 func endOf(page *Page, reached, id, restored uint64) error {
 	end := &state.WatchEnd{Reason: state.WatchCompacted, Oldest: page.Floor, Current: page.Revision}
 	switch {
@@ -263,8 +262,8 @@ func (t *topic) position() uint64 {
 	return t.seen
 }
 
-// newest returns the revision of the newest change in memory. Without changes in memory, it returns the revision at
-// which the topic started.
+// newest returns the revision of the newest change that the topic has received. If there was none, it returns the
+// revision at which the topic started.
 func (t *topic) newest() uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -290,8 +289,9 @@ func (t *topic) finish(err error) {
 	}
 }
 
-// add appends the changes of a page that begins after the revision start, and wakes the watchers. It does nothing if
-// another read has already added these changes. If the changes in memory exceed liveBytes, add drops the oldest ones.
+// add appends the changes of a page and wakes the watchers. start is the revision after which the page begins. If
+// another read has already added these changes, add does nothing. If the changes in memory exceed liveBytes, it drops
+// the oldest ones.
 func (t *topic) add(start uint64, page *Page) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -320,9 +320,10 @@ func (t *topic) add(start uint64, page *Page) {
 	t.notify()
 }
 
-// take returns up to about maxBytes bytes of the changes in memory, beginning after the given revision. Together with
-// these changes, the caller has all changes up to the revision seen. The result known is false if the topic has ended
-// or no longer has the changes in memory. The channel wake is closed when there may be more changes.
+// take returns the changes in memory after the given revision, up to about maxBytes bytes. The caller then has all
+// changes up to the revision seen. The channel wake is closed when there may be more changes.
+//
+// The result known is false if the topic has ended, or if changes after the given revision are no longer in memory.
 func (t *topic) take(revision uint64, maxBytes int) (part []state.Change, seen uint64, known bool, wake <-chan struct{},
 	err error) {
 	t.mu.Lock()

@@ -85,10 +85,9 @@ func matcher(r *state.WatchRequest) func(key string) bool {
 	return func(key string) bool { return keys[key] }
 }
 
-// ready enables the history of the source and waits until the history exists. Set resume if the watch continues after
-// the revision start. In this case, ready also waits until the source has reached this revision. It returns a
-// *state.WatchEnd if the changes after start are no longer kept. If start is 0, the watch continues with the oldest
-// change that is kept. ready waits at most aheadTime, and then returns fault.Unavailable.
+// ready enables the history of the source and waits until the history exists. If resume is true, it also waits until
+// the source has reached the revision start, and returns a *state.WatchEnd if changes after start are no longer kept. A
+// start of 0 means the oldest change that is kept. After aheadTime, ready returns fault.Unavailable.
 func (w *watch) ready(ctx context.Context, start uint64, resume bool) (Page, error) {
 	first := true
 	ctx, cancel := context.WithTimeout(ctx, aheadTime)
@@ -210,8 +209,8 @@ func (w *watch) OnChange(f func()) { w.topic.listen(w, f) }
 // Refresh implements state.Watch.
 func (w *watch) Refresh() { w.askRefresh() }
 
-// askRefresh implements Refresh: it starts a read of the source. It returns a channel that is closed when the read has
-// ended. The channel is nil if the watch is closed or its topic has ended.
+// askRefresh implements Refresh: it starts a read of the source, and returns a channel that is closed when the read has
+// ended. The channel is nil if the watch is closed, or if its topic has ended and no read is in progress.
 func (w *watch) askRefresh() <-chan struct{} {
 	if w.closed {
 		return nil
@@ -263,8 +262,8 @@ func (w *watch) Poll() (state.WatchPart, state.Readiness, error) {
 	}
 }
 
-// read reads the next changes from the source, because the topic no longer has them in memory. pos is the revision up
-// to which the watch then has all changes. While the source is unavailable, read tries again until ctx ends.
+// read reads the next changes from the source, because the topic no longer has them in memory. The watch then has all
+// changes up to the revision pos. While the source is unavailable, read tries again until ctx ends.
 func (w *watch) read(ctx context.Context) (changes []state.Change, pos uint64, err error) {
 	for {
 		page, err := w.source.Read(ctx, w.pos, pageBytes)

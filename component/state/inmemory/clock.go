@@ -8,8 +8,8 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
-// clock is a clock that never goes backward. Otherwise an expired key could become visible again when the system
-// clock is set back. A clock is safe for concurrent use.
+// clock is a clock that never goes backward, so that an expired key does not become visible again when the system clock
+// is set back. A clock is safe for concurrent use.
 type clock struct {
 	now    func() time.Time
 	latest atomic.Int64

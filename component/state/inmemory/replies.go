@@ -49,9 +49,8 @@ func identify(requestID string, ops []state.Operation) replyID {
 	return replyID{name: scope + state.Separator + requestID, digest: digest(ops)}
 }
 
-// recall returns the stored result of a request, or nil if there is none. If the client has used the request id before
-// for other operations, recall returns fault.Invalid. It does not return the result of those operations, because the
-// client would believe that the new ones were executed.
+// recall returns the stored result of a request, or nil if there is none. If the client has used the request id for
+// other operations, recall returns fault.Invalid, because their result would be wrong for this request.
 func (r *replies) recall(id replyID, now int64) ([]string, error) {
 	known, ok := r.byID[id.name]
 	switch {
@@ -96,8 +95,8 @@ func (r *replies) drop() {
 	}
 }
 
-// digest returns a hash of the operations of a request. It hashes the length of each field before the field itself.
-// Therefore different requests never have the same hash input.
+// digest returns a hash of the operations of a request. The length of each field is hashed before the field, so that
+// the boundaries between fields are unambiguous.
 func digest(ops []state.Operation) [sha256.Size]byte {
 	h := sha256.New()
 	part := func(b []byte) {

@@ -1,4 +1,5 @@
-// Package inmemory implements the component type state.in-memory: a state store in the memory of the process.
+// Package inmemory implements the component type state.in-memory: a state store in the memory of the process. The
+// package owns the keys of a store and their expiry.
 //
 // It is the reference implementation of state.Store, and therefore simple. It uses neither the disk nor the network.
 // One goroutine removes expired keys, and watches use the goroutines of a feed.Hub. Close waits for all of them.

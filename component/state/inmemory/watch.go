@@ -37,9 +37,9 @@ func newCluster() string {
 	return hex.EncodeToString(b[:])
 }
 
-// note records a write or a removal in the history for the prefix of its key. It does nothing if the prefix is not
-// watched. If deleted is false, e is the new entry. If deleted is true, e is the removed or expired entry, and note
-// assigns a new revision to the removal. The caller must hold s.mu for writing.
+// note adds a change to the history for the prefix of its key. It does nothing if the prefix is not watched. For a
+// write, e is the new entry. For a deletion, e is the removed or expired entry, and note assigns a new revision to the
+// deletion. The caller must hold s.mu for writing.
 func (s *Store) note(e *entry, deleted bool, now int64) {
 	if len(s.watching.all) == 0 {
 		return
@@ -61,8 +61,8 @@ func (s *Store) note(e *entry, deleted bool, now int64) {
 	h.trim(s.bounds, now)
 }
 
-// groupChanges marks all changes with a revision above since as changes of one request. In each history, it sets Last
-// to false for all of these changes except the newest one. The caller must hold s.mu for writing.
+// groupChanges marks all changes after the given revision as changes of one request. In each history, Last stays true
+// only for the newest of them. The caller must hold s.mu for writing.
 func (s *Store) groupChanges(since uint64) {
 	for _, h := range s.watching.all {
 		for i := len(h.changes) - 2; i >= 0 && h.changes[i].Revision > since; i-- {

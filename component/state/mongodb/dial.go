@@ -17,17 +17,17 @@ import (
 // maxRevocation is the largest answer in bytes about the revocation of a certificate.
 const maxRevocation = 1 << 20
 
-// dialer connects to servers of MongoDB. It checks their messages before the driver sees them, because the driver
-// allocates memory for every length that a server announces. Only decrypted messages can be checked, so the dialer
-// makes the TLS connections instead of the driver.
+// dialer connects to MongoDB servers. Its connections check the messages of a server before the driver reads them,
+// because the driver allocates memory for every length that a server announces. A message can be checked only after
+// decryption, so the dialer negotiates TLS itself.
 type dialer struct {
 	plain      net.Dialer
 	tls        *tls.Config // nil = plain TCP
 	revocation *ocsp.VerifyOptions
 }
 
-// check changes the client options o so that all connections are made by a dialer, which checks the messages of
-// servers. It moves the TLS settings from o to the dialer.
+// check sets a dialer in the client options, so that the messages of servers are checked. It moves the TLS settings
+// from the options to the dialer.
 func check(o *options.ClientOptions) {
 	d := &dialer{plain: net.Dialer{KeepAlive: 5 * time.Minute}, tls: o.TLSConfig}
 	o.TLSConfig = nil

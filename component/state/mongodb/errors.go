@@ -26,8 +26,7 @@ const (
 	unsent       // a write that was certainly not executed
 )
 
-// answers returns the errors for MongoDB's error codes. A command that fails with one of these codes was not
-// executed.
+// answers maps error codes of MongoDB to faults. A command that fails with one of these codes was not executed.
 func answers() map[int]fault.Error {
 	denied := fault.Error{Code: fault.Denied, Msg: "MongoDB refused the user or the password",
 		Hint: "correct username and password, and the authSource of the connection settings"}
@@ -97,8 +96,8 @@ func acknowledgedByTooFew(err error) bool {
 		slices.Contains(mongo.ErrorCodes(err), writeConcernFailed)
 }
 
-// answered sets code, message and hint of e according to an error response of MongoDB. It returns false if the
-// response does not show whether the command was executed.
+// answered sets the code, message and hint of e from an error response of MongoDB. It returns false if err is not such
+// a response, or if the command may have been executed in spite of the error.
 func (s *Store) answered(e *fault.Error, err error) bool {
 	// The client library also gives this label to a handshake that it cancels because the store closes.
 	if hasLabel(err, labelOverloaded) && !errors.Is(err, context.Canceled) {
@@ -141,8 +140,8 @@ func mayHaveRun(err error) bool {
 	return true
 }
 
-// unanswered sets code, message and hint of e for a command that got no answer. The command must be a read, or a write
-// that was certainly not executed.
+// unanswered sets the code, message and hint of e for a command without an answer. It must not be used for a write that
+// may have been executed.
 func (s *Store) unanswered(e *fault.Error, err error) {
 	var selection topology.ServerSelectionError
 	var authority x509.UnknownAuthorityError

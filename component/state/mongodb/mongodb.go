@@ -1,10 +1,17 @@
-// Package mongodb implements the component type state.mongodb: a state store in a collection of MongoDB. Only the
-// client library starts goroutines. Close ends them.
+// Package mongodb implements the component type state.mongodb: a state store in a MongoDB collection. Only the client
+// library starts goroutines, and Close ends them. The package owns the documents, which have the format of Dapr's
+// component, and the conversion of MongoDB's errors to fault codes.
 //
-// The documents have the format of Dapr's component. The fields are _id (the stored key), value (a string), _etag (a
-// random UUID) and _ttl (the expiry time, or null). For a value that is not JSON, this package writes a UUID of version
-// 8. Dapr always writes version 4. If a client of Dapr saves JSON over HTTP, Dapr stores the value as an embedded
-// document. This package can read such documents.
+// The documents have the format of Dapr's component, with these fields:
+//
+//	_id     the stored key
+//	value   a string
+//	_etag   a random UUID
+//	_ttl    the expiry time, or null
+//
+// The UUID has version 8 if the value is not JSON. Otherwise it has version 4, which Dapr writes for every value.
+//
+// Dapr stores the value as an embedded document if a client saves JSON over HTTP. This package can read such documents.
 package mongodb
 
 import (
@@ -57,9 +64,12 @@ type Store struct {
 	gate       outside.Gate
 }
 
-// Open connects to MongoDB and creates the index that removes expired documents. It retries until ctx ends if
-// MongoDB cannot be reached. It returns fault.Invalid for wrong settings, fault.Denied for refused credentials or
-// missing permissions, and fault.Unavailable if MongoDB does not answer.
+// Open connects to MongoDB and creates the index that removes expired documents. If MongoDB cannot be reached, Open
+// retries until the deadline of ctx. It returns these errors:
+//
+//   - fault.Invalid for wrong settings
+//   - fault.Denied for refused credentials or missing permissions
+//   - fault.Unavailable or fault.Timeout if MongoDB does not answer
 func Open(ctx context.Context, o Options) (*Store, error) {
 	set, err := read(o.Metadata)
 	if err != nil {
@@ -112,9 +122,9 @@ func (s *Store) probe(ctx context.Context) error {
 // greet checks that MongoDB answers and accepts writes.
 func (s *Store) greet(ctx context.Context) (greeting, error) { return s.repeated(ctx, s.hello) }
 
-// repeated calls hello, and calls it again if the driver has cancelled the call. It makes at most three calls. The
-// driver cancels all calls when the handshake of one connection fails, and their errors do not contain the cause. A
-// later call returns the cause.
+// repeated calls hello. If the driver has cancelled the call, repeated tries again, up to three times in total. The
+// driver cancels all calls when the handshake of one connection fails, and does not report the cause. The error of a
+// later call contains it.
 func (s *Store) repeated(ctx context.Context, hello func(context.Context) (greeting, error)) (greeting, error) {
 	const attempts = 3
 	for attempt := 1; ; attempt++ {
@@ -147,8 +157,8 @@ func (s *Store) hello(ctx context.Context) (hello greeting, err error) {
 	return hello, nil
 }
 
-// prepare opens the collection and creates the index of expiry times, as Dapr does. If actors is true, the store will
-// contain the state of actors and needs transactions. In this case, prepare returns an error for a standalone server.
+// prepare opens the collection and creates the index of expiry times, as Dapr does. Set actors if the store will
+// contain actor state. It then needs transactions, so prepare returns an error for a standalone server.
 func (s *Store) prepare(ctx context.Context, actors bool) error {
 	const op = "mongodb.Open"
 	if s.standalone && actors {
@@ -170,9 +180,9 @@ func (s *Store) prepare(ctx context.Context, actors bool) error {
 	return nil
 }
 
-// collections opens the collection with the read and write concerns for strong consistency, and with those for eventual
-// consistency. A standalone server does not support linearizable reads. There, strong reads have the read concern
-// "local", which is always up to date on a standalone server.
+// collections opens the collection twice, once for strong and once for eventual consistency. The two differ in their
+// read and write concerns. Strong reads are linearizable, except on a standalone server, which does not support such
+// reads. Its local reads are always up to date.
 func (s *Store) collections() {
 	journal := true
 	strongRead := readconcern.Linearizable()
@@ -228,7 +238,7 @@ func (s *Store) proof(level state.Consistency) state.Proof {
 // several documents at one point in time.
 func many() state.Proof { return state.Proof{Level: state.Stale} }
 
-// limited returns a context for a call. It ends with ctx, or after the timeout of the component.
+// limited returns a context that ends with ctx or after the component's timeout, whichever is earlier.
 func (s *Store) limited(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, s.settings.timeout)
 }

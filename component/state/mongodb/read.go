@@ -126,8 +126,7 @@ func (s *Store) List(ctx context.Context, r state.ListRequest) (state.Page, erro
 	return page, nil
 }
 
-// find calls take with every document that matches filter. It stops at the first error of take, and returns this
-// error.
+// find calls take(d) for every document d that matches the filter. If take returns an error, find stops and returns it.
 func (s *Store) find(ctx context.Context, op, key string, level state.Consistency, filter bson.D,
 	opts *options.FindOptionsBuilder, take func(document) error,
 ) error {
@@ -160,7 +159,7 @@ func (s *Store) find(ctx context.Context, op, key string, level state.Consistenc
 	return nil
 }
 
-// described returns the item in a document, but without the value. If the ETag or the expiry time cannot be decoded,
+// described returns the item in a document without its value. If the ETag or the expiry time cannot be decoded,
 // Item.Err is set.
 func (d *document) described() state.Item {
 	out := state.Item{Key: d.Key, Proof: many()}

@@ -71,7 +71,7 @@ func read(m component.Values) (settings, error) {
 	return s, nil
 }
 
-// address returns the connection string. Without the setting connectionString, it builds the string from other
+// address returns the connection string. If the setting connectionString is empty, address builds the string from other
 // fields, as Dapr does.
 func address(m component.Values) (string, error) {
 	text, host, server := m.Text("connectionString"), m.Text("host"), m.Text("server")

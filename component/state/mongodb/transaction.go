@@ -27,8 +27,8 @@ func noTransactions(op string) error {
 		Msg: "MongoDB is a standalone server, which has no transactions"}
 }
 
-// transaction checks all conditions against a snapshot and executes the operations. It returns a transient error if
-// another client changes one of the documents before the commit. MongoDB has then aborted the transaction.
+// transaction checks all conditions against a snapshot and executes the operations. If another client changes one of
+// the documents before the commit, MongoDB aborts the transaction, and the error is transient.
 func (c *change) transaction(ctx context.Context) error {
 	session, err := c.client.StartSession()
 	if err != nil {
@@ -98,9 +98,9 @@ func (c *change) current(ctx context.Context) (map[string]string, error) {
 	return out, cursor.Err()
 }
 
-// commit commits the transaction. It repeats the commit while the outcome is unknown, which is safe because MongoDB
-// executes a commit only once. If commit returns a transient error, nothing was written. If it returns any other error,
-// the outcome is indeterminate, because an earlier attempt of commit or of the driver may have succeeded.
+// commit commits the transaction, and repeats the commit while its outcome is unknown. This is safe because MongoDB
+// executes a commit only once. A transient error means that nothing was written. After any other error, the transaction
+// may have been committed.
 func (c *change) commit(ctx context.Context, session *mongo.Session) error {
 	for {
 		err := session.CommitTransaction(ctx)

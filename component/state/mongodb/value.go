@@ -11,8 +11,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
-// decode returns the bytes of a stored value. It returns a string unchanged. Any other value is JSON that Dapr has
-// stored as BSON; decode converts it back to JSON.
+// decode returns the bytes of a stored value. It returns a string unchanged. Dapr may have stored JSON as another BSON
+// type, which decode converts back to JSON.
 func decode(v bson.RawValue) ([]byte, error) {
 	if text, ok := v.StringValueOK(); ok {
 		return []byte(text), nil
@@ -25,8 +25,8 @@ func decode(v bson.RawValue) ([]byte, error) {
 // maxNesting is the maximum number of levels of nested documents in a value. It is the same limit as in MongoDB.
 const maxNesting = 100
 
-// encode writes a BSON value as JSON. Members of documents keep their order. depth is the number of levels that may be
-// nested in the value. If the value has more levels, encode returns an error.
+// encode writes a BSON value as JSON. Members of documents keep their order. It returns an error if the value has more
+// than depth levels of nesting.
 func encode(out *bytes.Buffer, v bson.RawValue, depth int) error {
 	if depth == 0 {
 		return errors.New("it is nested too deeply")

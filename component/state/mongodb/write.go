@@ -20,8 +20,8 @@ import (
 // MiB.
 const maxValue = 16<<20 - 32<<10
 
-// Set implements state.Store. It writes several items in one transaction. A standalone server has no transactions, so
-// Set writes the items one by one. If one of them fails, the items before it stay written.
+// Set implements state.Store. It writes several items in one transaction, except on a standalone server, which has no
+// transactions. There it writes the items one by one. If one of them fails, the items before it stay written.
 func (s *Store) Set(ctx context.Context, r state.SetRequest) (state.Written, error) {
 	const op = "mongodb.Set"
 	if !s.standalone {
@@ -172,8 +172,8 @@ func (c *change) write(ctx context.Context, coll *mongo.Collection, o *state.Ope
 	return err
 }
 
-// replacement returns the new document for an upsert, and stores its new ETag in c.etag. The caller must use update
-// instead if the TTL is relative.
+// replacement returns the new document for an upsert, and stores the document's ETag in c.etag. It does not support a
+// relative TTL, for which the caller must use update.
 func (c *change) replacement(o *state.Operation) bson.D {
 	c.etag[o.Key] = outside.NewETag(o.ContentType != "")
 	return bson.D{{Key: fieldKey, Value: o.Key}, {Key: fieldValue, Value: string(o.Value)},

@@ -43,7 +43,7 @@ func Interval(m component.Values, name string) time.Duration {
 }
 
 // Number returns a function for component.Field.Check. The function returns an error unless the text is a whole number
-// from least to most.
+// n with least <= n <= most.
 func Number(least, most int64) func(string) error {
 	return func(text string) error {
 		if n, err := strconv.ParseInt(text, 10, 64); err != nil || n < least || n > most {

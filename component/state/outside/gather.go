@@ -18,13 +18,12 @@ type Reader interface {
 	ReadMany(ctx context.Context, keys []string) ([]state.Item, error)
 }
 
-// Gatherer combines concurrent reads of single keys, so that one request reads several keys. At most maxReads requests
-// are in progress at a time. Further keys wait until one of these requests ends, and are then read together. A key
-// never waits if fewer than maxReads requests are in progress.
+// Gatherer combines concurrent reads of single keys into requests for several keys. It is safe for concurrent use. Its
+// goroutines end when no key is waiting.
 //
-// If a request for several keys fails, each of these keys is read again by itself. These reads do not count towards
-// maxReads, so they do not delay other keys. A Gatherer is safe for concurrent use. Its goroutines end when no key is
-// waiting.
+// At most maxReads requests are in progress at a time. Further keys wait until a request ends, and are then read
+// together. If a request for several keys fails, each of these keys is read again by itself. Such repeated reads do not
+// count towards maxReads.
 type Gatherer struct {
 	reader Reader
 
@@ -60,9 +59,9 @@ func NewGatherer(r Reader) *Gatherer {
 	return g
 }
 
-// Get reads a key. While maxReads reads are in progress, the key waits, and is then read together with other waiting
-// keys. If such a shared read fails, Get reads its key again by itself, because another key may have caused the error.
-// If ctx ends while Get waits for a shared read, Get returns the error of ctx.
+// Get reads a key. While maxReads requests are in progress, the key waits, and is then read together with other keys.
+// If this shared read fails, Get reads its key alone, because another key may have caused the error. If ctx ends during
+// the wait or the shared read, Get returns the error of ctx.
 func (g *Gatherer) Get(ctx context.Context, key string) (state.Item, error) {
 	g.mu.Lock()
 	if g.running < maxReads {
@@ -110,8 +109,8 @@ func (g *Gatherer) endRepeatLocked() {
 	g.signalLocked()
 }
 
-// next is called after Get has read a single key itself. If other keys are waiting, next starts run, which reads them.
-// Otherwise, it counts the read as ended.
+// next is called after Get has read a single key alone. If other keys are waiting, it starts a goroutine that reads
+// them. Otherwise it counts the read as ended.
 func (g *Gatherer) next() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -176,8 +175,8 @@ func (g *Gatherer) run() {
 	}
 }
 
-// repeat is called after a shared read has failed. It counts the callers in some that will now read their keys again.
-// It must be called before these callers continue, because otherwise Wait could return before their reads begin.
+// repeat counts the callers that will read their keys again after a failed shared read. It must be called before these
+// callers continue, because otherwise Wait could return before their reads begin.
 func (g *Gatherer) repeat(some []*wanted) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -189,8 +188,8 @@ func (g *Gatherer) repeat(some []*wanted) {
 	}
 }
 
-// Wait waits until no read is in progress. The caller must close the client first, so that reads end. During Wait,
-// other goroutines may still call Get.
+// Wait waits until no read is in progress. The caller must first close the client of the database, so that reads end.
+// Get may be called concurrently.
 func (g *Gatherer) Wait() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 const (
 	maxPage = 1000 // keys of a page of a listing
 
-	// Bounds of the keys that a scan keeps for the following pages: their number, their total size, and how long they
-	// are kept.
+	// A scan keeps keys in memory for the following pages. These constants limit their number, their total size, and
+	// the time for which they are kept.
 	maxAhead  = 100_000
 	aheadSize = 16 << 20 // bytes
 	aheadTime = time.Minute
@@ -46,9 +46,10 @@ type Listing struct {
 // NewListing returns a listing of a database.
 func NewListing(db Unordered) *Listing { return &Listing{db: db} }
 
-// Page returns a page of keys. The first page of a listing always comes from a new scan. A later page may come from a
-// scan that is up to a minute old. Keys that were deleted since this scan are omitted. Keys that were created since
-// then may be missing. The parameter scope is the part of the metadata that determines which items are listed.
+// Page returns a page of keys. Its parameter scope is the part of the metadata that determines which items are listed.
+//
+// The first page of a listing comes from a new scan. A later page may come from a scan that is up to a minute old. It
+// may lack keys that were created after this scan, but it contains no key that was deleted before the call.
 func (l *Listing) Page(ctx context.Context, r state.ListRequest, scope string) (state.Page, error) {
 	limit := r.Limit
 	if limit <= 0 || limit > maxPage {
@@ -92,8 +93,8 @@ func (l *Listing) forget() {
 	l.keys = nil
 }
 
-// following returns up to limit keys after r.After, in order. It takes them from memory if an earlier scan has found
-// them. Otherwise it makes a new scan. The second result is true if more keys follow.
+// following returns up to limit keys after r.After, in order. It uses the keys that an earlier scan has kept in memory,
+// or makes a new scan. The second result is true if more keys follow.
 func (l *Listing) following(ctx context.Context, r state.ListRequest, scope string, limit int) ([]string, bool, error) {
 	scope = r.Prefix + "\x00" + scope
 	if keys, more, ok := l.kept(scope, r.After, limit); ok {
@@ -111,8 +112,8 @@ func (l *Listing) following(ctx context.Context, r state.ListRequest, scope stri
 	return slices.Clone(keys[:limit]), true, nil
 }
 
-// kept returns up to limit keys after lastKey that an earlier scan has kept in memory, in order. hasMore is true if
-// more keys follow. ok is false if memory does not contain the keys after lastKey.
+// kept returns, in order, up to limit keys after lastKey that are in memory. hasMore is true if more keys follow. ok is
+// false if the keys after lastKey are not in memory.
 func (l *Listing) kept(scope, lastKey string, limit int) (keys []string, hasMore, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -130,8 +131,8 @@ func (l *Listing) kept(scope, lastKey string, limit int) (keys []string, hasMore
 	return slices.Clone(rest[:limit]), true, true
 }
 
-// scan scans the database and returns the first keys after r.After, in order. If there are more keys than Listing may
-// keep in memory (see maxAhead), scan omits the greatest keys. The second result is then true.
+// scan reads all keys of the database and returns the keys after r.After, in order. If there are more keys than the
+// bounds allow (see maxAhead), scan omits the greatest keys and the second result is true.
 func (l *Listing) scan(ctx context.Context, r state.ListRequest) ([]string, bool, error) {
 	var s smallest
 	err := l.db.Scan(ctx, r.Prefix, r.Metadata, func(found []string) {

@@ -1,7 +1,6 @@
 // Package outside contains the code that state stores in external databases share: ETags, conditions, checks of
-// requests and metadata, combined reads, listings, and waiting for a server at the start.
-//
-// It owns no store. Only a Gatherer starts goroutines.
+// requests and metadata, combined reads, listings, and waiting for a server at the start. Of its types, only Gatherer
+// starts goroutines. The package owns no store.
 package outside
 
 import (
@@ -20,8 +19,8 @@ import (
 	"github.com/quorate/quorate/internal/frames"
 )
 
-// NewETag returns a random UUID as an ETag. For a value that is not JSON, bytes must be true; the UUID then has version
-// 8. Otherwise it has version 4, as all UUIDs of Dapr.
+// NewETag returns a random UUID as an ETag. The UUID has version 8 if bytes is true, that is, if the value is not JSON.
+// Otherwise it has version 4, which Dapr uses for every value.
 func NewETag(bytes bool) string {
 	id := uuid.New()
 	if bytes {
@@ -30,8 +29,8 @@ func NewETag(bytes bool) string {
 	return id.String()
 }
 
-// ContentType returns the content type of a value: OctetStream for bytes, or "" for JSON. The parameter etag is a UUID
-// from NewETag or from Dapr. A value counts as bytes if its ETag has version 8, or if it is not valid JSON.
+// ContentType returns the content type of a value whose ETag is a UUID from NewETag or from Dapr. It returns
+// OctetStream if the UUID has version 8 or the value is not valid JSON. Otherwise it returns "", which means JSON.
 func ContentType(etag string, value []byte) string {
 	const version = 14 // position of the version in the text
 	if len(etag) > version && etag[version] == '8' || !json.Valid(value) {
@@ -57,8 +56,8 @@ func Conflict(op string, o *state.Operation) error {
 	return &fault.Error{Code: fault.Conflict, Op: op, Key: o.Key, Msg: "key " + strconv.Quote(o.Key) + ": " + why}
 }
 
-// Permit returns fault.Conflict if the condition of any operation is not met. The map current has the ETag of each
-// existing key.
+// Permit checks the conditions of all operations. It returns fault.Conflict if one of them is not met. current maps
+// each existing key to its ETag.
 func Permit(op string, ops []state.Operation, current map[string]string) error {
 	for i := range ops {
 		o := &ops[i]
@@ -70,9 +69,9 @@ func Permit(op string, ops []state.Operation, current map[string]string) error {
 	return nil
 }
 
-// Partial returns the error of a request of which a part may have been executed before it failed with err. msg
-// describes this part. If the code of err means that nothing was executed, such as fault.Unavailable, Partial replaces
-// the code with fault.Indeterminate. Otherwise callers would believe that they can safely repeat the request.
+// Partial returns the error of a request that failed with err after a part of it may have been executed. msg describes
+// this part. Partial replaces a code that means that nothing was executed, such as fault.Unavailable, with
+// fault.Indeterminate. Otherwise callers would believe that they can safely repeat the request.
 func Partial(op string, err error, msg, hint string) error {
 	code := fault.CodeOf(err)
 	switch code {
@@ -82,9 +81,9 @@ func Partial(op string, err error, msg, hint string) error {
 	return &fault.Error{Code: code, Op: op, Key: fault.KeyOf(err), Msg: msg, Hint: hint, Err: err}
 }
 
-// Check returns fault.Invalid if an operation has no key or an unknown kind. It also returns fault.Invalid if the
-// request has a request id, because these stores do not detect repeated requests. product is the name of the database
-// in the error.
+// Check returns fault.Invalid if an operation has no key or an unknown kind, or if the request has a request id. It
+// refuses request ids because these stores do not detect repeated requests. product is the name of the database, for
+// the message.
 func Check(op, product, requestID string, ops []state.Operation) error {
 	if requestID != "" {
 		return &fault.Error{Code: fault.Invalid, Op: op,
@@ -125,9 +124,9 @@ func Last(ops []state.Operation) map[string]int {
 	return last
 }
 
-// ETags returns the new ETag of each operation, and "" for a removal. The map last is the result of Last. The map
-// written has the new ETag of each written key. If a later operation of the same request overwrites an upsert, the
-// upsert gets a random ETag that no stored value has.
+// ETags returns the new ETag of each operation, and "" for a removal. last is the result of Last, and written maps each
+// written key to its new ETag. An upsert that a later operation of the same request overwrites gets a random ETag,
+// which no stored value has.
 func ETags(ops []state.Operation, last map[string]int, written map[string]string) []string {
 	out := make([]string, len(ops))
 	for i, o := range ops {
@@ -160,9 +159,9 @@ func Successor(prefix string) string {
 	return ""
 }
 
-// Bounds returns the bounds of the keys that a listing with r may return. Such a key is >= from, > after and < end. If
-// end is empty, there is no upper bound. from and after are valid UTF-8 even if r.After is not, because some databases
-// refuse other bytes.
+// Bounds returns the range of keys for a listing: every key k in it satisfies k >= from, k > after and k < end. An
+// empty end means no upper bound. from and after are valid UTF-8 even if r.After is not, because some databases refuse
+// invalid UTF-8.
 func Bounds(r state.ListRequest) (from, after, end string) {
 	from, after = r.Prefix, r.After
 	for !utf8.ValidString(after) {
@@ -174,10 +173,9 @@ func Bounds(r state.ListRequest) (from, after, end string) {
 	return from, after, Successor(r.Prefix)
 }
 
-// Wait calls probe until the result is nil or an error other than fault.Unavailable, and returns this result. It pauses
-// 200 ms between the calls. About 400 ms before the deadline of ctx, it gives up and returns the last error. Without a
-// deadline, it calls probe only once. If the last call ran out of time, Wait returns the error of the call before it,
-// which has more information.
+// Wait repeats probe, with pauses of 200 ms, while the result is fault.Unavailable. It returns the last result. It
+// gives up about 400 ms before the deadline of ctx. If ctx has no deadline, it calls probe only once. If the last call
+// ran out of time, Wait returns the error of the previous call, which has more information.
 func Wait(ctx context.Context, probe func(context.Context) error) error {
 	const pause = 200 * time.Millisecond
 	var last error
@@ -236,8 +234,8 @@ func ErrClosed(op string) error {
 	return &fault.Error{Code: fault.Unavailable, Op: op, Msg: "the store is closed"}
 }
 
-// Unreadable returns the error of a read after package frames has rejected the response. cause is the error of frames,
-// and server is the name of the server for the message.
+// Unreadable returns the error of a read whose response was rejected by package frames. cause is the reason, and server
+// names the server in the message.
 func Unreadable(op, key, server string, cause *frames.Error) *fault.Error {
 	e := &fault.Error{Code: fault.Unavailable, Op: op, Key: key, Hint: "check the address of the server",
 		Msg: "the answer of " + server + " cannot be read: " + cause.Error()}
@@ -247,8 +245,8 @@ func Unreadable(op, key, server string, cause *frames.Error) *fault.Error {
 	return e
 }
 
-// Expiry returns the time that is micros microseconds after now, but at most LastExpiry. micros is an int64, because a
-// time.Duration is too short for an expiry in the year 9999.
+// Expiry returns the time that is micros microseconds after now, or LastExpiry if that is earlier. micros is an int64,
+// because a time.Duration cannot reach the year 9999.
 func Expiry(now time.Time, micros int64) time.Time {
 	from := now.UnixMicro()
 	return time.UnixMicro(from + min(micros, state.LastExpiry*1e6-from)).UTC()

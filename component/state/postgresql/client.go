@@ -24,8 +24,8 @@ const largestNotification = 64 << 10
 // settings and errors as a Store, but no tables. It is safe for concurrent use.
 type Client struct{ store *Store }
 
-// Dial connects to PostgreSQL. It retries until ctx ends if PostgreSQL cannot be reached. o.Metadata has the values
-// of ClientFields.
+// Dial connects to PostgreSQL. If PostgreSQL cannot be reached, Dial retries until the deadline of ctx. o.Metadata has
+// the values of ClientFields.
 func Dial(ctx context.Context, o Options) (*Client, error) {
 	set, err := readConnection(o.Metadata)
 	if err != nil {
@@ -68,8 +68,8 @@ func (c *Client) Read(ctx context.Context, op string, row func(pgx.CollectableRo
 	return nil
 }
 
-// Listen opens a connection and receives the notifications of a channel. It calls ready when the subscription is
-// active, and message with the payload of each notification. It returns when ctx ends or the connection is lost.
+// Listen opens a connection and receives the notifications of a channel. It calls ready once the subscription is
+// active, and then message(payload) for each notification. It returns when ctx ends or the connection is lost.
 func (c *Client) Listen(ctx context.Context, channel string, ready func(), message func(payload string)) error {
 	const op = "postgresql.Listen"
 	if err := c.store.gate.Enter(ctx, op); err != nil {

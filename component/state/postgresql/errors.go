@@ -32,8 +32,8 @@ const (
 // duplicates returns PostgreSQL's error codes for rows, relations and other objects that exist already.
 func duplicates() []string { return []string{"23505", "42710", "42P07"} }
 
-// answers returns the errors for PostgreSQL's error codes. A key of the map is an error code, or the first two
-// characters of several codes. A statement that fails with one of these codes was not executed.
+// answers maps error codes of PostgreSQL to faults. A map key of two characters stands for all codes that begin with
+// them. A statement that fails with one of these codes was not executed.
 func answers() map[string]fault.Error {
 	return map[string]fault.Error{
 		"28": {Code: fault.Denied, Msg: "PostgreSQL refused the user or the password",
@@ -107,9 +107,9 @@ func (s *Store) failed(op, key string, err error, doing kind) error {
 	return e
 }
 
-// answered sets code, message and hint of e according to an error response of PostgreSQL. It returns false if a write
-// may have been executed in spite of the error. For example, a server that shuts down may commit a write and still
-// return an error. connecting is true if the error occurred while the connection was opened, so that no write was sent.
+// answered sets the code, message and hint of e from an error response of PostgreSQL. It returns false if a write may
+// have been executed in spite of the error, for example because the server was shutting down. Set connecting if the
+// error occurred while the connection was opened, so that no write was sent.
 func (s *Store) answered(e *fault.Error, answer *pgconn.PgError, doing kind, connecting bool) bool {
 	all := answers()
 	known, ok := all[answer.Code]
@@ -131,8 +131,8 @@ func (s *Store) answered(e *fault.Error, answer *pgconn.PgError, doing kind, con
 }
 
 // unknownOutcome reports whether a write that failed with the given error code may have been executed. class is the
-// first two characters of the code. A proxy such as PgBouncer returns a connection error, 58000 (system error) or 40003
-// (completion unknown) if it loses its connection to PostgreSQL.
+// first two characters of the code. Some of the codes come from proxies, such as PgBouncer, that have lost their
+// connection to PostgreSQL.
 func unknownOutcome(code, class string) bool {
 	return class == "57" || class == "08" || code == "58000" || code == "40003"
 }

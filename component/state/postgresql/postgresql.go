@@ -1,11 +1,14 @@
-// Package postgresql implements the component type state.postgresql, versions v1 and v2: a state store in a table of
-// PostgreSQL. One goroutine removes expired rows. The connection pool and an outside.Gatherer have goroutines too.
-// Close ends all of them.
+// Package postgresql implements the component type state.postgresql, versions v1 and v2: a state store in a PostgreSQL
+// table. A Store has a goroutine that removes expired rows. The connection pool and the outside.Gatherer have
+// goroutines too. Close ends all of them. The package owns the tables, which have the layout of Dapr's components of
+// the same versions, and the conversion of PostgreSQL's errors to fault codes.
 //
-// The tables have the layout of Dapr's components of the same versions. In v2, the value of a row is stored as bytes,
-// and the ETag is a random UUID. If the value is not JSON, this package writes a UUID of version 8. All other UUIDs
-// have version 4. In v1, the value is stored as jsonb, which PostgreSQL normalises. The ETag is the number of the
-// transaction that wrote the row.
+// The tables have the layout of Dapr's components of the same versions:
+//
+//   - In v1, the value is stored as jsonb, which PostgreSQL normalises. The ETag is the number of the transaction that
+//     wrote the row.
+//   - In v2, the value is stored as bytes, and the ETag is a random UUID. The UUID has version 8 if this package wrote
+//     the row and the value is not JSON. Otherwise it has version 4.
 package postgresql
 
 import (
@@ -66,9 +69,12 @@ type Store struct {
 	done sync.WaitGroup
 }
 
-// Open connects to PostgreSQL and creates the tables if they do not exist. It retries until ctx ends if PostgreSQL
-// cannot be reached. It returns fault.Invalid for wrong settings, fault.Denied for refused credentials or missing
-// permissions, and fault.Unavailable if PostgreSQL does not answer.
+// Open connects to PostgreSQL and creates the tables if they do not exist. If PostgreSQL cannot be reached, Open
+// retries until the deadline of ctx. It returns these errors:
+//
+//   - fault.Invalid for wrong settings
+//   - fault.Denied for refused credentials or missing permissions
+//   - fault.Unavailable or fault.Timeout if PostgreSQL does not answer
 func Open(ctx context.Context, o Options) (*Store, error) {
 	set, err := read(o.Metadata, o.Version)
 	if err != nil {
@@ -152,7 +158,7 @@ func (s *Store) Features() []state.Feature {
 
 func (s *Store) proof() state.Proof { return state.Proof{Level: s.level.Load().(state.Level)} }
 
-// limited returns a context for a call. It ends with ctx, or after the timeout of the component.
+// limited returns a context that ends with ctx or after the component's timeout, whichever is earlier.
 func (s *Store) limited(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, s.settings.timeout)
 }

@@ -128,9 +128,9 @@ func (s *Store) List(ctx context.Context, r state.ListRequest) (state.Page, erro
 // unstorable reports whether PostgreSQL cannot store a text.
 func unstorable(text string) bool { return strings.Contains(text, "\x00") || !utf8.ValidString(text) }
 
-// query executes a query and calls the function take for each row. If the connection is lost, query executes the query
-// again, with at most three attempts in total. It calls the function restart before each attempt, so that the caller
-// can discard the rows of the previous attempt.
+// query executes a query and calls take(item) for the item of each row. If PostgreSQL is unavailable, for example
+// because the connection was lost, query makes up to three attempts. It calls restart before each attempt, so that the
+// caller can discard earlier rows.
 func (s *Store) query(ctx context.Context, op, key, sql string, args []any, restart func(),
 	take func(state.Item) error,
 ) error {
@@ -196,8 +196,8 @@ func (s *Store) item(row pgx.Rows) (state.Item, error) {
 	return item, nil
 }
 
-// decode decodes the value of an item that v1 has stored as a JSON string in base64. If the value cannot be decoded,
-// decode sets item.Err and keeps only the key and the proof of the item.
+// decode replaces the value of an item, which v1 has stored as a JSON string in base64, with the original bytes. If
+// this fails, decode sets item.Err and keeps only the key and the proof of the item.
 func decode(item *state.Item) {
 	var text string
 	err := json.Unmarshal(item.Value, &text)

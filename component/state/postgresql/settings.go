@@ -116,10 +116,10 @@ func readConnection(m component.Values) (settings, error) {
 	return s, nil
 }
 
-// bound makes connections check the messages of the server before the client library reads them. Without this check,
-// the library would allocate memory for every length that the server announces. maxValue is the maximum size of a value
-// in bytes. The check allows twice this size, because v1 may store a value in twice its size. listens is true for a
-// connection that receives notifications.
+// bound makes connections check the messages of the server before the client library reads them. Otherwise the library
+// would allocate memory for every length that the server announces. maxValue is the maximum size of a value in bytes.
+// Messages may have twice this size, because v1 needs more space for some values. Set listens for a connection that
+// receives notifications.
 func bound(c *pgx.ConnConfig, maxValue int64, listens bool) {
 	c.AfterNetConnect = func(_ context.Context, _ *pgconn.Config, conn net.Conn) (net.Conn, error) {
 		return frames.Wrap(conn, frames.NewPostgreSQL(2*maxValue, listens)), nil

@@ -123,8 +123,8 @@ func (s *Store) complete(ctx context.Context, from rower) (yes bool, err error) 
 	return yes, err
 }
 
-// stepsDone returns the number of executed migration steps that the metadata table contains. In v1, all tables with the
-// same metadata table share one number. So the steps may have been executed for another table, and not for this one.
+// stepsDone returns the number of executed migration steps according to the metadata table. In v1, this number is
+// shared by all tables with the same metadata table, so the steps may have been executed only for another table.
 func (s *Store) stepsDone(ctx context.Context, from rower) (int, error) {
 	var text string
 	err := from.QueryRow(ctx, `SELECT value FROM `+s.settings.metadata+` WHERE key = $1`, s.migrationKey()).Scan(&text)

@@ -163,8 +163,8 @@ func (c *change) exec(ctx context.Context, conn querier, sql string, args ...any
 	return rows.CommandTag().RowsAffected(), rows.Err()
 }
 
-// write writes the values of keys and stores their new ETags in c.etag. The parameter sql is the statement upsert,
-// create or update. The parameter more has further arguments of this statement.
+// write writes the values of keys and stores their new ETags in c.etag. sql is one of the statements upsert, create and
+// update. Further arguments of this statement follow in more.
 func (c *change) write(ctx context.Context, conn querier, sql string, keys []string, more ...any) error {
 	if len(keys) == 0 {
 		return nil
@@ -203,8 +203,8 @@ func (c *change) write(ctx context.Context, conn querier, sql string, keys []str
 	return rows.Err()
 }
 
-// encode returns a value as v1 stores it. A JSON value stays unchanged. For any other value, text is a JSON string with
-// the value in base64, and bytes is true.
+// encode returns a value in the format of v1. It returns a JSON value unchanged. It returns any other value as a JSON
+// string in base64, and bytes is then true.
 func encode(o *state.Operation) (text string, bytes bool) {
 	if o.ContentType == "" && json.Valid(o.Value) {
 		return string(o.Value), false
@@ -270,9 +270,9 @@ func (c *change) lock(ctx context.Context, tx pgx.Tx) (map[string]string, error)
 	return out, rows.Err()
 }
 
-// carryOut writes and deletes rows. It first creates the rows that must not exist yet, and returns fault.Conflict if
-// one of them exists. The earlier check is not sufficient for these rows: a missing row cannot be locked, so another
-// transaction may have created the row since the check.
+// carryOut writes and deletes rows. It returns fault.Conflict if a row that it must create exists already. The earlier
+// check of the conditions is not sufficient for such a row: a missing row cannot be locked, so another transaction may
+// have created it since then.
 func (c *change) carryOut(ctx context.Context, tx pgx.Tx) error {
 	var created, written, removed []string
 	for _, key := range slices.Sorted(maps.Keys(c.last)) {
@@ -303,8 +303,8 @@ func (c *change) carryOut(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// etags returns the ETag of each operation. In v1, the ETag is the number of the transaction. So all upserts of a
-// transaction have the same ETag.
+// etags returns the ETag of each operation. In v1, the ETag is the number of the transaction, so all upserts have the
+// same ETag.
 func (c *change) etags() []string {
 	out := outside.ETags(c.ops, c.last, c.etag)
 	for i, o := range c.ops {

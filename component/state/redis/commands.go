@@ -104,8 +104,8 @@ func (c *Client) Cluster() bool { return c.store.settings.kind == cluster }
 // Database returns the number of the database.
 func (c *Client) Database() int { return c.store.settings.db }
 
-// Notify enables the keyspace notifications of the server. Classes of notifications that are already enabled stay
-// enabled. Notify returns fault.Denied or fault.Invalid if the server does not allow the change.
+// Notify enables the keyspace notifications of the server. Notifications that are already enabled stay enabled. If the
+// server does not allow the change, Notify returns fault.Denied or fault.Invalid.
 func (c *Client) Notify(ctx context.Context) error {
 	const op, name = "redis.Notify", "notify-keyspace-events"
 	ctx, cancel := context.WithTimeout(ctx, listenPing) // a limit even if readTimeout is -1
@@ -130,9 +130,9 @@ func (c *Client) Notify(ctx context.Context) error {
 	return failed
 }
 
-// Listen subscribes to the channels that match a pattern. It calls ready when the server has confirmed the
-// subscription, and message with the name of the channel for each message. It returns when ctx ends or the connection
-// is lost.
+// Listen subscribes to the channels that match a pattern. It calls ready once the server has confirmed the
+// subscription, and then message(channel) for each message that arrives. It returns when ctx ends or the connection is
+// lost.
 func (c *Client) Listen(ctx context.Context, pattern string, ready func(), message func(channel string)) error {
 	const op = "redis.Listen"
 	// The client does not reconnect within Receive, so a lost connection is not hidden.

@@ -24,9 +24,8 @@ func given(ctx context.Context, op string) error {
 	return nil
 }
 
-// execute sends the commands of a pipeline and sets the error of each command that failed. The library sets no errors
-// if it sends no command, for example because Redis refused the password. In this case, execute sets the error of the
-// pipeline in all commands.
+// execute sends the commands of a pipeline. Each failed command then contains its error. If the library sends nothing,
+// for example because Redis refused the password, execute sets the error of the pipeline in all commands.
 func execute(ctx context.Context, pipe goredis.Pipeliner) {
 	commands, err := pipe.Exec(ctx)
 	if err == nil || slices.ContainsFunc(commands, func(c goredis.Cmder) bool { return c.Err() != nil }) {
@@ -39,8 +38,8 @@ func execute(ctx context.Context, pipe goredis.Pipeliner) {
 
 func isClosed(err error) bool { return errors.Is(err, goredis.ErrClosed) }
 
-// answers returns the faults for error replies of Redis. A key of the map is the first word of a reply. If Redis
-// replies to a command with one of these errors, it has not executed the command.
+// answers maps the first word of an error reply of Redis to a fault. Redis has not executed a command to which it
+// replies with one of these errors.
 func answers() map[string]fault.Error {
 	return map[string]fault.Error{
 		"NOAUTH": {Code: fault.Denied, Msg: "Redis requires a password",
@@ -138,8 +137,8 @@ func again(err error) bool {
 	return unsent(err)
 }
 
-// failed converts an error of the client to a fault. The parameter write is true for a command that changes data. The
-// code is then fault.Indeterminate if Redis may have executed the command.
+// failed converts an error of the client to a fault. Set write for a command that changes data. The code is
+// fault.Indeterminate if Redis may have executed such a command.
 func (s *Store) failed(op, key string, err error, write bool) error {
 	e, answered := refusal(err)
 	address, _ := redirected(err)

@@ -53,8 +53,8 @@ func (s *Store) pattern(prefix string) string {
 
 var globEscaper = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`, `^`, `\^`, `-`, `\-`)
 
-// scan calls f with the names of all keys that match a pattern. A name may occur several times. The calls of f are
-// not concurrent.
+// scan finds the names of all keys that match a pattern, and passes them to f in several calls. A name may occur
+// several times. The calls are not concurrent.
 func (s *Store) scan(ctx context.Context, pattern string, f func(names []string)) error {
 	one := func(ctx context.Context, c goredis.Cmdable, f func([]string)) error {
 		const count = 1000 // keys that one step looks at

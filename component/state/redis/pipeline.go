@@ -45,8 +45,8 @@ func (c *Client) ReadAll(ctx context.Context, op, key string, commands ...Comman
 	return out
 }
 
-// sendAll sends commands in one round trip. Set write if the commands change data. The library then never repeats them.
-// The result repeatable is true if Redis executed none of the commands, and may execute them when they are sent again.
+// sendAll sends commands in one round trip. Set write if the commands change data, so that the library does not repeat
+// them. repeatable is true if Redis executed none of the commands and they may succeed when they are sent again.
 func (c *Client) sendAll(ctx context.Context, op, key string, commands []Command, write bool) (out []Reply,
 	repeatable bool,
 ) {
@@ -78,7 +78,7 @@ func (c *Client) sendAll(ctx context.Context, op, key string, commands []Command
 }
 
 // Wait sends a blocking command once and returns the reply. It waits at most until the deadline of ctx. A blocking
-// command keeps its connection busy, so call Wait only on a client that the method Waiting has returned.
+// command keeps its connection busy, so c should be a client from the method Waiting.
 func (c *Client) Wait(ctx context.Context, op, key string, args Command) (any, error) {
 	if err := given(ctx, op); err != nil {
 		return nil, err
@@ -108,8 +108,7 @@ func (c *Client) result(op, key string, cmd *goredis.Cmd, write bool) (any, erro
 }
 
 // Waiting returns a client for blocking commands (see Wait). It uses the same servers as c, but has its own
-// connections. The parameter connections is their maximum number. The client connects at its first command. The caller
-// must close it.
+// connections, up to the given number. It connects at its first command. The caller must close it.
 func (c *Client) Waiting(connections int) *Client {
 	set := c.store.settings
 	set.poolSize, set.minIdle = connections, 0

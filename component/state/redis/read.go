@@ -81,8 +81,8 @@ type reading struct {
 }
 
 // items reads keys in one round trip, with several commands for each key. It reads a key again if a concurrent write
-// changed the key's version between these commands. If values is false, the returned items have only Key, ETag and
-// Expires.
+// changed the key's version between these commands. If values is false, it does not read the values of Redis hashes and
+// strings.
 func (s *Store) items(ctx context.Context, op string, keys []string, values bool) ([]state.Item, error) {
 	const rounds = 100
 	if err := given(ctx, op); err != nil {
@@ -131,9 +131,9 @@ func (s *Store) items(ctx context.Context, op string, keys []string, values bool
 		Msg: "the key changes too often to be read"}
 }
 
-// item returns the item of a key from the replies to the commands in r. unchanged is false if a concurrent write
-// changed the item's version between two of these commands. The caller must then read the key again. fieldCount is the
-// number of hash fields that the caller has requested.
+// item returns the item of a key from the replies to the commands in r. If unchanged is false, a concurrent write came
+// between two of these commands, and the caller must read the key again. fieldCount is the number of hash fields that
+// the caller has requested.
 func (s *Store) item(key string, r reading, fieldCount int) (item state.Item, unchanged bool, err error) {
 	fields, err := r.fields.Slice()
 	if err != nil {
@@ -166,12 +166,12 @@ func (s *Store) item(key string, r reading, fieldCount int) (item state.Item, un
 	return item, version == again, nil
 }
 
-// others reads the keys whose values are not Redis hashes. The slice indexes contains the positions of these keys in
-// keys. others stores each item in out, at the position of its key. The result depends on the Redis type of the value:
+// others reads the keys whose values are not Redis hashes. indexes has the positions of these keys in keys. Each item
+// is stored at the same position in out. The result depends on the Redis type:
 //
 //   - A RedisJSON document is read. Dapr writes such a document for a value with the content type application/json.
-//   - A string is read as in Dapr if values is true. If values is false, the call is for a listing, and Item.Err is
-//     set: other programs may keep strings in the same database, and a listing must not contain them.
+//   - A string is read as in Dapr if values is true. Otherwise Item.Err is set, because a listing must not
+//     contain the strings of other programs in the same database.
 //   - For any other type, Item.Err is set.
 func (s *Store) others(ctx context.Context, op string, keys []string, indexes []int, values bool,
 	out []state.Item) error {

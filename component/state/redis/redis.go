@@ -1,5 +1,6 @@
 // Package redis implements the component type state.redis: a state store in Redis. Redis can be a single server, a
-// group of servers that Redis Sentinel manages, or a Redis Cluster.
+// group of servers that Redis Sentinel manages, or a Redis Cluster. The package owns the layout of the data in Redis,
+// which is that of Dapr's component, and the conversion of Redis errors to fault codes.
 //
 // The data in Redis have the same layout as in Dapr's component. The package also converts errors of Redis to fault
 // codes. The client library, the type outside.Gatherer and the listing of a Redis Cluster start goroutines. Close ends
@@ -15,8 +16,8 @@
 // Dapr increments the version with each write. This package writes a random version instead, so an ETag is not used
 // twice even if the key is deleted and created again.
 //
-// When Dapr overwrites a value, it does not change the field quorate. The version in this field then differs from the
-// field version. In this case, the package ignores the stored content type.
+// Dapr ignores the field quorate, so this field is out of date after Dapr has overwritten the value. The package
+// notices this because the two versions differ, and ignores the field.
 package redis
 
 import (
@@ -60,9 +61,11 @@ type Store struct {
 	listing  *outside.Listing
 }
 
-// Open connects to Redis. It retries until ctx ends if Redis cannot be reached. It returns fault.Invalid for
-// settings that contradict each other, fault.Denied for refused credentials, and fault.Unavailable if Redis does not
-// answer.
+// Open connects to Redis. If Redis cannot be reached, Open retries until the deadline of ctx. It returns these errors:
+//
+//   - fault.Invalid for settings that contradict each other
+//   - fault.Denied for refused credentials
+//   - fault.Unavailable if Redis does not answer
 func Open(ctx context.Context, o Options) (*Store, error) {
 	set, err := read(o.Metadata)
 	if err != nil {
@@ -241,8 +244,8 @@ func tag(version, contentType string) string {
 	return version + " " + contentType
 }
 
-// contentType returns the content type of a value from its version and the field quorate. It returns "" if the field
-// is empty or has another version.
+// contentType returns the content type of a value from the content of its field quorate. It returns "" if the field is
+// empty or is for a different version of the value.
 func contentType(version, tag string) string {
 	of, typ, _ := strings.Cut(tag, " ")
 	if of != version {

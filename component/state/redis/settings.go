@@ -151,8 +151,8 @@ func (s settings) contradiction(m component.Values) error {
 	return nil
 }
 
-// addresses splits redisHost at commas. If an address has no port, addresses adds the given port, or 6379 if port is 0.
-// It returns fault.Invalid if an address is empty, or if port is not 0 and an address has a different port.
+// addresses splits redisHost at commas. It adds a port to each address without one: the given port, or 6379 if the
+// given port is 0. It returns fault.Invalid if an address is empty or contradicts the given port.
 func addresses(hosts string, port int) ([]string, error) {
 	var out []string
 	for host := range strings.SplitSeq(hosts, ",") {
@@ -227,8 +227,8 @@ func local(addresses []string) bool {
 }
 
 // dialer returns a function that connects to a server. The connection checks the size of each reply before the library
-// reads it. Without this check, a hostile server could exhaust the memory, because the library allocates as much memory
-// as a reply announces.
+// reads it. Otherwise a hostile server could exhaust the memory, because the library allocates as much memory as a
+// reply announces.
 func (s settings) dialer() func(ctx context.Context, network, address string) (net.Conn, error) {
 	plain := &net.Dialer{Timeout: max(s.dial, 0), KeepAliveConfig: net.KeepAliveConfig{Enable: true,
 		Idle: 30 * time.Second, Interval: 5 * time.Second, Count: 3}}
@@ -284,8 +284,8 @@ func (s settings) client() goredis.UniversalClient {
 	return goredis.NewClient(&o)
 }
 
-// disabled converts a number of retries to the client's option MaxRetries. If n is 0 or less, the option is -1, which
-// disables retries. With an option of 0, the client would use its default.
+// disabled converts a number of retries to the client's option MaxRetries. It returns -1 for a number of 0 or less,
+// which disables retries. The client would replace 0 with its default.
 func disabled(n int) int {
 	if n <= 0 {
 		return -1

@@ -31,8 +31,8 @@ func slotOf(name string) int {
 	return int(crc) % slots
 }
 
-// redirected returns the address in a MOVED or ASK reply of a Redis Cluster. For any other error, the address is empty.
-// ask is true for an ASK reply. The caller must then send only the current command to this address.
+// redirected returns the address in a MOVED or ASK reply of a Redis Cluster, or "" for any other error. ask is true for
+// an ASK reply, which redirects only the current command.
 func redirected(err error) (address string, ask bool) {
 	if err == nil {
 		return "", false

@@ -14,12 +14,11 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// source is a Lua script that executes operations atomically. The script checks all conditions before the first write.
-// If a condition is not met or a key has the wrong Redis type, the script therefore changes nothing.
+// source is a Lua script that executes operations. It checks all conditions and the Redis types of all keys before the
+// first write. If a check fails, the script changes nothing.
 //
-// A command of the script can fail after another command has written, for example because the ACL user may not execute
-// it. Redis does not undo the first write. The script then returns an error that contains the word in the constant
-// partly.
+// Redis does not undo earlier writes of the script if a later command fails, for example because the ACL user may not
+// execute it. The script then returns an error that contains "PARTLY-WRITTEN".
 //
 // Each operation has six arguments:
 //
@@ -30,8 +29,9 @@ import (
 //	the field quorate; empty = none
 //	milliseconds until it expires; 0 = never, negative = at once
 //
-// The script returns 0 if all conditions are met. Otherwise it returns the number of the operation whose condition is
-// not met. This number is negative if the key of the operation does not exist.
+// The script returns 0 if all conditions are met. Otherwise it returns the number of the first operation whose
+// condition is not met, counted from 1. This number is negative if the operation needs an ETag but its key does not
+// exist.
 const source = `
 local written = false
 local function write(...)
@@ -74,8 +74,9 @@ return 0
 // partly is a word in an error reply of the script. It means that Redis has executed only some of the writes.
 const partly = "PARTLY-WRITTEN"
 
-// Set implements state.Store. It writes all items atomically, except in a Redis Cluster. There, it writes unconditional
-// items in several slots slot by slot. If the write of a slot fails, the slots before it stay written.
+// Set implements state.Store. It writes all items atomically, unless their keys are in several slots of a Redis
+// Cluster. In this case, it writes unconditional items slot by slot. If the write of a slot fails, the slots before it
+// stay written.
 func (s *Store) Set(ctx context.Context, r state.SetRequest) (state.Written, error) {
 	const op = "redis.Set"
 	ops := make([]state.Operation, len(r.Items))
@@ -117,8 +118,8 @@ func refuse(op, requestID string) error {
 		Hint: "omit Quorate-Request-Id, and use ETags to retry safely"}
 }
 
-// apply executes operations. If split is true and the keys are in several slots of a Redis Cluster, apply executes the
-// operations slot by slot. If split is false, all operations are atomic.
+// apply executes operations atomically. If split is true and the keys are in several slots of a Redis Cluster, it
+// executes them slot by slot instead.
 func (s *Store) apply(ctx context.Context, op string, ops []state.Operation, level state.Consistency,
 	split bool,
 ) (state.Written, error) {
@@ -151,11 +152,10 @@ func (s *Store) apply(ctx context.Context, op string, ops []state.Operation, lev
 	return state.Written{ETags: etags, Proof: s.proof()}, nil
 }
 
-// groups divides the operations into groups that can be applied atomically. In a Redis Cluster, a group contains the
-// operations on the keys of one slot. Otherwise there is only one group. A group is a list of indexes of ops.
+// groups divides the operations into groups that can be applied atomically. In a Redis Cluster, there is a group for
+// each slot. On other servers, there is only one group. A group is a list of indexes of ops.
 //
-// If several groups are needed, split must be true and no operation may have a condition. Otherwise groups returns
-// fault.Invalid.
+// If there are several slots, groups returns fault.Invalid unless split is true and no operation has a condition.
 func (s *Store) groups(op string, ops []state.Operation, split bool) ([][]int, error) {
 	bySlot := map[int]int{} // index of the group of each slot
 	var groups [][]int
@@ -182,8 +182,8 @@ func (s *Store) groups(op string, ops []state.Operation, split bool) ([][]int, e
 	return groups, nil
 }
 
-// newVersion returns a random version of 53 bits. Dapr increments a version as a number, which may be a floating-point
-// number. A float64 represents all integers of 53 bits exactly.
+// newVersion returns a random version of 53 bits. Dapr increments the version with each write, and may calculate in
+// floating-point numbers. A float64 represents all integers of 53 bits exactly.
 func newVersion() string {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // rand.Read never fails
@@ -259,8 +259,8 @@ type once struct{ *goredis.Cmd }
 // NoRetry implements goredis.Cmder.
 func (once) NoRetry() bool { return true }
 
-// run executes the script. It retries an attempt only if Redis certainly did not execute the script. If strong is true,
-// each attempt also waits until the configured number of Redis replicas has acknowledged the write.
+// run executes the script. It retries only if Redis certainly did not execute the script. If strong is true, it also
+// waits until the configured number of Redis replicas has acknowledged the write.
 func (s *Store) run(ctx context.Context, op string, names []string, args []any, strong bool) (int, error) {
 	replicas := 0
 	if strong {
@@ -300,9 +300,8 @@ func (s *Store) run(ctx context.Context, op string, names []string, args []any, 
 	}
 }
 
-// send sends a command. If replicas is not 0, it then waits on the same connection until that number of Redis
-// replicas has acknowledged the write. It returns an error of the type unconfirmed if fewer replicas have
-// acknowledged the write within replicaTimeout.
+// send sends a command. If replicas is not 0, send then waits until that number of Redis replicas has acknowledged the
+// write. If fewer replicas do so within replicaTimeout, the error has the type unconfirmed.
 func (s *Store) send(ctx context.Context, cmd once, name string, replicas int) error {
 	if replicas == 0 {
 		return s.client.Process(ctx, cmd)
@@ -326,8 +325,8 @@ func (s *Store) send(ctx context.Context, cmd once, name string, replicas int) e
 	return err
 }
 
-// sendTo sends a command to one server, followed by a WAIT for the replicas. If ask is true, it first sends ASKING.
-// The server then executes the command although the slot is still being moved to that server.
+// sendTo sends a command to one server, followed by a WAIT for the replicas. Set ask after an ASK reply. The server
+// then executes the command although it has not received the whole slot yet.
 func (s *Store) sendTo(ctx context.Context, node goredis.Cmdable, cmd once, replicas int, ask bool) error {
 	pipe := node.Pipeline()
 	if ask {
@@ -354,8 +353,8 @@ func (s *Store) sendTo(ctx context.Context, node goredis.Cmdable, cmd once, repl
 	return nil
 }
 
-// unconfirmed is the error of a write that Redis has executed, and that too few replicas have acknowledged. It hides
-// its cause from errors.As, because the cause is about WAIT and not about the write.
+// unconfirmed is the error of a write that Redis has executed but too few replicas have acknowledged. It hides its
+// cause from errors.As, because the cause is an error of WAIT and not of the write.
 type unconfirmed struct{ cause error }
 
 // Error returns the text of the cause.

@@ -37,20 +37,20 @@ const (
 )
 
 // dialer connects to SQL Server. Its connections check the messages of the server before the client library reads them.
-// Without this check, a hostile server could exhaust the memory, because the library allocates as much memory as a
-// message announces.
+// Otherwise a hostile server could exhaust the memory, because the library allocates as much memory as a message
+// announces.
 //
-// Only decrypted messages can be checked. Therefore a connection of the dialer negotiates TLS itself, and the library
-// uses it as a connection without TLS.
+// A message can be checked only after decryption. Therefore the connection negotiates TLS itself, and the library uses
+// it as a connection without TLS.
 type dialer struct {
 	client  msdsn.Config
 	longest int64 // largest value, in bytes
 	sspi    bool  // the sign-in uses NTLM
 }
 
-// check returns a dialer, and the configuration that the library must use with this dialer. The dialer negotiates TLS
-// as config requests, so TLS is disabled in the returned configuration. If unchecked(config) is true, the dialer is
-// nil, and the library negotiates TLS. longest is the maximum size of a value in bytes.
+// check returns a dialer and the configuration that the library must use with it. The dialer negotiates TLS with the
+// settings of config, so the returned configuration disables TLS. If unchecked(config) is true, the dialer is nil, and
+// the library negotiates TLS. longest is the maximum size of a value in bytes.
 func check(config msdsn.Config, longest int64) (msdsn.Config, mssql.Dialer) {
 	config.ColumnEncryption = false // the store has no encrypted columns
 	if unchecked(config) {
@@ -61,9 +61,8 @@ func check(config msdsn.Config, longest int64) (msdsn.Config, mssql.Dialer) {
 	return config, d
 }
 
-// unchecked reports whether the client library must negotiate TLS. This is the case if the sign-in uses NTLM with
-// Extended Protection (EPA), because this sign-in depends on the certificate. The messages of the server are then not
-// checked.
+// unchecked reports whether the client library must negotiate TLS, so that the messages of the server are not checked.
+// This is necessary if the sign-in uses NTLM with Extended Protection (EPA), which depends on the certificate.
 func unchecked(config msdsn.Config) bool { return config.EpaEnabled && ntlm(config) }
 
 // ntlm reports whether the sign-in uses NTLM.
@@ -117,8 +116,8 @@ func (d *dialer) DialContext(ctx context.Context, network, address string) (net.
 	return c, nil
 }
 
-// conn is a connection to SQL Server. The first call of Read negotiates the encryption, so Write must not be called at
-// the same time. After this call, one goroutine may read while another one writes.
+// conn is a connection to SQL Server. The first call of Read negotiates the encryption, and must not be concurrent with
+// a call of Write. After that, one goroutine may read while another writes.
 type conn struct {
 	net.Conn // TCP, or TLS if TLS comes before the prelogin
 	dialer   *dialer
@@ -154,8 +153,8 @@ func (c *conn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// prelogin returns a copy of p, the first packet of the client library. The copy requests the encryption that the
-// settings require.
+// prelogin returns a copy of the client library's first packet. The copy requests the encryption that the settings
+// require.
 func (c *conn) prelogin(p []byte) []byte {
 	p = bytes.Clone(p)
 	if at, size := option(p[min(headerSize, len(p)):], optionEncryption); size == 1 {
@@ -164,8 +163,8 @@ func (c *conn) prelogin(p []byte) []byte {
 	return p
 }
 
-// option returns the position and the size of the value of an option in a prelogin message. The size is 0 if the
-// message does not have the option.
+// option finds the value of an option in a prelogin message. It returns the position and the size of the value. The
+// size is 0 if the message does not have the option.
 func option(p []byte, kind byte) (position, size int) {
 	for i := 0; i+5 <= len(p) && p[i] != optionEnd; i += 5 {
 		if p[i] != kind {
@@ -239,9 +238,9 @@ func preloginAnswer(in io.Reader) ([]byte, error) {
 	return p, err
 }
 
-// encryptsNothing returns the answer to the prelogin that the client library gets instead of the server's answer p.
-// According to this answer, the connection is not encrypted, so the library does not negotiate TLS. The answer contains
-// only one option of p: whether SQL Server requires a token.
+// encryptsNothing returns an answer to the prelogin that replaces the server's answer p. It reports that the connection
+// is not encrypted, so that the client library does not negotiate TLS. It keeps only one option of p: whether SQL
+// Server requires a token.
 func encryptsNothing(p []byte) []byte {
 	options, values := []byte{optionEncryption, 0, 0, 0, 1}, []byte{encryptNone}
 	if at, size := option(p, optionToken); size == 1 {
@@ -299,8 +298,8 @@ type handshake struct {
 	ended bool
 }
 
-// Write implements net.Conn. During the handshake, it only buffers the bytes. They are sent at the next call of Read or
-// end, because SQL Server requires each flight of the handshake in one message.
+// Write implements net.Conn. During the handshake, it only buffers the bytes, because SQL Server requires all TLS
+// records of a handshake step in one message. The next call of Read or end sends them.
 func (h *handshake) Write(p []byte) (int, error) {
 	if h.ended {
 		return h.Conn.Write(p)

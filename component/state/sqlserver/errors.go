@@ -32,8 +32,8 @@ const (
 	snapshotConflict = 3960
 )
 
-// answers returns a map from error numbers of SQL Server to faults. If a batch fails with one of these errors, SQL
-// Server has rolled it back.
+// answers maps error numbers of SQL Server to faults. If a batch fails with one of these errors, SQL Server has rolled
+// it back.
 func answers() map[int32]fault.Error {
 	out := map[int32]fault.Error{
 		40615: {Code: fault.Denied, Msg: "the firewall of Azure SQL refuses the address of this node",
@@ -138,8 +138,8 @@ func severed(err error) bool {
 		slices.Contains([]int32{596, 6005, 40197, 40143, 40166, 40540}, answer.Number))
 }
 
-// answered sets the code, message and hint of e from an error that SQL Server has returned. It returns false and does
-// not change e if a write may have been committed although it failed. This is possible if the error ended the
+// answered sets the code, message and hint of e from an error that SQL Server has returned. It returns false, and does
+// not change e, if a write may have been committed in spite of the error. This is possible if SQL Server ended the
 // connection.
 func (s *Store) answered(e *fault.Error, answer mssql.Error, err error, doing kind) bool {
 	all := answers()

@@ -149,9 +149,9 @@ func (s *Store) unknown(key string) bool {
 	return !utf8.ValidString(key) || len(utf16.Encode([]rune(key))) > s.settings.length
 }
 
-// query executes a query and returns the items in its rows. If values is false, the rows have no values. query returns
-// fault.Corrupt if there are more than limit rows. It returns fault.TooLarge if all values together have more than
-// maxBytes bytes. A maxBytes of 0 means no limit.
+// query executes a query and returns the items in its rows. Set values if the rows contain values. query returns
+// fault.Corrupt if there are more than limit rows, and fault.TooLarge if the values have more than maxBytes bytes in
+// total. A maxBytes of 0 means no limit.
 func (s *Store) query(ctx context.Context, op, key string, limit int, values bool, maxBytes int64, statement string,
 	args ...any,
 ) ([]state.Item, error) {
@@ -188,8 +188,8 @@ func (s *Store) query(ctx context.Context, op, key string, limit int, values boo
 	return out, nil
 }
 
-// item returns the item in the current row. If values is false, the row has no value. If the value cannot be decoded,
-// item sets Item.Err and returns no error.
+// item returns the item in the current row. Set values if the row contains a value. If the value cannot be decoded,
+// Item.Err is set and the error is nil.
 func (s *Store) item(rows *sql.Rows, values bool) (state.Item, error) {
 	out := state.Item{Proof: s.bulkProof()}
 	var v value

@@ -1,15 +1,11 @@
 // Package sqlserver implements the component type state.sqlserver, versions v1 and v2: a state store in a table of SQL
-// Server or Azure SQL.
-//
-// The tables have the same layout as in the same version of Dapr's component. The package also converts the errors of
-// SQL Server to fault codes. Its connections negotiate TLS and check the messages of the server before the client
-// library reads them (see dialer).
-//
-// One goroutine removes expired rows. Each call to the database runs in a goroutine of its own, because the client
-// library may return seconds after the context has ended. Close waits for all these goroutines.
+// Server or Azure SQL. The tables have the same layout as in the same version of Dapr's component.
 //
 // The ETag of a row is its rowversion in hexadecimal. In v1, every value is in a text column. In v2, a value that is
 // not JSON is in a column of bytes. The file value.go describes both formats.
+//
+// One goroutine removes expired rows. Each call to the database runs in a goroutine of its own, because the client
+// library may return seconds after the context has ended. Close waits for all these goroutines.
 package sqlserver
 
 import (
@@ -84,12 +80,12 @@ type Store struct {
 }
 
 // Open connects to SQL Server and creates the tables if they do not exist. If the connection string names no database,
-// Open also creates the database. While SQL Server cannot be reached, Open retries until ctx ends. It returns these
-// errors:
+// Open also creates the database. If SQL Server cannot be reached, Open retries until the deadline of ctx. It returns
+// these errors:
 //
 //   - fault.Invalid for wrong settings
 //   - fault.Denied for refused credentials or missing permissions
-//   - fault.Unavailable if SQL Server does not answer
+//   - fault.Unavailable or fault.Timeout if SQL Server does not answer
 func Open(ctx context.Context, o Options) (*Store, error) {
 	set, err := read(o.Metadata, o.Version)
 	if err != nil {
@@ -169,8 +165,8 @@ func (s *Store) find(ctx context.Context) (*database, error) {
 	return found, nil
 }
 
-// probe calls find and sets the consistency levels that the store reports in its answers. They depend on the properties
-// of the database.
+// probe checks the database as find does. From its properties, probe determines the consistency levels that the store
+// reports in its answers.
 func (s *Store) probe(ctx context.Context) error {
 	found, err := s.find(ctx)
 	if err != nil {
@@ -230,14 +226,14 @@ func (s *Store) Features() []state.Feature {
 func (s *Store) proof() state.Proof     { return state.Proof{Level: s.one} }
 func (s *Store) bulkProof() state.Proof { return state.Proof{Level: s.many} }
 
-// call runs f with a connection. It runs f again after an error if the failed attempt has certainly changed nothing and
-// another attempt may succeed. This is the case, for example, after a conflict with another transaction.
+// call runs f with a connection. It repeats f after an error if the failed attempt has certainly changed nothing and
+// another attempt may succeed, for example after a conflict with another transaction.
 //
-// f must set its parameter sent to true before it sends a statement that may change data permanently. If f has not set
-// sent, an error of call means that nothing was changed.
+// f must set sent before it sends a statement that may change data and is not safe to repeat. If f has not set sent,
+// call does not return fault.Indeterminate.
 //
-// call returns at most 200 ms after ctx ends. f may run for some seconds longer, because the client library waits for
-// SQL Server. So f must not change anything that the caller reads after an error.
+// call returns at most 200 ms after ctx ends. f may run some seconds longer, so f must not change anything that the
+// caller reads after an error.
 func (s *Store) call(ctx context.Context, op, key string, doing kind,
 	f func(ctx context.Context, conn *sql.Conn, sent *atomic.Bool) error,
 ) error {
@@ -268,8 +264,8 @@ func (s *Store) call(ctx context.Context, op, key string, doing kind,
 	}
 }
 
-// outcome returns the kind of a call that has failed. The kind is needed to convert the call's error to a fault. A
-// write that has sent no statement has the kind unsent. Any other call has the kind in the parameter doing.
+// outcome returns the kind of a failed call, as the method failed needs it. The kind is unsent for a write that has not
+// sent a statement, and otherwise the given kind.
 func outcome(doing kind, sent *atomic.Bool) kind {
 	if doing == writing && !sent.Load() {
 		return unsent

@@ -19,7 +19,8 @@ const databaseQuery = `SELECT CONVERT(nvarchar(20), DATABASEPROPERTYEX(DB_NAME()
 // statements are the SQL statements for one table. They treat an expired row as absent, even if the row is still in the
 // table. As in Dapr, times come from SQL Server's clock and are in the time zone of the server.
 //
-// In a statement that writes, # is a placeholder for the number of an item. An item has these parameters:
+// In statements that write, # stands for the number of an item. For example, @K# becomes @K0 for item 0. An item has
+// these parameters:
 //
 //	K      key
 //	E      rowversion
@@ -95,8 +96,8 @@ func newStatements(s settings, version Version, collation string) statements {
 	}
 }
 
-// page returns the statement that lists keys in ascending order. The list begins at @From. If exclusive is true, it
-// does not contain @From itself. If end is not empty, the list has only keys below @End.
+// page returns the statement that lists keys in ascending order, from @From on. If exclusive is true, the list does not
+// contain @From itself. If end is not empty, the list has only keys below @End.
 func (s statements) page(exclusive bool, end string) string {
 	text := s.list + " AND " + s.order + " >= @From"
 	if exclusive {

@@ -69,9 +69,8 @@ func (s *Store) prepare(ctx context.Context) error {
 	return s.index(ctx)
 }
 
-// metadataColumn is a special key in the map that the method columns returns. The map has this key if the metadata
-// table exists. The length of its entry is the maximum length of a key in the metadata table. No real column can have
-// this name.
+// metadataColumn is a special entry in the result of the method columns. It exists if the metadata table exists, and
+// has the maximum length of a key in that table. No real column can have this name.
 const metadataColumn = "\x00metadata"
 
 // maxColumns is the largest number of columns that SQL Server allows in a table.
@@ -228,9 +227,9 @@ func (s *Store) index(ctx context.Context) error {
 	return nil
 }
 
-// claim is the statement with which a node claims the next removal of expired rows. If no other node has made this
-// claim within the interval, claim writes the current time to the row @row and returns one row. Otherwise it returns no
-// row.
+// claim is the statement with which a node claims the next removal of expired rows. If no node has claimed a removal
+// within the interval, the statement writes the current time to the row @row and returns one row. Otherwise it returns
+// no row.
 const claim = batch + begin + `UPDATE m SET [Value] = CONVERT(nvarchar(max), GETDATE(), 21) OUTPUT 1 ` +
 	`FROM @metadata AS m WITH (UPDLOCK, SERIALIZABLE) WHERE m.[Key] = N'@row' AND ` +
 	`DATEDIFF_BIG(MILLISECOND, TRY_CONVERT(datetime2, m.[Value], 121), GETDATE()) >= @Interval; ` +
@@ -238,9 +237,9 @@ const claim = batch + begin + `UPDATE m SET [Value] = CONVERT(nvarchar(max), GET
 	`WHERE m.[Key] = N'@row') INSERT INTO @metadata ([Key], [Value]) OUTPUT 1 ` +
 	`VALUES (N'@row', CONVERT(nvarchar(max), GETDATE(), 21));` + commit
 
-// cleanupKey returns the key of the row that claim writes in the metadata table. The key differs for each state table,
-// because stores with different state tables may share one metadata table. Otherwise one store's claim would prevent
-// another store from removing its rows. Dapr uses the same key for all tables.
+// cleanupKey returns the key of the row that claim writes in the metadata table. Each state table has its own key, so
+// that stores that share a metadata table do not prevent each other from removing expired rows. Dapr uses the same key
+// for all tables.
 func (s settings) cleanupKey() string {
 	if s.table == defaultTable {
 		return "last-cleanup"
@@ -248,9 +247,9 @@ func (s settings) cleanupKey() string {
 	return "last-cleanup-" + s.table
 }
 
-// removeExpired removes expired rows, unless another node has done so within the interval. For this purpose, nodes
-// share a row of the metadata table (see claim). If the key type is not text, or the metadata table does not accept the
-// key of this row because of its length, every node removes expired rows.
+// removeExpired removes expired rows, unless another node has done so within the interval. The nodes coordinate through
+// one row in the metadata table (see claim). If the key type is not text, or the metadata table cannot store the key of
+// this row, every node removes expired rows.
 func (s *Store) removeExpired(ctx context.Context) error {
 	const op = "sqlserver.RemoveExpired"
 	if row := s.settings.cleanupKey(); s.settings.keyType == keyText && len(row) <= s.settings.rowName {

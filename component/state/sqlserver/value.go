@@ -14,17 +14,16 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
-// In v1, a string with one of these prefixes contains a base64-encoded value. Unicode reserves these two characters for
-// internal use, so an ordinary string does not begin with them. A string value that nevertheless begins with one of
-// them is also stored base64-encoded.
+// Prefixes that mark a base64-encoded value in v1. Unicode reserves these two characters for internal use, so an
+// ordinary string does not begin with them. If a value nevertheless does, it is also stored base64-encoded.
 const (
 	markBytes = "\uFDD0" // the value is bytes
 	markJSON  = "\uFDD1" // the value is JSON that is not UTF-8
 )
 
-// besideBytes is the content of the text column in a v2 row whose value was saved as bytes but is also valid JSON. If
-// decode finds this text in addition to the bytes, it returns the content type OctetStream. The text is an empty JSON
-// object, so that computed columns find no property in it. Dapr ignores the text column of such a row.
+// besideBytes is the text column of a v2 row whose value was saved as bytes but is also valid JSON. It makes decode
+// return the content type OctetStream. Dapr ignores this column if the row has bytes. Computed columns find no property
+// in it, because it is an empty JSON object.
 const besideBytes = "{}"
 
 // value has the columns of a row that contain its value.
@@ -96,8 +95,8 @@ func filled(b []byte) []byte {
 	return b
 }
 
-// parameter returns the text as a parameter of the type nvarchar(max). This type is the same for every length of the
-// text. So SQL Server can always use the same query plan.
+// parameter returns the text as a parameter of the type nvarchar(max). This type does not depend on the length of the
+// text, so SQL Server can use the same query plan for all texts.
 func (v value) parameter() any {
 	if !v.text.Valid {
 		return v.text

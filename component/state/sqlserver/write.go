@@ -78,10 +78,11 @@ func (c *change) check(ctx context.Context, requestID string) error {
 	return outside.Check(c.op, "SQL Server", requestID, c.ops)
 }
 
-// storable returns an error if the table cannot store the key of o. The key must match the configured key type and key
-// length. It must not end with a space, because SQL Server ignores trailing spaces in comparisons. It must not contain
-// control characters, because SQL Server would return such keys in the wrong order: it pads keys with spaces for
-// comparisons, and a control character sorts before a space.
+// storable returns an error if the table cannot store the key of o. The key must have the configured type and length. A
+// text key of an upsert must also meet these conditions:
+//
+//   - It does not end with a space, because SQL Server ignores trailing spaces in comparisons.
+//   - It has no control characters, because SQL Server would return such keys in the wrong order.
 func (c *change) storable(o *state.Operation) error {
 	refuse := func(code fault.Code, msg, hint string) error {
 		return &fault.Error{Code: code, Op: c.op, Key: o.Key, Msg: msg, Hint: hint}
@@ -155,8 +156,7 @@ func (c *change) single(ctx context.Context, conn *sql.Conn, sent *atomic.Bool) 
 	return written, err
 }
 
-// args returns the SQL parameters of operation o, which is the item with the number i. The result does not include the
-// parameter for the ETag.
+// args returns the SQL parameters of operation o for the item number i, except the parameter for the ETag.
 func (c *change) args(o *state.Operation, i int) []any {
 	n := strconv.Itoa(i)
 	args := []any{sql.Named("K"+n, o.Key)}
@@ -190,8 +190,8 @@ func (c *change) statements(keys []string) (string, []any) {
 	return text.String(), args
 }
 
-// write executes a batch and returns the new ETag of each written key. In the batch, the number of an item is the
-// index of its key in keys.
+// write executes a batch and returns the new ETag of each written key. The item with number i in the batch belongs to
+// keys[i].
 func (c *change) write(ctx context.Context, on querier, text string, args []any, keys []string) (map[string]string,
 	error,
 ) {
@@ -212,8 +212,8 @@ type querier interface {
 }
 
 // outputs executes a batch and collects the output rows of all its statements. A row contains the number of an item
-// and, for some statements, a rowversion. outputs returns a map from item numbers to rowversions. A rowversion is nil
-// if its row has none. outputs ignores rows whose number is not below limit.
+// and, for some statements, a rowversion. outputs returns the rowversions by item number, with nil for a row that has
+// none. It ignores numbers that are not below limit.
 func outputs(ctx context.Context, on querier, limit int, text string, args ...any) (map[int][]byte, error) {
 	rows, err := on.QueryContext(ctx, text, args...)
 	if err != nil {

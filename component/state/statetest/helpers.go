@@ -53,9 +53,9 @@ func WantFault(t testing.TB, err error, code fault.Code, parts ...string) {
 // WantOpenFault calls open and checks that it fails with the given code, and that the text of the error contains all
 // parts. It returns this error.
 //
-// A store that cannot reach its server retries until its context ends, so the context of the first call ends after one
-// second. On a busy machine, this may be too short for the expected error. WantOpenFault then calls open again, each
-// time with a timeout four times as long.
+// A store that cannot reach its server retries until its context ends, so the first call has a timeout of one second.
+// On a busy machine, this may be too short for the expected error. WantOpenFault then calls open again, each time with
+// a timeout four times as long.
 func WantOpenFault(t testing.TB, open func(context.Context) error, code fault.Code, parts ...string) error {
 	t.Helper()
 	for patience := time.Second; ; patience *= 4 {

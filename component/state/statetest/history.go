@@ -48,8 +48,8 @@ func (c keyCall) record() history.KeyCall {
 	return history.KeyCall{Family: c.key, Write: []history.Change{change}}
 }
 
-// perform makes a call with strong consistency. It returns the value that the call has read or written. It also
-// returns the ETag of the value, if the store returns ETags.
+// perform makes a call with strong consistency. It returns the value that the call has read or written, with its ETag
+// if the store returns ETags.
 func (c keyCall) perform(ctx context.Context, store state.Store) (seenValue, error) {
 	w := state.Write{Key: c.key, Value: []byte(strconv.Quote(c.value))}
 	switch c.kind {

@@ -17,8 +17,8 @@ type Listener struct {
 	done     sync.WaitGroup
 }
 
-// Start starts to listen. The first call chooses a free port, and later calls use the same port again. Start calls
-// serve for each connection in a separate goroutine. serve must return when its connection is closed.
+// Start starts to listen. The first call chooses a free port, which later calls use again. Start calls serve(conn) in a
+// new goroutine for each connection. serve must return when its connection is closed.
 func (l *Listener) Start(t testing.TB, serve func(net.Conn)) {
 	t.Helper()
 	l.mu.Lock()

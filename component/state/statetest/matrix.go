@@ -48,8 +48,8 @@ func transactOne(kind state.OpKind) attempt {
 }
 
 // matrix tests every combination of three inputs: whether the key exists, which ETag is sent, and the concurrency mode.
-// For each combination it calls perform, which deletes the key if isDelete is true, and otherwise sets the key. The
-// call must succeed exactly under these conditions:
+// For each combination it calls perform, which deletes the key if isDelete is true, and otherwise sets it. The call
+// must succeed under these conditions, and fail in all other cases:
 //
 //	an ETag         the key exists and has this ETag, in every mode
 //	no ETag, first  a set: the key does not exist; a delete: always
@@ -84,9 +84,8 @@ func matrix(s *suite, isDelete bool, perform attempt) {
 	}
 }
 
-// prepare makes a key absent, deleted or present. The parameter existing is one of these three words. current is the
-// ETag of the key, or "" if the key does not exist. stale is an ETag that the key had before, or "" if the key never
-// existed.
+// prepare makes a key "absent", "deleted" or "present", according to the parameter existing. current is the ETag of the
+// key, or "" if the key does not exist. stale is an earlier ETag of the key, or "" if the key never existed.
 func (s *suite) prepare(key, existing string) (current, stale string) {
 	s.Helper()
 	if existing == "absent" {

@@ -16,9 +16,9 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// Recording records the calls of concurrent clients of a store while the store's server fails and recovers. A call may
-// fail, for example with fault.Unavailable. If it fails with fault.Indeterminate, the store may have executed it. If it
-// fails with any other code, the store must not have executed it.
+// Recording records the calls of concurrent clients of a store while the store's server fails and recovers. Calls may
+// fail. The store may have executed a call that failed with fault.Indeterminate, but no call that failed with another
+// code.
 type Recording struct {
 	t     *testing.T
 	store state.Store
@@ -154,9 +154,9 @@ func (r *Recording) call(id int, in keyCall, seen map[string]seenValue) error {
 	return err
 }
 
-// CheckOutage tests the errors of a store during an outage. It stops the store's only server with the function stop,
-// and starts it again with the function restart. In between, calls must fail with the right codes, and the error text
-// of a read must contain message.
+// CheckOutage tests the errors of a store while its server is down. The functions stop and restart control the store's
+// only server. While it is down, writes must fail with fault.Unavailable or fault.Indeterminate. A read must fail with
+// fault.Unavailable, and its error text must contain message.
 func CheckOutage(t *testing.T, store state.Store, stop, restart func(), message string) {
 	t.Helper()
 	ctx := t.Context()

@@ -36,8 +36,8 @@ func race(f func(i int) error) []error {
 	return errs
 }
 
-// winner checks that exactly one racer succeeded and the others got a conflict. It returns the index of the one that
-// succeeded.
+// winner checks that exactly one of the errors is nil and that the others are conflicts. It returns the index of the
+// nil error.
 func (s *suite) winner(errs []error, key string) int {
 	s.Helper()
 	won := -1

@@ -246,9 +246,8 @@ func (s *suite) optionalProofs(
 	}
 }
 
-// sessions tests session tokens. It writes a value, and reads the key with the token of that write at the weakest
-// consistency level. The read must return the written value, unless the level of the answer is state.Stale. A delete
-// must accept the token that a read has returned.
+// sessions tests session tokens. An eventual read with the token of a write must return the written value, unless the
+// level of the answer is state.Stale. A delete must accept the token that a read has returned.
 func sessions(s *suite) {
 	key := s.key("session")
 	for _, value := range []string{"1", "2", "3"} {

@@ -1,5 +1,5 @@
 // Package statetest is the conformance suite for state stores. A store that passes it fulfils the contract of
-// component/state.
+// component/state. The package owns the tests, not the stores.
 //
 // Each run uses new keys, so the suite can run against a shared store. Its goroutines end with the test that started
 // them.
@@ -109,7 +109,7 @@ type suite struct {
 // key returns a stored key of this test.
 func (s *suite) key(name string) string { return s.app + state.Separator + name }
 
-// ctx returns a context with a timeout for the calls of one test. A store that hangs then fails its test and does
+// ctx returns a context for the calls of one test. Because of its timeout, a store that hangs fails this test and does
 // not block the whole run.
 func (s *suite) ctx() context.Context {
 	ctx, cancel := context.WithTimeout(s.Context(), testutil.Patience)
@@ -147,8 +147,8 @@ func operations(items []state.Write) []state.Operation {
 	return ops
 }
 
-// etags returns the ETags of a write. If the writes of the store return no ETags, etags reads the items to get them. In
-// this case, an upsert that a later operation of the same write overwrites gets an invented ETag, which no item has.
+// etags returns the ETags of a write. If the store does not return them, etags reads the items instead. If a later
+// operation of the same write overwrites an item, the earlier operation then gets a made-up ETag.
 func (s *suite) etags(w state.Written, ops []state.Operation) []string {
 	s.Helper()
 	if !s.options.UnknownETags {
@@ -229,7 +229,7 @@ func (s *suite) wantConflict(err error, key string) {
 	}
 }
 
-// can returns the store as the optional interface A. If the store does not implement A, can skips the test.
+// can returns the store as A, an optional interface. It skips the test if the store does not implement A.
 func can[A any](s *suite) A {
 	s.Helper()
 	ability, ok := s.store.(A)

@@ -57,8 +57,8 @@ func (a *applier) claim(action *protos.WorkflowAction) error {
 	return nil
 }
 
-// bounded checks the length of a text. It returns an error if the text has more than limit bytes, contains a zero byte,
-// or is empty although required is true. The parameter what describes the text in the error.
+// bounded returns an error if a text has more than limit bytes or contains a zero byte. If required is true, an empty
+// text is also an error. The parameter what describes the text in the error.
 func (a *applier) bounded(what, value string, limit int, required bool) error {
 	switch {
 	case required && value == "":
@@ -93,9 +93,9 @@ func (a *applier) target(action *protos.WorkflowAction) (app string, r *protos.T
 	return app, r, nil
 }
 
-// home returns the router for an action that affects another instance, for example by sending it an event. Such an
-// action must address the workflow's own application. If it addresses another one, home returns an error. what
-// describes the action in the error text.
+// home returns the router of an action that may address only the workflow's own application, such as sending an event.
+// It returns an error if the action addresses another application. The parameter what describes the action in this
+// error.
 func (a *applier) home(action *protos.WorkflowAction, what string) (*protos.TaskRouter, error) {
 	app, router, err := a.target(action)
 	if err == nil && app != a.App {
@@ -115,9 +115,8 @@ func (a *applier) namespace() string {
 	return cmp.Or(a.Namespace, namespace)
 }
 
-// beside returns the full name of the application app, which is in the same namespace as owner. In the default
-// namespace, the full name is the application id, such as "bank". In another namespace, it begins with the namespace,
-// as in "prod/bank".
+// beside returns the full name of an application in the same namespace as owner. This is "bank" in the default
+// namespace, and "prod/bank" in the namespace prod.
 func beside(owner, app string) string {
 	if namespace, _, ok := strings.Cut(owner, "/"); ok && !strings.Contains(app, "/") {
 		return namespace + "/" + app
@@ -216,8 +215,8 @@ func fires(id int32, created *protos.TimerCreatedEvent) (t Timer, ok bool) {
 		EventType: &protos.HistoryEvent_TimerFired{TimerFired: fired}}}, at.Before(never())
 }
 
-// Derive returns a UUID that depends only on parent and purpose, for example as the execution id of a child. Because
-// the UUID is not random, a turn has the same outcome if it is computed again.
+// Derive returns a UUID that depends only on its arguments, so that a turn has the same outcome if it is computed
+// again.
 func Derive(parent, purpose string) string {
 	return uuid.NewSHA1(uuid.NameSpaceURL, []byte("quorate:workflow:"+parent+"/"+purpose)).String()
 }

@@ -45,10 +45,11 @@ type applier struct {
 	pause     *protos.HistoryEvent           // the newest ExecutionSuspended, while suspended
 }
 
-// Apply returns the changes that result from a worker's answer. answer may be nil only if the new events contain
-// ExecutionTerminated. The instance then ends without a worker. Apply returns fault.Invalid for an answer that breaks
-// the rules, and fault.Internal for a turn that a correct engine never makes. After an error, the caller must not apply
-// any part of the answer.
+// Apply returns the changes that result from a worker's answer. The answer may be nil only if the new events contain
+// ExecutionTerminated. The instance then ends without a worker.
+//
+// After an error, the caller must not apply any part of the answer. The error is fault.Invalid if the answer breaks the
+// rules, and fault.Internal if the turn is one that a correct engine never makes.
 func Apply(s *State, answer *protos.WorkflowResponse, now time.Time) (*Outcome, error) {
 	a := &applier{State: s, now: now}
 	if err := a.read(answer); err != nil {
@@ -130,8 +131,7 @@ func (a *applier) read(answer *protos.WorkflowResponse) error {
 }
 
 // guard returns the id of the oldest open timer that is the timeout of a wait for this external event. ok is false if
-// there is none. A timer that the new events have resolved is not open any more. It stays resolved, so the next call
-// for the same event does not look at it again.
+// there is none. Timers that the new events have resolved are not open.
 func (a *applier) guard(event string) (id int32, ok bool) {
 	name := strings.ToUpper(event)
 	list := a.History.guards[name]
@@ -328,9 +328,9 @@ func (a *applier) finish() *Outcome {
 	return &a.out
 }
 
-// cascade terminates the children that have no result. Each message names the execution id that the child got from its
-// parent. This matters if the child could not be started because another instance already had its id. The other
-// instance has another execution id, so it ignores the message.
+// cascade terminates the children that have no result. Each message contains the execution id of the child. If the
+// child was not started because its id was in use, the instance with this id ignores the message, because its execution
+// id is different.
 func (a *applier) cascade() {
 	children := map[int32]pending{}
 	for id, p := range a.History.open {
@@ -386,10 +386,10 @@ func (a *applier) replace() {
 	a.carry(a.next.GetCarryoverEvents())
 }
 
-// carry puts the events into the inbox that a continue-as-new carries over. It ignores all events except external
-// events, because workers carry over no others. The name and the timestamp identify an event, but the Python worker
-// sets the timestamp of all carried events to 0. Therefore carry gives ascending timestamps to events with the same
-// name.
+// carry puts the external events that a continue-as-new carries over into the inbox. It ignores all other events.
+//
+// An event is identified by its name and timestamp, but the Python worker sets the timestamps of all carried events to
+// 0. Therefore carry gives ascending timestamps to events with the same name.
 func (a *applier) carry(list []*protos.HistoryEvent) {
 	last := map[string]time.Time{}
 	for _, e := range list {

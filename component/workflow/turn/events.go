@@ -23,14 +23,14 @@ func Start(r *protos.CreateInstanceRequest, execution string, now time.Time) *pr
 				ExecutionId: wrapperspb.String(execution)}}}})
 }
 
-// Reuse decides what happens if an instance is started and its id is already in use. status is the status of the
-// existing instance, and existing is its event ExecutionStarted. wanted is the event ExecutionStarted of the new start.
-// If unique is true, only a child of the same parent may replace the existing instance. These are the possible results:
+// Reuse decides what happens if an instance is started and its id is already in use. status and existing are from the
+// existing instance, and wanted is the event of the new start. If unique is true, only a child of the same parent may
+// replace the existing instance. There are three results:
 //
-//   - same is true: wanted repeats the start that created the existing instance. The caller changes nothing.
-//   - same is false and err is nil: the caller removes the existing instance and creates a new one. Before that, the
-//     caller must check that all descendants of the existing instance are terminal (see workflow.ChildRuns).
+//   - same is true: the existing instance was created by this same start. The caller changes nothing.
 //   - err is not nil: the existing instance must not be replaced.
+//   - Otherwise, the caller replaces the existing instance. Before that, it must check that all descendants of the
+//     existing instance are terminal (see workflow.ChildRuns).
 func Reuse(id string, status protos.OrchestrationStatus, existing, wanted *protos.ExecutionStartedEvent,
 	unique bool) (same bool, err error) {
 	switch {
@@ -44,8 +44,8 @@ func Reuse(id string, status protos.OrchestrationStatus, existing, wanted *proto
 	return false, nil
 }
 
-// Foreign reports whether an application other than app requests the start of an instance of app. Such a start is
-// unique (see Reuse), because one application must not replace the instances of another application.
+// Foreign reports whether another application requests the start of an instance of app. For such a start, Reuse must be
+// called with unique = true, because an application must not replace the instances of another one.
 func Foreign(app string, start *protos.HistoryEvent) bool {
 	if p := start.GetExecutionStarted().GetParentInstance(); p != nil {
 		return p.GetAppID() != app
@@ -61,9 +61,9 @@ func siblings(a, b *protos.ExecutionStartedEvent) bool {
 		pa.GetWorkflowInstance().GetInstanceId() == pb.GetWorkflowInstance().GetInstanceId()
 }
 
-// sameCreation reports whether two events ExecutionStarted are from the same start of an instance. A client that
-// repeats a start sends the same execution id. Two starts by a parent are the same if they have the same execution and
-// task id of the parent, because a parent starts only one child per task.
+// sameCreation reports whether two events ExecutionStarted are from the same start of an instance. Two starts by
+// clients are the same if they have the same execution id. Two starts by parents are the same if the execution of the
+// parent and the task id are the same.
 func sameCreation(a, b *protos.ExecutionStartedEvent) bool {
 	pa, pb := a.GetParentInstance(), b.GetParentInstance()
 	if pa != nil && pb != nil {
@@ -117,7 +117,7 @@ func Failure(id int32, taskExecution string, d *protos.TaskFailureDetails, now t
 		TaskFailed: &protos.TaskFailedEvent{TaskScheduledId: id, FailureDetails: d, TaskExecutionId: taskExecution}}})
 }
 
-// Raised returns the event EventRaised for an external event. Its timestamp at must be a result of NextRaised.
+// Raised returns the event EventRaised for an external event. The timestamp must be a result of NextRaised.
 func Raised(name string, input *wrapperspb.StringValue, at time.Time) *protos.HistoryEvent {
 	return event(-1, at, &protos.HistoryEvent{EventType: &protos.HistoryEvent_EventRaised{
 		EventRaised: &protos.EventRaisedEvent{Name: name, Input: input}}})
@@ -157,9 +157,11 @@ func Pauses(suspended bool, e *protos.HistoryEvent) bool {
 	return (suspended || e.GetExecutionSuspended() != nil) && e.GetExecutionResumed() == nil
 }
 
-// Repeats reports whether the event e suspends an instance that is already suspended, or resumes one that is not
-// suspended. The parameter suspended is the state after all events in the inbox. An engine must drop such an event.
-// Otherwise an SDK would remember the second suspension, and suspend the workflow again after it was resumed.
+// Repeats reports whether an event suspends a suspended instance, or resumes one that is not suspended. suspended is
+// the state of the instance after all events in the inbox.
+//
+// An engine must drop such an event. Otherwise an SDK would remember the second suspension, and suspend the workflow
+// again after it was resumed.
 func Repeats(e *protos.HistoryEvent, suspended bool) bool {
 	return suspended && e.GetExecutionSuspended() != nil || !suspended && e.GetExecutionResumed() != nil
 }

@@ -159,8 +159,8 @@ func schedules(e *protos.HistoryEvent) (p pending, ok bool) {
 	return pending{}, false
 }
 
-// guarded returns the name of the external event whose wait the timer limits. It returns "" for any other timer. A
-// timer of an older worker has no origin. In this case, the name of the timer is the name of the event.
+// guarded returns the name of the external event if the timer is the timeout of a wait for one. It returns "" for any
+// other timer. A timer of an older worker has no origin, and its name is the name of the event.
 func guarded(t *protos.TimerCreatedEvent) string {
 	if o := t.GetExternalEvent(); o != nil {
 		return o.GetName()
@@ -256,8 +256,8 @@ func (h *History) State(id string, start *protos.HistoryEvent, custom *wrappersp
 	return s
 }
 
-// ids is a set of event ids. Consecutive ids are stored as a range, which is the first and the last of these ids. The
-// ranges are sorted. Workers use consecutive ids, so even the set of a long history has few ranges.
+// ids is a set of event ids. It is a sorted list of ranges, each with its first and its last id. Workers use
+// consecutive ids, so even a long history has few ranges.
 type ids [][2]int32
 
 func (s ids) has(id int32) bool {

@@ -21,10 +21,9 @@ type Fork struct {
 	Messages []Message
 }
 
-// Rerun returns a new instance that repeats a terminal instance of the application app from a certain event on. The
-// request names this event, and the history of the new instance ends with it. Activities, timers and children start
-// again if they have no result in this history. Children that start again get new ids. The parameters id and execution
-// are the instance id and the execution id of the new instance.
+// Rerun returns a new instance that repeats a terminal instance from a certain event on. The request names this event,
+// and the history of the new instance ends with it. Activities, timers and children without a result in this history
+// start again, and the children get new ids. id and execution are the ids of the new instance and of its execution.
 func Rerun(app, namespace string, events []*protos.HistoryEvent, r *protos.RerunWorkflowFromEventRequest, id,
 	execution string, now time.Time) (*Fork, error) {
 	source := r.GetSourceInstanceID()
@@ -68,8 +67,8 @@ func cannot(code fault.Code, id, msg string) *fault.Error {
 	return &fault.Error{Code: code, Op: "turn.Rerun", Msg: msg, Key: id}
 }
 
-// retarget returns a copy of e, the event that runs again. The copy has the changes that are set in the request, such
-// as a new input. retarget returns an error if an event of this type cannot run again or cannot be changed in this way.
+// retarget returns a copy of the event that runs again, with the changes that the request contains, such as a new
+// input. It returns an error if an event of this type cannot run again or cannot be changed in this way.
 func retarget(source string, e *protos.HistoryEvent, r *protos.RerunWorkflowFromEventRequest, id string,
 	now time.Time) (*protos.HistoryEvent, error) {
 	rerun := &protos.RerunParentInstanceInfo{InstanceID: source}
@@ -112,8 +111,8 @@ func retarget(source string, e *protos.HistoryEvent, r *protos.RerunWorkflowFrom
 	return e, nil
 }
 
-// restart gives the new instance its own ids. It starts those activities, timers and children again that have no result
-// in the history.
+// restart gives the new instance its own ids. It also starts the activities, timers and children that have no result in
+// the history.
 func (f *Fork) restart(app, namespace, execution string, now time.Time) {
 	h, target := Read(f.Events), f.Events[len(f.Events)-1]
 	a := &applier{State: &State{ID: f.ID, App: app, Namespace: namespace}, now: now}

@@ -21,8 +21,8 @@ func Traced(start *protos.ExecutionStartedEvent) {
 	}
 }
 
-// spanID returns the id of the span of an execution. It depends on the execution only, so every server that has the
-// instance makes the same span.
+// spanID returns the id of the span of an execution. Every server computes the same id, because it depends only on the
+// execution.
 func spanID(execution string) string {
 	sum := sha256.Sum256([]byte("quorate:span:" + execution))
 	return hex.EncodeToString(sum[:8])
@@ -50,8 +50,7 @@ func Bounded(c *protos.TraceContext) *protos.TraceContext {
 	return c
 }
 
-// inherit gives the new instance in the event start a trace span if the instance that creates it has one. It returns
-// start.
+// inherit gives a new instance a trace span if the instance that creates it has one. It changes start and returns it.
 func (a *applier) inherit(start *protos.ExecutionStartedEvent) *protos.ExecutionStartedEvent {
 	if a.start.GetWorkflowSpanID() != nil {
 		Traced(start)

@@ -24,9 +24,8 @@ const (
 	MaxCustom = 256 << 10
 	// MaxCarried bounds the events that a continue-as-new carries over.
 	MaxCarried = 50_000
-	// MaxReasons bounds the total size of the reasons in the messages that terminate the children of an instance, in
-	// bytes. If the reasons are larger, the children end without a reason. With the reasons, the messages might not fit
-	// into one log entry.
+	// MaxReasons bounds the total size of the reasons in the messages that terminate an instance's children, in bytes.
+	// If the reasons are larger, they are omitted, so that the messages fit into one log entry.
 	MaxReasons = 8 << 20
 	// MaxGaps bounds the number of gaps between the ids of a generation's actions. Workers use consecutive ids.
 	MaxGaps = 50_000

@@ -19,8 +19,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Memory is a workflow engine that keeps everything in memory. It is meant only for tests, because it is slow. After
-// every change, each waiting call checks all instances again.
+// Memory is a workflow engine that keeps everything in memory. It is slow, and meant only for tests.
 type Memory struct {
 	mu        sync.Mutex
 	instances map[address]*instance
@@ -179,7 +178,7 @@ func (m *Memory) running(i *instance) string {
 }
 
 // descendants returns all descendants of an instance. Parents come before their children. An id in the field children
-// may belong to an instance that has another parent. descendants ignores such an instance.
+// may belong to an instance of another parent, which is not a descendant.
 func (m *Memory) descendants(i *instance) []*instance {
 	seen := map[*instance]bool{i: true}
 	list := []*instance{i}
@@ -252,8 +251,8 @@ func (m *Memory) put(i *instance, e *protos.HistoryEvent) {
 	m.announce()
 }
 
-// change executes a request of a client: it adds the event that e returns to the inbox of an instance. The caller must
-// not hold m.mu.
+// change executes a request of a client. It calls e for the new event, and adds this event to the inbox of the
+// instance, unless the event has no effect (see turn.Repeats). The caller must not hold m.mu.
 func (m *Memory) change(app, id string, e func(i *instance) *protos.HistoryEvent) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -98,8 +98,8 @@ func (s *stream) Next(ctx context.Context) (*protos.WorkItem, error) {
 	}
 }
 
-// pause returns the time until the next turn that was refused is handed out again to the application. It returns an
-// hour if no turn was refused.
+// pause returns how long to wait until a refused turn of the application is handed out again. It returns an hour if no
+// turn was refused.
 func (m *Memory) pause(app string) time.Duration {
 	wait := time.Hour
 	for _, i := range m.instances {

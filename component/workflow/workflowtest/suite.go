@@ -373,9 +373,9 @@ func (s *suite) scheduledStart() {
 	}
 }
 
-// inTime calls attempt, a test with a timer that must not fire before the test cancels it. limit is the length of this
-// timer. On a busy machine, the test may be too slow, and attempt then returns false. inTime then calls attempt again
-// with another application and a longer timer.
+// inTime runs a test that must cancel a timer before it fires. limit is the length of the timer. On a busy machine, the
+// test may be too slow, and attempt then returns false. inTime then tries again with another application and a longer
+// timer.
 func (s *suite) inTime(attempt func(s *suite, limit time.Duration) bool) {
 	limit := 300 * time.Millisecond
 	for n := 1; !attempt(s, limit); n++ {
@@ -689,9 +689,9 @@ func (s *suite) purge() {
 	s.await("a", workflow.Completed)
 }
 
-// purgeTrees checks that a purge removes only true children. In the test, the histories of instances name children that
-// could not be started. Their ids belong to other instances, or to the parent itself. The test also purges two
-// instances that are children of each other.
+// purgeTrees checks that a purge removes only true children. In the test, some children cannot be started, because
+// their ids belong to other instances or to the parent itself. The test also purges two instances that are children of
+// each other.
 func (s *suite) purgeTrees() {
 	w := s.connect()
 	finish := func(id string) {
@@ -1161,8 +1161,8 @@ func (s *suite) othersAreNotControlled() {
 	victim.is("v", running)
 }
 
-// othersKeepInstances checks that an application cannot reuse the id of another application's instance to replace this
-// instance. There is one exception: a parent may replace its own child.
+// othersKeepInstances checks that an application cannot replace an instance of another application by starting one with
+// the same id. There is one exception: a parent may replace its own child.
 func (s *suite) othersKeepInstances() {
 	w := s.connect()
 	victim := &suite{T: s.T, ctx: s.ctx, e: s.e, app: s.app + "bank"}
@@ -1194,9 +1194,8 @@ func (s *suite) othersKeepInstances() {
 	}
 }
 
-// withoutToken completes activities without a completion token, as older workers do. Such an answer may match two
-// activities, if the instances of two applications have the same id. The engine must refuse an answer that matches
-// both.
+// withoutToken completes activities without a completion token, as older workers do. If the instances of two
+// applications have the same id, such an answer may match two activities. The engine must then refuse it.
 func (s *suite) withoutToken() {
 	w := s.connect()
 	bank := &suite{T: s.T, ctx: s.ctx, e: s.e, app: s.app + "bank"}

@@ -1,10 +1,10 @@
-// Command doccomments prints doc comments that it draws at random. People then rate whether each of them can be
-// understood at the first reading.
+// Command doccomments prints a random sample of doc comments. People then rate whether each of them can be understood
+// at the first reading.
 //
 //	go run ./internal/archtest/doccomments -seed 7
 //
-// With the same seed and the same sources, the command draws the same comments. It draws from the doc comments of
-// packages and of top-level declarations, but not from those of tests. It owns this random choice.
+// The sample depends only on the seed and the sources. It contains doc comments of packages and of top-level
+// declarations, but none of tests. The command owns this random choice.
 package main
 
 import (

@@ -1,7 +1,7 @@
 // Package tree finds the files of the repository for the checks of archtest. In a git checkout, these are the files
 // that git tracks. Other files are left out, for example those that a user creates while following the documentation.
 //
-// The package owns this choice of files. It has no goroutines.
+// The package owns these rules. It has no goroutines.
 package tree
 
 import (
@@ -21,12 +21,11 @@ type File struct {
 	Text []byte
 }
 
-// Names returns the paths of the regular files of the repository in lexical order. The parameter root is the root of
-// the repository. The paths are relative to root and have slashes.
+// Names returns the paths of the regular files in the repository below root. The paths are relative to root, have
+// slashes, and are in lexical order.
 //
-// In a git checkout, Names returns only tracked files, so a new file is missing until git add. If git cannot list the
-// files, Names returns all files except those in directories named bin or .git. For example, an unpacked archive is no
-// checkout, and a machine may have no git.
+// In a git checkout, Names returns only tracked files, so a new file is missing until git add. In an unpacked archive,
+// or if git cannot list the files, Names returns all files except those in directories named bin or .git.
 func Names(root string) ([]string, error) {
 	if _, err := os.Lstat(filepath.Join(root, ".git")); err == nil {
 		if out, err := tracked(root); err == nil {
@@ -86,7 +85,7 @@ func GoFiles(names []string) (out []string) {
 	return out
 }
 
-// Data reports whether the file with the path name is test data, or is in a folder that the go command ignores.
+// Data reports whether the file at the given path is test data, or is in a folder that the go command ignores.
 func Data(name string) bool {
 	folders := strings.Split(path.Dir(name), "/")
 	return slices.ContainsFunc(folders, func(folder string) bool {

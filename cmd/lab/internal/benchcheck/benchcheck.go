@@ -1,6 +1,6 @@
 // Package benchcheck compares the results of benchmarks with a baseline in the repository. Each result is a ratio of
-// two processor times. The numerator is the time of the least possible work for a request. The denominator is the time
-// that Quorate uses for the request. A higher ratio is better.
+// processor times: that of the least possible work for a request, divided by that of Quorate. A higher ratio is better.
+// The package owns only this comparison and the format of the baseline.
 package benchcheck
 
 import (

@@ -70,7 +70,7 @@ func (c *cluster) directory() (remove func() error, err error) {
 	return func() error { return os.RemoveAll(c.dir) }, err
 }
 
-// start starts the processes. It prints their logs, and discards what they print for people.
+// start starts the processes. It prints their logs from standard error, and discards their standard output.
 func (c *cluster) start(ctx context.Context) (err error) {
 	c.Cluster, err = launcher.New(ctx, launcher.Plan{Program: c.binary, Dir: c.dir, Size: size, FirstPort: c.httpPort,
 		Flags: []string{"--log-level", c.logLevel}})

@@ -64,8 +64,8 @@ func (d *demo) customer(ctx context.Context, number int, stop <-chan struct{}) e
 	}
 }
 
-// order sends an order repeatedly until it is acknowledged. It uses the nodes in turn, and begins with the node whose
-// number is in the parameter at.
+// order sends an order to one node after the other until it is acknowledged. It begins with the node that has the given
+// number.
 func (d *demo) order(ctx context.Context, at int, o order) error {
 	ctx, cancel := context.WithTimeout(ctx, orderTime)
 	defer cancel()

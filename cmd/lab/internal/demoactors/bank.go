@@ -123,8 +123,8 @@ func (b *bank) balance(ctx context.Context, account string) (int, error) {
 	return balance, err
 }
 
-// book makes a transfer and returns it with its outcome. If the transfer was interrupted earlier, book continues it
-// with the saved order and ignores the parameter order. It returns an error if the parameter order is invalid.
+// book makes a transfer and returns it with its outcome. It returns an error if the order is invalid. If the transfer
+// was interrupted earlier, book continues it with the order that was saved then.
 func (b *bank) book(ctx context.Context, id string, order transfer) (transfer, error) {
 	if order.From == order.To || order.Amount <= 0 {
 		return order, errors.New("a transfer needs two accounts and a positive amount")

@@ -75,9 +75,9 @@ func (d *demo) call(ctx context.Context, at int, actor, method string, in, out a
 	return err
 }
 
-// client sends transfers until stop is closed. It numbers its transfers, and sends every eighth transfer twice. If a
-// transfer with an even number fails, client repeats it with the same id until it is acknowledged. If a transfer with
-// an odd number fails, client gives it up, as if the client had died.
+// client sends numbered transfers until stop is closed. If a transfer with an even number fails, client repeats it with
+// the same id until it is acknowledged. If a transfer with an odd number fails, client does not repeat it, as if the
+// client had died. In addition, client sends every eighth transfer a second time.
 func (d *demo) client(ctx context.Context, number int, stop <-chan struct{}) {
 	tick := time.NewTicker(rate)
 	defer tick.Stop()

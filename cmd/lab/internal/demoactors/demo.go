@@ -206,9 +206,8 @@ func (d *demo) killPair(ctx context.Context, i int) error {
 	return nil
 }
 
-// servedAgain calls each of the accounts in owned until a call succeeds. The parameter killed is the time at which the
-// node of these accounts was killed. For each account, servedAgain measures the time from killed to the first
-// successful call. It returns these durations in ascending order.
+// servedAgain calls each of the given accounts until a call succeeds. It returns the times from the kill of their node
+// to the first success, in ascending order.
 func (d *demo) servedAgain(ctx context.Context, at int, owned []string, killed time.Time) ([]time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, backTime)
 	defer cancel()
@@ -250,8 +249,8 @@ func (d *demo) list(ctx context.Context, at int) (actors, error) {
 	return apps[0], nil
 }
 
-// hosted waits until the node with the number host is listed as a host of accounts. It reads the list from another
-// node, which has the number at.
+// hosted waits until one node lists another as a host of accounts. The parameters at and host are the numbers of the
+// two nodes, in this order.
 func (d *demo) hosted(ctx context.Context, at, host int) error {
 	ctx, cancel := context.WithTimeout(ctx, backTime)
 	defer cancel()

@@ -14,9 +14,9 @@ const turnsVariable = "DEMO_TURNS"
 // turns detects overlapping turns of one actor, even if they run in different processes. Each turn locks a file of its
 // actor and epoch. If the process dies, the kernel unlocks the file. turns is safe for concurrent use.
 //
-// Turns with the same epoch must not overlap. Turns with different epochs may overlap on a very busy machine: a host
-// may lose its lease while the application runs a turn. The host cannot stop this turn, but it starts no further turn,
-// and the store refuses the writes of the running turn. The file besideFile counts these overlaps.
+// Turns with the same epoch must not overlap. Turns with different epochs may overlap, because a host can lose its
+// lease to another host while a turn runs. This is harmless: the store refuses the writes of the old turn. The file
+// besideFile counts these overlaps.
 type turns struct{ dir string }
 
 // The names of the files:

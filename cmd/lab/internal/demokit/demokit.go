@@ -88,8 +88,8 @@ func (s Sidecar) Get(ctx context.Context, key string, out any) (etag string, fou
 	return "", false, fmt.Errorf("reading %s: %s", key, resp.Status)
 }
 
-// Save saves all items or none in the state store. If the ETag of an item does not match, saved is false and err is
-// nil.
+// Save saves items in one atomic write. If the ETag of an item does not match, it saves nothing, and returns false
+// without an error.
 func (s Sidecar) Save(ctx context.Context, items ...Item) (saved bool, err error) {
 	err = s.Send(ctx, http.MethodPost, statePath, items, nil)
 	if refused := (*launcher.Refused)(nil); errors.As(err, &refused) && refused.Status == http.StatusConflict {

@@ -79,10 +79,10 @@ func (d *demo) read(ctx context.Context) (map[string]json.RawMessage, error) {
 	return stored, nil
 }
 
-// check returns all violations of these rules, joined:
+// check returns an error that joins all violations of these rules:
 //
 //   - Each acknowledged order has ended, and was either carried out or undone as a whole.
-//   - Each run in the outcome of an order was executed, is in no other outcome, and equals the note of its step.
+//   - Each run in an outcome was executed, is in no other outcome, and equals the note of its step.
 //   - The numbers in the store agree with the orders.
 func check(orders map[string]order, ended map[string]outcome, executed []byte,
 	stored map[string]json.RawMessage) error {
@@ -141,9 +141,8 @@ func check(orders map[string]order, ended map[string]outcome, executed []byte,
 	return errors.Join(bad...)
 }
 
-// booking checks the note that a step has saved in the store. The parameter r is the run of this step in the outcome of
-// the order. booking returns an error if the note is missing, cannot be read, or differs from r. The step ship saves no
-// note.
+// booking returns an error if the note that a step has saved in the store is missing or differs from the run r of the
+// step. The step ship saves no note.
 func booking(id string, r run, stored map[string]json.RawMessage) error {
 	if r.Step == "ship" {
 		return nil

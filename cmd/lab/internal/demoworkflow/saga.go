@@ -50,9 +50,9 @@ type outcome struct {
 	Runs      []run `json:"runs"`      // in their order
 }
 
-// step is one step of an order: an activity, and the activity that undoes it. Both change the same number in the store,
-// for example the stock of an item. The function key returns the key of this number for an order. The function change
-// returns what the activity called name adds to the number. A step that changes no number has only a name.
+// step is one step of an order: the activity with the given name, and the activity that undoes it. Both change the same
+// number in the store, for example the stock of an item. The function key returns the key of this number, and change
+// returns what the first activity adds to it. A step that changes no number has only a name.
 type step struct {
 	name, undo string
 	key        func(order) string
@@ -211,8 +211,8 @@ func (s shop) begin(c workflow.ActivityContext, name string) (o order, r run, er
 // runsVariable is the environment variable with the path of the file for executions.
 const runsVariable = "DEMO_RUNS"
 
-// silent is a logger for the SDK that writes nothing. Without it, the SDK would log each lost connection to a node. The
-// demo itself prints the kills that cause these losses.
+// silent is a logger for the SDK that writes nothing. The SDK would log each lost connection to a node, but the demo
+// already prints the kills that cause them.
 type silent struct{}
 
 var _ backend.Logger = silent{}

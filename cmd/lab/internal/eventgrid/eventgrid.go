@@ -3,10 +3,14 @@
 //
 //	go run ./cmd/lab event-grid -node 127.0.0.1:9000 -dir /tmp/grid
 //
-// It prints a component file that uses this service, and writes the same text to component.yaml in the folder of -dir.
-// In that folder it also writes ca.pem, the certificate of the service's certificate authority. Start the node with
-// SSL_CERT_FILE set to the path of ca.pem. GET /control/requests lists the requests that the service received. POST
-// /control/deliver sends events to the node. The process ends on an interrupt.
+// It writes two files to the folder of -dir:
+//
+//   - component.yaml is a component file that uses this service. It is also printed.
+//   - ca.pem is the certificate of the service's certificate authority. The node must run with SSL_CERT_FILE set to the
+//     path of this file.
+//
+// GET /control/requests lists the requests that the service received. POST /control/deliver sends events to the node.
+// The process ends on an interrupt.
 //
 // It owns the files that it writes. Package eventgridtest implements the service and owns its goroutines.
 package eventgrid

@@ -152,8 +152,8 @@ func (a *counterApp) read(ctx context.Context, actor string) (n uint64, err erro
 	return n, err
 }
 
-// remembered returns the value that the application has in memory for the counter of turn t. kept is false if there is
-// no such value. After a restart of the node's process, remembered first discards the values of all counters.
+// remembered returns the value of a turn's counter from the application's memory. kept is false if there is none. The
+// first call after a restart of the node's process clears the memory.
 func (a *counterApp) remembered(t *history.Turn) (n uint64, kept bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -165,9 +165,9 @@ func (a *counterApp) remembered(t *history.Turn) (n uint64, kept bool) {
 	return n, kept
 }
 
-// remember stores in memory the value that turn t has written to its counter. It does so only if the write was
-// acknowledged, and only for half of the counters. In all other cases, remember removes the counter from memory, so the
-// next turn reads the value from the store.
+// remember stores the value that a turn has written to its counter in the application's memory. It does so for half of
+// the counters, and only if the write was acknowledged. Otherwise it removes the counter from memory, so that the next
+// turn reads the store.
 func (a *counterApp) remember(t *history.Turn) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -209,8 +209,8 @@ func (a *counterApp) remind(_ http.ResponseWriter, r *http.Request) {
 // job handles a tick of a job.
 func (a *counterApp) job(_ http.ResponseWriter, r *http.Request) { a.tick(r, "Quorate-Job-Tick") }
 
-// tick records that a tick of a reminder or job has arrived. The parameter header is the name of the request header
-// that contains the id of the tick.
+// tick records the arrival of a tick of a reminder or job. The request header with the given name contains the id of
+// the tick.
 func (a *counterApp) tick(r *http.Request, header string) {
 	a.load.Due.AddTick(history.Tick{Name: r.PathValue("name"), ID: r.Header.Get(header), Node: a.node.Name,
 		Begin: a.load.Due.Now()})

@@ -27,10 +27,10 @@ const (
 
 // ActorLoad is a workload of actors, reminders and jobs. Some of its clients increment counters through random nodes.
 // Each counter is an actor, and every node hosts some counters. The other clients store reminders and jobs, wait until
-// they fire, and delete them. The methods history.Actors.Check and history.Due.Check describe what is checked.
+// they fire, and delete them. See history.Actors.Check and history.Due.Check for the checks.
 //
-// The applications of all nodes run in this process. Therefore an application continues while its node is paused or
-// dead, and all recorded times come from one clock.
+// The applications of all nodes run in this process. An application continues while its node is paused or dead, and all
+// recorded times come from one clock.
 type ActorLoad struct {
 	History *history.Actors
 	Due     *history.Due
@@ -47,7 +47,7 @@ func NewActors(seed uint64) *ActorLoad {
 	return &ActorLoad{History: history.NewActors(), Due: history.NewDue(), seed: seed}
 }
 
-// Application returns the application of node n, which hosts the counters. It is meant for Options.Application of a
+// Application returns the application that hosts the counters at a node. It can be used as Options.Application of a
 // cluster.
 func (l *ActorLoad) Application(n *Node) http.Handler {
 	one := &counterApp{load: l, node: n, memory: map[string]uint64{},
@@ -56,7 +56,7 @@ func (l *ActorLoad) Application(n *Node) http.Handler {
 }
 
 // Start starts the given number of clients that call counters, and as many clients that use reminders and jobs. The
-// Options.Application of the cluster must serve l.Application.
+// cluster's Options.Application must return the result of l.Application, or a handler that forwards to it.
 func (l *ActorLoad) Start(c *Cluster, clients int) {
 	ctx, cancel := context.WithCancel(context.Background())
 	l.cluster, l.stop = c, cancel
@@ -68,8 +68,7 @@ func (l *ActorLoad) Start(c *Cluster, clients int) {
 	}
 }
 
-// Slow makes every increment of a counter take at least d, so that a fault interrupts many increments. Without Slow,
-// most increments are too short for that.
+// Slow makes every increment of a counter take at least d, so that a fault interrupts many increments.
 func (l *ActorLoad) Slow(d time.Duration) { l.slow.Store(int64(d)) }
 
 // actorClient calls one method after the other, each at a random node.
@@ -87,8 +86,8 @@ func (c *actorClient) run(ctx context.Context, one func(context.Context)) {
 	}
 }
 
-// node returns a random running node. It returns nil if no node is running. It usually also returns nil if the random
-// node is paused, because a paused node does not respond.
+// node returns a random running node, or nil if no node is running. If the chosen node is paused, the result is usually
+// nil, because a paused node does not respond.
 func (c *actorClient) node() *Node {
 	nodes := c.load.cluster.Running()
 	if len(nodes) == 0 {
@@ -108,7 +107,7 @@ func methodPath(actor, method string) string {
 	return "/v1.0/actors/" + actorType + "/" + actor + "/method/" + method
 }
 
-// increment calls the method add of a random counter once, and records the call. It never repeats a call.
+// increment increments a random counter once and records the call. It never repeats a call.
 func (c *actorClient) increment(ctx context.Context) {
 	n := c.node()
 	if n == nil {
@@ -135,8 +134,8 @@ func (c *actorClient) increment(ctx context.Context) {
 	}
 }
 
-// undelivered returns the reason code in the body of an error response, such as "no_host", if this code proves that the
-// application has not received the call. It returns "" if the application may have received the call.
+// undelivered returns the reason code in the body of an error response, such as "no_host", if the code proves that the
+// application did not receive the call. Otherwise it returns "".
 func undelivered(body []byte) string {
 	var e struct {
 		Message string
@@ -225,9 +224,9 @@ func (c *actorClient) insist(ctx context.Context, method, path, body string, att
 	return false
 }
 
-// Stop stops the clients, and returns the violations of actors and those of reminders and jobs. If whole is true, Stop
-// waits until every stored reminder and job has fired, and reads all counters. The parameter whole must be false if the
-// cluster does not serve requests. Then Stop checks only what is already in the histories.
+// Stop stops the clients and returns the violations: those of actors, and those of reminders and jobs. If whole is
+// true, it first waits until every reminder and job that was stored and not deleted has fired, and reads all counters.
+// If the cluster does not serve requests, whole must be false; Stop then checks only what is already recorded.
 func (l *ActorLoad) Stop(ctx context.Context, whole bool) (actors, due []string) {
 	l.stop()
 	l.wg.Wait()
@@ -254,7 +253,7 @@ func (l *ActorLoad) Stop(ctx context.Context, whole bool) (actors, due []string)
 	return append(actors, l.History.Check()...), append(due, l.Due.Check()...)
 }
 
-// final reads a counter after the clients have stopped, and records its last number in the history.
+// final reads a counter after the clients have stopped, and records its value in the history.
 func (l *ActorLoad) final(ctx context.Context, actor string) error {
 	return Until(ctx, func() error {
 		nodes := l.cluster.Running()

@@ -27,13 +27,13 @@ type Digest struct {
 	Hash    string // over every key, ETag and value
 }
 
-// stillTime is how long Digest waits until the applied indexes stop changing. In a cluster older than ten minutes they
+// stillTime is how long Digest waits for the applied indexes to stop changing. In a cluster older than ten minutes they
 // never stop, because the nodes constantly write log entries that delete expired request ids.
 const stillTime = 15 * time.Second
 
-// Digest waits until all running nodes have the same content, and returns a digest of it. During the first 15 seconds,
-// all servers must also have the same applied index in every group. After that, Digest ignores the applied indexes, and
-// the field Applied of the result is nil. While Digest waits, no client may write.
+// Digest waits until all running nodes have the same content, and returns a digest of it. It also waits up to 15
+// seconds until all servers have the same applied index in every group. If this takes longer, the Applied field of the
+// result is nil. No client may write while Digest waits.
 func (c *Cluster) Digest(ctx context.Context) (Digest, error) {
 	still, cancel := context.WithTimeout(ctx, stillTime)
 	defer cancel()
@@ -122,9 +122,9 @@ func same(a, b map[string]Item) error {
 	return nil
 }
 
-// contents reads the data of all applications from the node with eventual consistency. A server answers such reads from
-// its own replica. A key of the map is the number of the application, a slash, and the key of the item. Values longer
-// than 32 bytes are replaced with their SHA-256 sums.
+// contents reads the data of all applications with eventual consistency, so that a server answers from its own replica.
+// The keys of the map have the form NUMBER/KEY, where NUMBER is the number of the application. Values longer than 32
+// bytes are replaced with their SHA-256 sums.
 func (n *Node) contents(ctx context.Context) (map[string]Item, error) {
 	all := map[string]Item{}
 	for app := range len(n.cluster.options.Apps) + 1 {

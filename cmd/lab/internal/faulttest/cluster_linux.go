@@ -41,7 +41,7 @@ type Seen struct {
 	Outcome Outcome
 }
 
-// Program is the program that the nodes run. It is quorate, or a program with the same command line.
+// Program is the executable that the nodes run: quorate, or a program with the same command line.
 type Program struct {
 	Path string
 	Env  []string // added to the environment
@@ -72,9 +72,8 @@ func Supported(disks bool) error {
 // NewCluster returns a cluster without nodes.
 func NewCluster(o Options) *Cluster { return &Cluster{Net: newNetwork(), options: o} }
 
-// Add adds a server without starting it. If expect is 0, the server will join the existing nodes. Otherwise expect is
-// the number of servers that form a new cluster together, and this server is one of them. The server gets flags in
-// addition to Options.Flags.
+// Add adds a server without starting it. If expect is 0, the server will join the existing nodes. Otherwise it will
+// form a new cluster with expect-1 other servers. It gets the given flags in addition to Options.Flags.
 func (c *Cluster) Add(expect int, flags ...string) (*Node, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -93,8 +92,8 @@ func (c *Cluster) Add(expect int, flags ...string) (*Node, error) {
 // AddSidecar adds a sidecar, which is a node that holds no data. It does not start the sidecar.
 func (c *Cluster) AddSidecar() (*Node, error) { return c.Add(0, sidecarFlags...) }
 
-// Shadow adds a node that has the same node id as an existing node, but its own network and data directory. This
-// simulates a misconfigured machine. Shadow does not start the new node, and workloads send no requests to it.
+// Shadow adds a node with the same node id as an existing node, but with its own network and data directory. This
+// simulates a misconfigured machine. The new node is not started, and workloads send no requests to it.
 func (c *Cluster) Shadow(of *Node) (*Node, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -209,8 +208,8 @@ func (c *Cluster) Quiet(f func() error) error {
 	return f()
 }
 
-// pass calls the function request, in which a client of a workload sends its next request. Then pass waits for
-// Options.Pace. While Quiet is running, pass waits before it calls request.
+// pass runs a function that sends a client's next request. After that, it waits for Options.Pace. If Quiet is running,
+// pass first waits until Quiet has returned.
 func (c *Cluster) pass(ctx context.Context, request func()) {
 	c.gate.RLock()
 	request()
@@ -228,7 +227,7 @@ func (c *Cluster) watched(r *Request, begin time.Time, a Answer) {
 	}
 }
 
-// Until calls check repeatedly until check returns nil. If ctx ends first, Until returns an error that wraps the last
+// Until calls check repeatedly until it returns nil. If ctx ends first, Until returns an error that wraps the last
 // error that check returned before the end of ctx.
 func Until(ctx context.Context, check func() error) error {
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -272,8 +271,8 @@ func (n *Node) serves(ctx context.Context) error {
 	return a.Err()
 }
 
-// Healthy returns nil if the node reports success for GET /v1.0/healthz. A node does so from the moment when its start
-// is complete until its process ends.
+// Healthy returns nil if the node reports success for GET /v1.0/healthz. A node does so as soon as its start is
+// complete.
 func (n *Node) Healthy(ctx context.Context) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+apiAddress+"/v1.0/healthz", nil)
 	if err != nil {
@@ -290,8 +289,8 @@ func (n *Node) Healthy(ctx context.Context) error {
 	return nil
 }
 
-// Leader waits until a running server leads the given group and serves writes, and returns this server. The parameter
-// group is the index of the group.
+// Leader waits until a running server leads a group and serves writes, and returns this server. The group is given by
+// its index.
 func (c *Cluster) Leader(ctx context.Context, group int) (*Node, error) {
 	var leader *Node
 	err := Until(ctx, func() error {
@@ -315,8 +314,7 @@ func (c *Cluster) Leader(ctx context.Context, group int) (*Node, error) {
 	return leader, err
 }
 
-// Followers returns the running servers except the leader of the given group. It waits until the group has a leader.
-// The parameter group is the index of the group.
+// Followers waits until a group has a leader, and returns the other running servers. The group is given by its index.
 func (c *Cluster) Followers(ctx context.Context, group int) ([]*Node, error) {
 	leader, err := c.Leader(ctx, group)
 	return slices.DeleteFunc(c.Servers(), func(n *Node) bool { return n == leader }), err
@@ -363,7 +361,7 @@ func (c *Cluster) voters(ctx context.Context, group int) (have []string, known b
 	return nil, true, fmt.Errorf("no leader of group %d answers", group)
 }
 
-// Cut cuts the link between two nodes in both directions. The method Heal of c.Net restores the link.
+// Cut cuts the link between two nodes in both directions. c.Net.Heal restores the link.
 func (c *Cluster) Cut(a, b *Node) {
 	c.Net.Set(a.Addr, b.Addr, Link{Cut: true})
 	c.Net.Set(b.Addr, a.Addr, Link{Cut: true})

@@ -85,10 +85,12 @@ func damages() map[string]func(b []byte, rnd *rand.Rand) []byte {
 // Damages returns the names of the ways to damage a file.
 func Damages() []string { return []string{"a bit flipped", "a page zeroed", "the end torn off"} }
 
-// Damage returns a fault that kills a server and damages a random file in part p of its data. The parameter kind is one
-// of the strings that Damages returns. When the fault ends, the server is started with the damaged data. It must then
-// either refuse to serve, or serve the same data as the other servers. Otherwise the end of the fault returns a Broken
-// error. If the server passes this check, it is restarted with an empty disk.
+// Damage returns a fault that kills a server and damages a random file in one part of its data. Damages lists the
+// possible kinds. When the fault ends, the server is started with the damaged data. It must then either refuse to
+// serve, or serve the same data as the other servers.
+//
+// If it serves different data, ending the fault returns a Broken error. Otherwise the server is restarted with an empty
+// disk.
 func Damage(p Part, kind string) Fault {
 	return fault(fmt.Sprintf("%s: %s", p, kind),
 		func(ctx context.Context, c *Cluster, rnd *rand.Rand) (func(context.Context) error, error) {
@@ -126,8 +128,8 @@ func Damage(p Part, kind string) Fault {
 // refusalTime is how long a damaged server may take to refuse or to serve.
 const refusalTime = 20 * time.Second
 
-// onDamage starts server n, whose data was damaged. It returns a Broken error if n serves different data than the other
-// servers. Otherwise it restarts n with an empty disk. The parameter damage describes the damage in messages.
+// onDamage starts a server whose data was damaged. If the server serves different data than the other servers, onDamage
+// returns a Broken error. Otherwise it restarts the server with an empty disk. The text damage is used in messages.
 func (c *Cluster) onDamage(ctx context.Context, n *Node, damage string) error {
 	if err := n.Start(); err != nil {
 		return err

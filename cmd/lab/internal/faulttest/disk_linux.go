@@ -22,8 +22,8 @@ const (
 	noLogFlush    = 2          // EXT4_GOING_FLAGS_NOLOGFLUSH: data that is not on the device is lost
 )
 
-// Disk is the file system of one node: ext4 on a loop device. Its methods must not be called concurrently with each
-// other, but they may be called while the goroutine of Slow runs.
+// Disk is the file system of one node: ext4 on a loop device. It is not safe for concurrent use, but its methods may be
+// called while the goroutine that Slow has started is running.
 type Disk struct {
 	image, dir string
 	root       *os.File // handle for ioctls on the file system
@@ -152,8 +152,8 @@ func (d *Disk) Resume() error {
 	return nil
 }
 
-// Slow makes the disk hang again and again in a goroutine. Each time, the disk hangs for the duration stall, and then
-// works for the duration pause. The function stop ends the goroutine and lets the disk work again. It returns all
+// Slow starts a goroutine that makes the disk hang repeatedly. The parameters are how long the disk hangs each time,
+// and how long it works in between. The function stop ends the goroutine, lets the disk work again, and returns all
 // errors.
 func (d *Disk) Slow(stall, pause time.Duration) (stop func() error) {
 	d.slow = make(chan struct{})
@@ -188,9 +188,8 @@ func (d *Disk) waits(t time.Duration) (stopped bool) {
 	}
 }
 
-// Break makes all later writes fail, and discards data that was not flushed to the device. Break alone simulates a
-// failing disk. Together with a kill of the process, it simulates a power loss. Replug makes the flushed data available
-// again.
+// Break makes all later writes fail, and discards data that was not flushed to the device. This simulates a failing
+// disk or, if the process is killed as well, a power loss. Replug makes the flushed data available again.
 func (d *Disk) Break() error {
 	flags := uint32(noLogFlush)
 	if err := d.ioctl(ioctlShutdown, unsafe.Pointer(&flags)); err != nil { //nolint:gosec // the kernel reads it

@@ -46,9 +46,8 @@ func Full(leader bool) Fault {
 }
 
 // Fails returns a fault that makes every write to the disk of one node fail. The node is the leader if leader is true,
-// and a random follower otherwise. The process must exit during the fault, or within 90 seconds after the end of the
-// fault. The node is then started again with a working disk. If the process does not exit in time, the end of the fault
-// returns a Broken error.
+// and a random follower otherwise. Ending the fault waits up to 90 seconds until the process has exited, and then
+// starts the node again with a working disk. If the process does not exit in time, the result is a Broken error.
 func Fails(leader bool) Fault {
 	return onOne("failing disk", leader, func(n *Node) (func(context.Context) error, error) {
 		return func(ctx context.Context) error {
@@ -64,9 +63,9 @@ func Fails(leader bool) Fault {
 	})
 }
 
-// Hung returns a fault that makes the disk of the leader hang. The leader must stop responding during the fault, or
-// within 90 seconds after the end of the fault. Otherwise the end of the fault returns a Broken error. In both cases
-// the disk then works again. If the leader has exited, it is restarted.
+// Hung returns a fault that makes the disk of the leader hang. Ending the fault waits up to 90 seconds until the leader
+// stops responding, and then lets the disk work again. If the leader has exited, it is restarted. If it still responds,
+// the result is a Broken error.
 func Hung() Fault {
 	return onOne("disk hung permanently", true, func(n *Node) (func(context.Context) error, error) {
 		return func(ctx context.Context) error {
@@ -86,7 +85,7 @@ func Hung() Fault {
 	})
 }
 
-// SlowAll returns a fault that makes the disks of all servers hang repeatedly, each time for the duration stall. When
+// SlowAll returns a fault that makes the disks of all servers hang repeatedly, each time for the given duration. When
 // the fault ends, each process that has exited is restarted.
 func SlowAll(stall time.Duration) Fault {
 	return fault(fmt.Sprintf("disks of all hang for %s again and again", stall),
@@ -106,8 +105,8 @@ func SlowAll(stall time.Duration) Fault {
 		})
 }
 
-// limit sets the process's limit for one resource to most. The parameter resource is one of the RLIMIT constants. The
-// function lift restores the old limit, and starts the process again if it has ended.
+// limit sets a resource limit of the process, such as unix.RLIMIT_AS, to the given value. The function lift restores
+// the old limit, and starts the process again if it has ended.
 func (n *Node) limit(resource int, most uint64) (lift func() error, err error) {
 	n.Mark(fmt.Sprintf("resource %d limited to %d", resource, most))
 	pid := n.Pid()
@@ -194,8 +193,8 @@ func OneProcessor(leader bool) Fault {
 	})
 }
 
-// Backup returns a fault that does not disturb the cluster. When the fault ends, a random server saves a backup while
-// the workloads run, and the backup file is verified.
+// Backup returns a harmless fault. When it ends, a random server saves a backup while the workloads run, and the backup
+// file is verified.
 func Backup() Fault {
 	return fault("backup under load", func(_ context.Context, c *Cluster,
 		rnd *rand.Rand) (func(context.Context) error, error) {

@@ -120,8 +120,7 @@ func (e *Expiries) Bad() []string {
 	return e.bad
 }
 
-// Kept returns the number of keys that did not expire too early. It counts only keys that a client has read until they
-// expired.
+// Kept returns the number of keys that a client has read until they expired, and that did not expire too early.
 func (e *Expiries) Kept() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// leaderAndOne returns the leader of group 0, a random other server, and all servers except the leader. Only running
-// servers count. It waits at most a minute for a leader.
+// leaderAndOne returns the leader of group 0, a random other server, and all servers except the leader. It considers
+// only running servers, and waits up to a minute for a leader.
 func leaderAndOne(ctx context.Context, c *Cluster, rnd *rand.Rand) (leader, other *Node, rest []*Node, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -28,8 +28,8 @@ func leaderAndOne(ctx context.Context, c *Cluster, rnd *rand.Rand) (leader, othe
 	return leader, rest[rnd.IntN(len(rest))], rest, nil
 }
 
-// onOne returns a fault that affects one node. If leads is true, the node is the leader of group 0, and otherwise a
-// random follower. The function f injects the fault into the node, and returns the function that ends the fault.
+// onOne returns a fault that affects one node: the leader of group 0 if leads is true, and otherwise a random follower.
+// The function f injects the fault into the node, and returns the function that ends the fault.
 func onOne(name string, leads bool, f func(n *Node) (func(context.Context) error, error)) Fault {
 	who := " of a follower"
 	if leads {
@@ -95,8 +95,8 @@ func Pause(leader bool) Fault {
 	})
 }
 
-// wire returns a network fault with the given name. The function f injects the fault: it cuts or delays links. When the
-// fault ends, all links work normally again.
+// wire returns a network fault with the given name. The function f cuts or delays links. When the fault ends, all links
+// work normally again.
 func wire(name string, f func(c *Cluster, leader, other *Node, rest []*Node)) Fault {
 	return Fault{Name: name, Inflict: func(ctx context.Context, c *Cluster,
 		rnd *rand.Rand) (func(context.Context) error, error) {
@@ -199,7 +199,7 @@ func Stall(leader bool) Fault {
 	})
 }
 
-// Slow returns a fault that makes the disk of one node hang repeatedly, each time for the duration stall. The node is
+// Slow returns a fault that makes the disk of one node hang repeatedly, each time for the given duration. The node is
 // the leader if leader is true, and a random follower otherwise. When the fault ends, the process is restarted if it
 // has exited.
 func Slow(leader bool, stall time.Duration) Fault {
@@ -257,8 +257,8 @@ func (n *Node) PowerOn(context.Context) error {
 	return n.Start()
 }
 
-// Revive waits up to 500 ms for the process to end, and starts it again if it has ended. The wait is needed because a
-// process that hangs on its disk may exit only when the disk works again.
+// Revive restarts the process if it has ended or ends within 500 ms. It waits because a process that hangs on its disk
+// may exit only when the disk works again.
 func (n *Node) Revive() error {
 	select {
 	case <-n.Ended():

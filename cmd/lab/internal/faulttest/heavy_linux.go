@@ -61,10 +61,11 @@ func Heavy() Fault {
 		})
 }
 
-// Hot returns a fault in which many clients increment one key through all nodes. Each write has the condition that the
-// key still has the ETag that the client has read. The value in the end must be at least the number of acknowledged
-// increments. It may be higher by at most the number of increments with an unknown outcome. Otherwise the end of the
-// fault returns a Broken error.
+// Hot returns a fault in which many clients increment one key through all nodes. Every write requires that the key
+// still has the ETag that the client has read.
+//
+// The final value must be at least the number of acknowledged increments. Increments with an unknown outcome may be
+// included as well. If the value is outside these bounds, ending the fault returns a Broken error.
 func Hot() Fault {
 	return fault("one hot key", func(ctx context.Context, c *Cluster, rnd *rand.Rand) (func(context.Context) error,
 		error) {

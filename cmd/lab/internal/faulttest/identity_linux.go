@@ -73,9 +73,9 @@ func Twin() Fault {
 		})
 }
 
-// intruder starts the node shadow, which has the same node id as the node original. The cluster must refuse one of the
-// two. The returned function ends the fault. It kills shadow, and restarts original if original has exited. If both
-// nodes have served requests at the same time, it returns a Broken error.
+// intruder starts a node (shadow) that has the same node id as another one (original). The cluster must refuse one of
+// the two. The returned function kills the shadow, and restarts the original if it has exited. It returns a Broken
+// error if both nodes have served requests at the same time.
 func (c *Cluster) intruder(ctx context.Context, shadow, original *Node) (func(context.Context) error, error) {
 	if err := shadow.Start(); err != nil {
 		return nil, err

@@ -31,8 +31,8 @@ type Ledger struct {
 	gap      time.Duration // longest time without an acknowledgement
 }
 
-// StartLedger starts clients that write with the given consistency level. A client gives up a write after the
-// duration deadline. Each value has pad+1 bytes.
+// StartLedger starts clients that write with the given consistency level. A client gives up a write that has taken
+// longer than the deadline. Each value has pad+1 bytes.
 func StartLedger(c *Cluster, seed uint64, clients int, level Level, deadline time.Duration, pad int) *Ledger {
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &Ledger{cluster: c, level: level, deadline: deadline, stop: cancel, lastDone: time.Now()}

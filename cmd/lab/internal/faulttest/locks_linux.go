@@ -117,8 +117,8 @@ func (c *lockClient) one(ctx context.Context) {
 
 func (c *lockClient) expiry() time.Duration { return time.Duration(1+c.rnd.IntN(3)) * time.Second }
 
-// do sends an operation and records it in the history. known is false if the node did not return the result of the
-// operation.
+// do sends an operation to a node, and records it in the history if it may have had an effect. known is false if the
+// node did not return the result of the operation.
 func (c *lockClient) do(ctx context.Context, n *Node, in history.LockCall) (out history.LockAnswer, known bool) {
 	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
 	defer cancel()

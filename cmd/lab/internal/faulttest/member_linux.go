@@ -57,9 +57,8 @@ func (c *Cluster) newServer(ctx context.Context) (*Node, error) {
 	return n, c.Ready(ctx)
 }
 
-// expel removes the server victim from the cluster permanently, and then ends the process of victim. Another server
-// handles the removal. If victim still answers reads 90 seconds after the start of expel (the constant patience), expel
-// returns a Broken error.
+// expel removes a server from the cluster permanently, through another server, and then ends its process. If the
+// removed server still answers reads 90 seconds after the call (the constant patience), expel returns a Broken error.
 func (c *Cluster) expel(ctx context.Context, victim *Node) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -87,8 +86,8 @@ func (c *Cluster) expel(ctx context.Context, victim *Node) error {
 	return nil
 }
 
-// renewJoins gives every node the addresses of the current servers, to which the node connects at its next start. An
-// operator does the same after replacing servers. Otherwise a node might know only the addresses of removed servers.
+// renewJoins makes every node connect to the current servers at its next start, as an operator does after replacing
+// servers. Otherwise a node might know only the addresses of removed servers.
 func (c *Cluster) renewJoins() {
 	for _, n := range c.Nodes() {
 		n.joinAll()
@@ -248,10 +247,9 @@ func Storm() Fault {
 		})
 }
 
-// away waits until a stopped or disconnected server has missed so many writes that it can catch up only from a
-// snapshot. This is so when the snapshot index of the leader is above last+trailing. The parameter last is the last log
-// index of the server. If there are too few writes for that within 20 s, away logs this and returns nil. It returns an
-// error only if ctx ends.
+// away waits until a stopped or disconnected server can catch up only from a snapshot. This is so when the leader's
+// snapshot index is above last+trailing, where last is the last log index of the server. If there are too few writes
+// for that within 20 s, away logs this and returns nil. It returns an error only if ctx ends.
 func (c *Cluster) away(ctx context.Context, server *Node, last uint64) error {
 	limit, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -278,8 +276,8 @@ func (c *Cluster) away(ctx context.Context, server *Node, last uint64) error {
 	return ctx.Err()
 }
 
-// trailing is the number of log entries that a node keeps although its last snapshot includes them. The clusters in
-// which these faults run are configured with this number.
+// trailing is the number of log entries that a node keeps although its last snapshot includes them. The tested clusters
+// must be configured with this number.
 const trailing = 100
 
 func (n *Node) lastIndex(ctx context.Context) (uint64, error) {
@@ -294,7 +292,7 @@ func (n *Node) lastIndex(ctx context.Context) (uint64, error) {
 //
 //  1. The fault waits until the follower can catch up only from a snapshot.
 //  2. The follower is started, sometimes over a slowed network.
-//  3. After a random time, the follower is killed and started again. At that time it may be installing the snapshot.
+//  3. After a random time, the follower is killed, perhaps during the installation of the snapshot, and started again.
 func Install() Fault {
 	return fault("a snapshot is installed, broken off, installed again",
 		func(ctx context.Context, c *Cluster, rnd *rand.Rand) (func(context.Context) error, error) {
@@ -332,9 +330,9 @@ func Install() Fault {
 		})
 }
 
-// Contradict returns a fault that isolates the leader. Until the isolated leader steps down, it may append log entries
-// that are never committed. The end of the fault waits until the isolated node can catch up only from a snapshot, and
-// then heals the network. The node must then discard its uncommitted entries, because the snapshot contradicts them.
+// Contradict returns a fault that isolates the leader, which may then append log entries that are never committed.
+// Ending the fault waits until the isolated node can catch up only from a snapshot, and then heals the network. The
+// node must then discard its uncommitted entries, because the snapshot contradicts them.
 func Contradict() Fault {
 	return fault("leader cut off, with a tail that contradicts a snapshot",
 		func(ctx context.Context, c *Cluster, rnd *rand.Rand) (func(context.Context) error, error) {

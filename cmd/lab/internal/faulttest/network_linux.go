@@ -49,8 +49,8 @@ func with[K comparable, V any](p *map[K]V, k K, v V) *map[K]V {
 	return &out
 }
 
-// attach connects a namespace to the network. It creates a device with the address addr in the namespace, and starts to
-// forward the packets of this device.
+// attach connects a namespace to the network. It creates a device with the given address in the namespace, and starts
+// to forward the packets of the device.
 func (n *Network) attach(ns *namespace, addr netip.Addr) error {
 	var tun *os.File
 	err := ns.do(func() (err error) {
@@ -90,7 +90,7 @@ func openTUN(name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "/dev/net/tun"), nil
 }
 
-// up enables a network device in the namespace of the current thread. If addr is valid, up first gives the device this
+// up enables a network device in the namespace of the current thread. If addr is valid, the device first gets this
 // address, a /24 netmask and the MTU of the network.
 func up(name string, addr netip.Addr) error {
 	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)

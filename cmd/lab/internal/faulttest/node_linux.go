@@ -132,8 +132,8 @@ func (n *Node) StartWith(env ...string) error {
 	return n.Start()
 }
 
-// Anew removes the data of the node, and makes it join the existing nodes at its next start. An operator does the same
-// for a server whose disk was lost. The process of the node must not run.
+// Anew removes the data of the node, so that the node joins the existing nodes at its next start. An operator does the
+// same for a server that has lost its disk. The process of the node must not be running.
 func (n *Node) Anew() error {
 	n.Mark("wiped")
 	n.expect = 0
@@ -160,8 +160,7 @@ func (n *Node) joinAll() {
 	}
 }
 
-// Order writes value to a control file, which the process of the node reads. Package tuned describes the control
-// files.
+// Order writes a value to a control file of the node. Package tuned describes the control files.
 func (n *Node) Order(file string, value int64) error {
 	path := filepath.Join(n.dir, file)
 	n.Mark(fmt.Sprintf("%s = %d", file, value))
@@ -263,8 +262,8 @@ func (n *Node) ask(ctx context.Context, path string, into any) error {
 	return json.NewDecoder(resp.Body).Decode(into)
 }
 
-// Metric returns the sum of the values of all metrics of the node that begin with prefix. The prefix is compared with
-// the name and the labels, as in `requests_total{status="200"`.
+// Metric returns the sum of all metrics of the node whose name and labels begin with prefix, for example
+// `requests_total{status="200"`.
 func (n *Node) Metric(ctx context.Context, prefix string) (float64, error) {
 	text, err := n.Metrics(ctx)
 	return text.Sum(prefix), err

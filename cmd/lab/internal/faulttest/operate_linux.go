@@ -15,8 +15,8 @@ import (
 	"github.com/quorate/quorate/api/admin/schema"
 )
 
-// Broken is the error that a fault returns if the fault itself finds a violated guarantee. Violations that a workload
-// finds are not Broken errors.
+// Broken is the error of a fault that finds a violated guarantee. Workloads report the violations that they find in
+// other ways.
 type Broken struct {
 	Promise string // the violated guarantee, in a few words
 	Text    string // what was observed
@@ -32,8 +32,8 @@ func (c *Cluster) tell(format string, args ...any) {
 	}
 }
 
-// Settled waits until every group is complete. A complete group has a leader and exactly the number of voters in the
-// parameter voters. Each voter must meet these conditions:
+// Settled waits until every group has a leader and exactly the given number of voters. Each voter must meet these
+// conditions:
 //
 //   - Its process is running.
 //   - It has the server id that its group knows.
@@ -68,8 +68,8 @@ func (c *Cluster) Settled(ctx context.Context, voters int) error {
 	})
 }
 
-// whole returns an error unless the group is complete, as defined by Settled. g is the status of the group that its
-// leader reports. The keys of lives are the server ids of all running servers. voters is the required number of voters.
+// whole returns an error unless the group has the given number of voters, all of which meet the conditions of Settled.
+// g is the status that the leader of the group reports, and lives contains the server ids of all running servers.
 func whole(g *schema.GroupStatus, lives map[string]bool, voters int) error {
 	const near = 2000 // log entries
 	have := 0
@@ -149,8 +149,8 @@ func (c *Cluster) Acquainted(ctx context.Context) error {
 	})
 }
 
-// Catalogued waits until every running node lists exactly the running instances of the application. There must be one
-// instance on each running node. A node must not list an instance that belonged to an earlier process of a node.
+// Catalogued waits until every running node lists the same instances of an application, exactly one on each running
+// node. Instances of ended processes must not be listed.
 func (c *Cluster) Catalogued(ctx context.Context, app string) error {
 	return Until(ctx, func() error {
 		nodes := c.Running()

@@ -11,8 +11,8 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// Values of planStep.Via. A plan may have such a value in its second-to-last step. The value determines how this step
-// starts. A step without a value starts as soon as the results that it needs are available.
+// Values of planStep.Via, which determines how a step starts. Only the second-to-last step of a plan may have such a
+// value. The other steps start as soon as their input is available.
 const (
 	viaTimer = "timer" // half a second after the steps before
 	viaEvent = "event" // after an external event
@@ -27,8 +27,8 @@ type plan struct {
 	Results  []string   `json:"results,omitempty"` // the input of the first step, in a child workflow
 }
 
-// planStep is one activity of a plan. It starts when the steps in After have results, and gets these results as its
-// input. After contains the indexes of earlier steps.
+// planStep is one activity of a plan. After contains the indexes of earlier steps. The activity starts when these steps
+// have results, and gets the results as its input.
 type planStep struct {
 	Name  string `json:"name"`
 	After []int  `json:"after,omitempty"`
@@ -67,9 +67,9 @@ func randomPlan(rnd *rand.Rand, id string) (kind string, p plan) {
 	return kind, p
 }
 
-// planTurn executes one turn of a workflow. All workflows use this function. It returns the actions that follow from
-// the history in events. For step i, the action of the activity or child workflow has the id 2i, and the action of the
-// timer has the id 2i+1.
+// planTurn executes one turn of a workflow, and returns the actions that follow from the workflow's history. All
+// workflows use this function. In step i, an activity or child workflow has the action id 2i, and a timer has the
+// action id 2i+1.
 func planTurn(events []*protos.HistoryEvent) (actions []*protos.WorkflowAction) {
 	var p plan
 	results, begun, fired, raised := map[int32]string{}, map[int32]bool{}, map[int32]bool{}, false
@@ -137,8 +137,8 @@ func planTurn(events []*protos.HistoryEvent) (actions []*protos.WorkflowAction) 
 	return actions
 }
 
-// input returns the input of a step. It consists of the texts in initial, followed by the results of the steps in
-// s.After. If one of these steps has no result yet, ready is false.
+// input returns the input of a step: the initial texts, followed by the results of the steps in s.After. If one of
+// these steps has no result yet, ready is false.
 func (s *planStep) input(initial []string, results map[int32]string) (list []string, ready bool) {
 	list = append(list, initial...)
 	for _, i := range s.After {

@@ -58,9 +58,9 @@ type Schedule struct {
 	Steps []Step
 }
 
-// Random returns a schedule of n faults that are picked at random from choice. It uses every fault once before it
-// repeats any. Equal seeds give equal schedules. But two runs of a schedule may affect different nodes, because many
-// faults affect the node that is the leader at that time.
+// Random returns a schedule of n faults, picked at random from the given ones. It uses every fault once before it
+// repeats any. Equal seeds give equal schedules. Two runs of a schedule may still affect different nodes, because many
+// faults affect the current leader.
 func Random(seed uint64, n int, choice ...Fault) Schedule {
 	rnd := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // chance, not a secret
 	s := Schedule{Seed: seed}
@@ -88,9 +88,8 @@ func (s Schedule) String() string {
 	return fmt.Sprintf("seed %d: %s", s.Seed, strings.Join(names, ", "))
 }
 
-// Play runs the steps one after another, and reports each step to the function log. After each fault, Play waits up to
-// the duration patience until every running node serves requests. It stops at the first error, and also if a node does
-// not serve in time.
+// Play runs the steps one after another, and logs each step. After each fault, it waits until every running node serves
+// requests. It stops at the first error, or if a node does not serve requests within the given time.
 func (s Schedule) Play(ctx context.Context, c *Cluster, patience time.Duration,
 	log func(format string, args ...any)) error {
 	rnd := rand.New(rand.NewPCG(s.Seed, 2)) //nolint:gosec // chance, not a secret

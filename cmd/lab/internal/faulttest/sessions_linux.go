@@ -14,10 +14,12 @@ import (
 	"github.com/quorate/quorate/internal/child"
 )
 
-// Sessions has clients that check the session guarantees. Each client writes growing numbers to its own keys. It reads
-// its own keys and those of other clients with eventual consistency. A response must reflect everything that its
-// session has already written and read, unless the response is marked stale. Half of the clients move between nodes and
-// send a session token. The other clients stay on one node, send no token, and share the session of their application.
+// Sessions has clients that check the session guarantees. Each client writes growing numbers to its own keys, and reads
+// keys of all clients with eventual consistency. A response must reflect everything that its session has already
+// written and read, unless the response is marked stale.
+//
+// Half of the clients move between nodes and send a session token. The other clients stay on one node, send no token,
+// and share the session of their application.
 type Sessions struct {
 	cluster *Cluster
 	clients []*sessionClient
@@ -36,8 +38,8 @@ type Sessions struct {
 	lost  int // stale responses that informed a session of a possibly lost write
 }
 
-// ownKeys is the number of keys that each client writes. With two keys, a client can lose a write of one key, write the
-// other key, and then read the first key again. Client i has the keys from ownKeys*i.
+// ownKeys is the number of keys that each client writes. Client i has the keys from ownKeys*i. With two keys, a client
+// can lose a write of one key, write the other key, and then read the first key again.
 const ownKeys = 2
 
 // span is the time of a call at a node.
@@ -46,9 +48,9 @@ type span struct {
 	begin, end time.Time
 }
 
-// suspect is a read without a session token that does not return an earlier eventual write of its session. The write
-// may have been lost, which is permitted if the node has reported it. So the read is a violation only if the node
-// marked no response as stale between the write and the read.
+// suspect is a read without a session token that does not return an earlier eventual write of its session. The node may
+// lose such a write if it reports the loss. The read is a violation unless the node marked a response as stale between
+// the write and the read.
 type suspect struct {
 	span // from the write to the response
 	text string
@@ -91,10 +93,9 @@ func (s *Sessions) Stop() []string {
 	return bad
 }
 
-// Settle checks that nodes report the loss of a write once, and not with every later response. The load must be
-// stopped, and all nodes must be up. The first responses may still be marked stale because of earlier losses. Settle
-// repeats its requests until every client can read its keys at all of its nodes without a response marked stale. It
-// returns an error if ctx ends before that.
+// Settle checks that nodes report the loss of a write once, and not with every later response. It repeats its requests
+// until every client can read its keys at all of its nodes without a response marked stale, and returns an error if ctx
+// ends first. The clients must be stopped, and all nodes must be running.
 func (s *Sessions) Settle(ctx context.Context) error {
 	return Until(ctx, func() error {
 		for _, c := range s.clients {

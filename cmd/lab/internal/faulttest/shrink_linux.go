@@ -41,9 +41,8 @@ func (n *Node) Leave(ctx context.Context) error {
 	}
 }
 
-// takeOut sends one request to the admin API of the node, to remove another node or to make this node leave. The
-// parameter path is the path of the request. takeOut returns an error unless the response reports that the removal is
-// complete.
+// takeOut sends one request to the admin API of the node, to remove another node or to make this node leave. It returns
+// an error unless the response reports that the removal is complete.
 func (n *Node) takeOut(ctx context.Context, path, body string) error {
 	ctx, cancel := context.WithTimeout(ctx, endPatience)
 	defer cancel()

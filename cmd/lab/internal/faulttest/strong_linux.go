@@ -56,8 +56,8 @@ func StartStrong(c *Cluster, seed uint64, clients, pad int) *StrongLoad {
 }
 
 // enter begins an operation of a client. It returns the number of the family whose keys the operation must use. The
-// parameter random selects one of the families in use, and must be less than the constant families. The client must
-// call leave when the operation has ended.
+// argument, a random number below the constant families, selects one of the families in use. The client must call leave
+// after the operation.
 func (l *StrongLoad) enter(random int) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -74,9 +74,9 @@ func (l *StrongLoad) leave(f int) {
 	}
 }
 
-// done returns the finished families that can be taken out of the history: the families with the numbers from first to
-// end-1. A family is finished when clients begin no new operations on it, and no operation on it is in progress. The
-// range ends before the first unfinished family, even if later families are finished.
+// done returns the families that can be taken out of the history, as the range of their numbers from first to end-1. A
+// family is finished when no operation on it is in progress and no new one can begin. The range ends before the first
+// unfinished family.
 func (l *StrongLoad) done() (first, end int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -99,8 +99,8 @@ func (l *StrongLoad) take(first, end int) *history.Keys {
 	return l.History.Take(names...)
 }
 
-// Stop stops the clients. Then it reads all keys whose families Verify has not returned yet, so the history of each
-// family ends with a read. It uses all running nodes in turn.
+// Stop stops the clients. Then it reads the keys of all families that Verify has not returned, through all running
+// nodes in turn, so that the history of each family ends with a read.
 func (l *StrongLoad) Stop(ctx context.Context) error {
 	l.stop()
 	l.wg.Wait()
@@ -108,8 +108,8 @@ func (l *StrongLoad) Stop(ctx context.Context) error {
 	return l.last(ctx, first, (l.History.Size()/familyLife+1)*families)
 }
 
-// Verify reads the keys of all finished families once more, and moves these families from the history of the load to a
-// new history. It returns the new history, which the caller can check while the load continues.
+// Verify reads the keys of all finished families once more, and moves these families to a new history. The caller can
+// check the new history while the load continues.
 func (l *StrongLoad) Verify(ctx context.Context) (*history.Keys, error) {
 	first, end := l.done()
 	if err := l.last(ctx, first, end); err != nil {
@@ -136,9 +136,9 @@ func (l *StrongLoad) last(ctx context.Context, first, end int) error {
 	return nil
 }
 
-// strongClient is a client that makes one operation after another, each at a random node. It does not repeat a refused
-// operation. About half of the writes have a request id. If the outcome of such a write is unknown, the client repeats
-// it at random nodes with the same id.
+// strongClient makes one operation after another, each at a random node. It does not repeat refused operations. About
+// half of the writes have a request id. If the outcome of such a write is unknown, the client repeats it at random
+// nodes with the same id.
 type strongClient struct {
 	load  *StrongLoad
 	id, n int
@@ -282,9 +282,9 @@ func (s *strongClient) write(ctx context.Context, n *Node, f int, changes ...his
 	return a
 }
 
-// again sends a request a second time although the node has answered it, like a client that has lost the response. The
-// parameter first is the earlier response. If the new response differs from first, again records a violation. The check
-// of the history detects whether the store has applied the request twice.
+// again repeats a request that the node has answered, like a client that has lost the response. It records a violation
+// if the new response differs from the first one. The check of the history detects whether the store has applied the
+// request twice.
 func (s *strongClient) again(ctx context.Context, n *Node, r Request, first Answer) {
 	a := s.attempts(ctx, n, r, 0)
 	if a.Outcome == Refused || a.Outcome == Unknown {
@@ -297,8 +297,8 @@ func (s *strongClient) again(ctx context.Context, n *Node, r Request, first Answ
 	}
 }
 
-// attempts sends a request, and repeats it at random nodes while its outcome is unknown, at most repeats times. The
-// outcome is Refused only if no attempt can have been applied.
+// attempts sends a request. While the outcome is unknown, it repeats the request at random nodes, up to the given
+// number of times. The outcome is Refused only if no attempt can have been applied.
 func (s *strongClient) attempts(ctx context.Context, n *Node, r Request, repeats int) Answer {
 	refused := true
 	for i := 0; ; i++ {

@@ -67,7 +67,7 @@ spec:
 
 // TopicLoad has clients that publish to topics through random nodes. They publish single messages, bulks, and events of
 // state transactions. The application of every node subscribes to all topics. It reports a failure for some deliveries,
-// and acknowledges some with a state transaction. The method Check of history.Topics describes what is checked.
+// and acknowledges others with a state transaction. See history.Topics.Check for the checks.
 type TopicLoad struct {
 	History *history.Topics
 
@@ -96,8 +96,8 @@ func (l *TopicLoad) Flags(dir string) ([]string, error) {
 	return []string{"--resources-path", folder}, err
 }
 
-// Start starts the given number of clients. The cluster must have the option Application, and its flags must include
-// the result of Flags.
+// Start starts the given number of clients. The options of the cluster must contain the result of l.Flags, and an
+// Application function that returns the result of l.Application.
 func (l *TopicLoad) Start(c *Cluster, clients int) {
 	ctx, cancel := context.WithCancel(context.Background())
 	l.cluster, l.stop = c, cancel
@@ -199,8 +199,8 @@ func transactionOf(messages []history.Message) string {
 	return text(map[string]any{"operations": operations})
 }
 
-// Application returns the application that subscribes to the topics at a node. It passes all requests that do not
-// concern topics to fallback.
+// Application returns the application at a node, which subscribes to the topics. It passes all other requests to
+// fallback.
 func (l *TopicLoad) Application(n *Node, fallback http.Handler) http.Handler {
 	s := &subscriber{load: l, node: n,
 		rnd: rand.New(rand.NewPCG(l.seed, 9500+uint64(n.Addr.As4()[3])))} //nolint:gosec // chance, not a secret
@@ -241,7 +241,7 @@ func (s *subscriber) chance(n int) int {
 type cloudEvent struct{ Data string }
 
 // deliver handles the delivery of a message, and chooses its response at random. RETRY reports a failure, and DROP
-// rejects the message. A response with RETRY or DROP has the status 200 or 500.
+// rejects the message. Both come with status 200 or 500.
 func (s *subscriber) deliver(w http.ResponseWriter, r *http.Request) {
 	h := s.load.History
 	d := &history.Delivery{Topic: r.PathValue("topic"), Node: s.node.Name, Begin: h.Now()}
@@ -283,8 +283,8 @@ func (s *subscriber) deliver(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, answer)
 }
 
-// settle acknowledges a delivery with a state transaction. While Cluster.Quiet keeps the workloads paused, settle sends
-// nothing and returns false.
+// settle acknowledges a delivery with a state transaction, and sets d.Settled if the transaction succeeds. While
+// Cluster.Quiet is running, it sends nothing and returns false.
 func (s *subscriber) settle(r *http.Request, d *history.Delivery) bool {
 	if !s.load.cluster.gate.TryRLock() {
 		return false
@@ -306,9 +306,9 @@ func (s *subscriber) settle(r *http.Request, d *history.Delivery) bool {
 	return true
 }
 
-// Stop stops the clients and returns the violations. If whole is true, Stop first waits until every acknowledged
-// message is delivered, and no consumer group has messages left. The parameter whole must be false if the cluster does
-// not serve requests. Then Stop checks only what is already in the history.
+// Stop stops the clients and returns the violations. If whole is true, it first waits until every acknowledged message
+// is delivered and no consumer group has messages left. If the cluster does not serve requests, whole must be false;
+// Stop then checks only what is already recorded.
 func (l *TopicLoad) Stop(ctx context.Context, whole bool) (bad []string) {
 	l.stop()
 	l.wg.Wait()
@@ -354,7 +354,7 @@ func (l *TopicLoad) settled(ctx context.Context) error {
 }
 
 // read reads all messages of all topics into the history. If it is unknown whether a transaction that publishes
-// messages was committed, read finds that out and records it.
+// messages was committed, read also finds out and records the outcome.
 func (l *TopicLoad) read(ctx context.Context) error {
 	l.expire(ctx)
 	nodes := l.cluster.Running()

@@ -24,14 +24,13 @@ const (
 )
 
 // Watches has clients that write keys with strong consistency, and watchers that watch these keys. Each node has a
-// watcher that connects to this node. While the node is not running, the watcher connects to another running node. One
-// more watcher connects to random nodes. When the connection of a watcher ends, the watcher reconnects and continues at
-// its last position.
+// watcher, which connects to another running node while its own node is not running. One more watcher connects to
+// random nodes. When its connection ends, a watcher reconnects and continues at its last position.
 //
-// Each change of a key has a number, counted from 1. So a watcher detects at once if a change is missing, arrives
-// twice, or arrives in the wrong order. At the end every watcher must have received every acknowledged write. The store
-// may have discarded the changes after a watcher's position, for example after a clock jump. The watcher then starts
-// again at the current revision.
+// The changes of a key are numbered from 1, so a watcher detects at once if a change is missing, arrives twice, or
+// arrives in the wrong order. At the end every watcher must have received every acknowledged write. If the store has
+// discarded the changes after a watcher's position, for example after a clock jump, the watcher starts again at the
+// current revision and may miss earlier writes.
 type Watches struct {
 	cluster *Cluster
 	stop    context.CancelFunc // of the writers
@@ -98,8 +97,8 @@ type event struct {
 	Revision                 string
 }
 
-// begin opens a watch of the written keys and closes it again. From the first watch of an application on, the store
-// keeps a history of changes. begin returns a revision, and the history contains all changes after this revision.
+// begin opens a watch of the written keys and closes it again. The first watch of an application makes the store keep a
+// history of changes. The history contains all changes after the returned revision.
 func (w *Watches) begin(ctx context.Context) (pos uint64, err error) {
 	err = Until(ctx, func() error {
 		nodes := w.cluster.Running()
@@ -327,8 +326,8 @@ func (w *Watches) Stop(ctx context.Context) []string {
 	return w.bad
 }
 
-// missing returns an error if the watcher has not received an acknowledged write. The error names the key of the write.
-// The caller holds w.mu.
+// missing returns an error if the watcher has not received the last acknowledged write of a key. After a reset of the
+// watcher, missing checks only keys that were received since then. The caller holds w.mu.
 func (w *Watches) missing(one *watcher) error {
 	for _, key := range slices.Sorted(maps.Keys(w.written)) {
 		got, known := one.last[key]

@@ -15,8 +15,8 @@ import (
 	"github.com/quorate/quorate/internal/history"
 )
 
-// Pauses of clients and workers. A client waits for workflowPace after it has started a workflow, in addition to
-// Options.Pace of the cluster. A worker waits for workerPause before it connects again.
+// Pauses of clients and workers. workflowPace is how long a client waits after it has started a workflow, in addition
+// to Options.Pace of the cluster. workerPause is how long a worker waits before it reconnects.
 const (
 	workflowPace = 250 * time.Millisecond
 	workerPause  = 200 * time.Millisecond
@@ -26,8 +26,8 @@ const (
 const goEvent = "go"
 
 // WorkflowLoad has clients that start workflows through random nodes. A workflow runs its activities one after another
-// or in parallel. It may also use a timer, an external event or a child workflow. Every node has a worker. The method
-// Check of history.Workflows describes what is checked.
+// or in parallel. It may also use a timer, an external event or a child workflow. Every node has a worker. See
+// history.Workflows.Check for the checks.
 type WorkflowLoad struct {
 	History *history.Workflows
 
@@ -116,9 +116,9 @@ func (n *Node) raise(ctx context.Context, id string) error {
 	return err
 }
 
-// Stop stops the clients and returns the violations. If whole is true, Stop first waits until all workflow instances
-// have completed. The parameter whole must be false if the cluster does not serve requests. Then Stop checks only what
-// is already in the history.
+// Stop stops the clients and returns the violations. If whole is true, it first waits until all workflow instances have
+// completed. If the cluster does not serve requests, whole must be false; Stop then checks only what is already
+// recorded.
 func (l *WorkflowLoad) Stop(ctx context.Context, whole bool) (bad []string) {
 	l.end()
 	l.clients.Wait()
@@ -141,8 +141,8 @@ func (l *WorkflowLoad) expire(ctx context.Context) {
 	pause(ctx, l.History.Newest()+2*answerTime-l.History.Now())
 }
 
-// settle reads all workflow instances that are not known to have completed. It returns nil if all instances have now
-// completed.
+// settle records the current state of all workflow instances that are not known to have completed. It returns nil if
+// all instances have completed.
 func (l *WorkflowLoad) settle(ctx context.Context) error {
 	nodes := l.cluster.Running()
 	if len(nodes) == 0 {
@@ -232,8 +232,8 @@ func (w *worker) work(ctx context.Context) {
 	}
 }
 
-// handle executes one work item and sends the result. A work item is a turn of a workflow, or an activity. If sending
-// the result fails, handle does not repeat it, because the node then sends the same work item again.
+// handle executes one work item, which is a turn of a workflow or an activity, and sends the result. It does not repeat
+// a failed send, because the node then sends the work item again.
 func (w *worker) handle(ctx context.Context, hub protos.TaskHubSidecarServiceClient, item *protos.WorkItem) {
 	limit, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()

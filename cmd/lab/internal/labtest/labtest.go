@@ -15,8 +15,8 @@ import (
 
 const module = "github.com/quorate/quorate/"
 
-// Env is the name of the environment variable for the path of a lab program that is already built. If the variable is
-// set, a Lab uses this program and builds none.
+// Env is the name of an environment variable with the path of a lab program that is already built. If the variable is
+// set, a Lab uses this program instead of building one.
 const Env = "QUORATE_LAB_BINARY"
 
 // Lab builds the program cmd/lab when a test needs it for the first time. All later tests use the same program. A Lab

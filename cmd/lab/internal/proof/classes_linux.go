@@ -89,8 +89,8 @@ func damage() (out []faulttest.Fault) {
 	return out
 }
 
-// notRun returns the classes of faults and the checks that a campaign does not run, or runs only in part. The first
-// string of each element names the class or check, and the second string gives the reason.
+// notRun returns the classes of faults and the checks that a campaign omits, or runs only in part. Each element
+// consists of a name and a reason.
 func notRun() [][2]string {
 	return [][2]string{
 		{"F9, latent sector errors of a running server",

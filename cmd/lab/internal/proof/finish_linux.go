@@ -47,13 +47,13 @@ func (r *campaign) checkpoint(ctx context.Context) {
 	}
 }
 
-// excuse is how long after the acknowledgement of an eventual write a change of leadership may still explain the loss
-// of this write. A change up to 2 s before the acknowledgement may explain it as well. The loss of an acknowledged
-// write without such a change is a violation.
+// excuse is the time after the acknowledgement of an eventual write in which a change of leadership explains the loss
+// of the write. A change up to 2 s before the acknowledgement explains the loss as well. A loss without such a change
+// is a violation.
 const excuse = 30 * time.Second
 
-// ledgers checks that no acknowledged strong write is lost, and that lost eventual writes are excused by a change of
-// leadership (see excuse). It records violations. An error means that the writes could not be read.
+// ledgers checks that no acknowledged strong write is lost, and that a change of leadership explains each lost eventual
+// write (see excuse). It records violations. An error means that the writes could not be read.
 func (r *campaign) ledgers(ctx context.Context) error {
 	missing, err := r.sure.Missing(ctx)
 	if err != nil {
@@ -88,7 +88,7 @@ func (r *campaign) ledgers(ctx context.Context) error {
 	return nil
 }
 
-// times returns when the writes of the given keys were acknowledged. A time is the duration since the start of the
+// times returns the times at which the writes of the given keys were acknowledged, counted from the start of the
 // campaign.
 func (r *campaign) times(l *faulttest.Ledger, keys []string) []time.Duration {
 	out := make([]time.Duration, len(keys))
@@ -109,9 +109,8 @@ func firsts(keys []string, at []time.Duration) (out []string) {
 	return out
 }
 
-// finish stops the load and runs the last checks. The parameter whole is false if the cluster has not recovered from
-// its last fault. In this case, finish skips the checks that need all nodes, and ends the other checks after 10 s
-// instead of 5 min.
+// finish stops the load and runs the last checks. If the cluster has not recovered from its last fault, whole must be
+// false. Then finish skips the checks that need all nodes, and ends the other checks after 10 s instead of 5 min.
 func (r *campaign) finish(ctx context.Context, whole bool) {
 	r.Log("the last checks")
 	limit, cancel := context.WithTimeout(ctx, 5*time.Minute)
@@ -206,9 +205,9 @@ const (
 	mostMemory   = 900 << 20
 )
 
-// bounded checks that every running node has returned to a low number of open files and goroutines and to a low use of
-// memory. It waits for this up to 2 min per node (the constant patience). If a node still uses too much, bounded
-// records a violation. It then makes the node write its goroutine stacks to its log and exit.
+// bounded checks that every running node has returned to a low number of open files and goroutines, and to low memory
+// use. It waits for this up to 2 min per node (the constant patience). If a node still uses too much, bounded records a
+// violation, and makes the node write its goroutine stacks to its log and exit.
 func (r *campaign) bounded(ctx context.Context) {
 	for _, n := range r.cluster.Running() {
 		n.CloseIdle()

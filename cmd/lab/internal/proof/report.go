@@ -131,8 +131,8 @@ func (r *Result) draw() drawing {
 	return d
 }
 
-// plots adds to d what the clients measured in each second: finished requests, their durations, and failed requests.
-// The time axis ends at end, in seconds.
+// plots adds plots of what the clients measured in each second: finished requests, their durations, and failed
+// requests. The time axis ends at end, in seconds.
 func (r *Result) plots(d *drawing, end float64) {
 	type series struct {
 		name, colour string

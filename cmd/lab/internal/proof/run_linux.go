@@ -16,7 +16,7 @@ import (
 	"github.com/quorate/quorate/internal/history"
 )
 
-// Options are the options of a campaign. Program, Log, and one of For and Steps are required.
+// Options are the options of a campaign. Program and Log are required, and at least one of For and Steps.
 type Options struct {
 	Program string // its path; with tuned.Env set, it must behave as the quorate command
 	Version string // of the tested program, for the report
@@ -32,7 +32,7 @@ const patience = 2 * time.Minute
 const (
 	// everywhere is the id of the application that every node serves.
 	everywhere = "everywhere"
-	// known limits how long nodes may take to list all instances of the application after the cluster has recovered.
+	// known is how long nodes may take to list all instances of the application after the cluster has recovered.
 	known = 10 * time.Second
 )
 
@@ -284,9 +284,9 @@ func (r *campaign) one(ctx context.Context, d *deck, number int) bool {
 	return whole
 }
 
-// broken records err, the error of the fault with the given name, as a violation. If err is a faulttest.Broken, the
-// fault has found a violated guarantee. Any other err means that the fault could not be injected or ended. The text
-// when describes which step failed.
+// broken records an error of the named fault as a violation. A faulttest.Broken means that the fault has found a
+// violated guarantee. Any other error means that the fault could not be injected or ended. The text when describes
+// which step failed.
 func (r *campaign) broken(name, when string, err error) {
 	check := "cluster"
 	var b *faulttest.Broken
@@ -303,8 +303,8 @@ func (r *campaign) broken(name, when string, err error) {
 }
 
 // ready waits until all nodes serve requests and every group has all its voters. While it waits, it restarts nodes that
-// have exited. If the cluster is not ready within the duration patience, it records a violation and returns false. The
-// parameter lastFault is the name of the last fault.
+// have exited. If the cluster is not ready within 2 min (the constant patience), ready records a violation that names
+// the last fault, and returns false.
 func (r *campaign) ready(ctx context.Context, lastFault string) bool {
 	limit, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -338,8 +338,8 @@ func (r *campaign) ready(ctx context.Context, lastFault string) bool {
 }
 
 // catalogue checks that every node lists exactly the running instances of the application. It is called when the
-// cluster has recovered from a fault. The parameter lastFault is the name of this fault. If the lists are not correct
-// within 10 s (the constant known), catalogue records a violation.
+// cluster has recovered from a fault. If the lists are not correct within 10 s (the constant known), catalogue records
+// a violation that names the fault.
 func (r *campaign) catalogue(ctx context.Context, lastFault string) {
 	begin := time.Now()
 	limit, cancel := context.WithTimeout(ctx, known)
@@ -366,8 +366,8 @@ func (r *campaign) tails() (out []string) {
 	return out
 }
 
-// histories takes the finished families of keys out of the history of the strong operations. It then checks the
-// operations on these families in the background.
+// histories moves the finished families of keys out of the history of the strong operations, and checks them in the
+// background.
 func (r *campaign) histories(ctx context.Context) {
 	limit, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -413,9 +413,9 @@ func (r *campaign) workloads() {
 	r.mu.Unlock()
 }
 
-// report records a violation that a workload has found. The parameter check is the id of the violated guarantee, such
-// as C3. The first line of text is the title of the violation. A violation is ignored if one with the same title was
-// already recorded.
+// report records a violation that a workload has found. The first line of the text is the title of the violation. If a
+// violation with the same title was already recorded, report does nothing. The parameter check is the id of the
+// violated guarantee, such as C3.
 func (r *campaign) report(check, text string) {
 	head, rest, _ := strings.Cut(text, "\n")
 	r.mu.Lock()

@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/cmd/lab/internal/faulttest"
 )
 
-// counted returns the metrics that the report sums over all nodes and all processes of a node. It maps the name of each
-// metric to its description in the report.
+// counted returns the metrics that the report sums over all nodes and restarts. The map gives the description of each
+// metric in the report.
 func counted() map[string]string {
 	return map[string]string{
 		"quorate_raft_elections_total":            "elections stood for",

@@ -15,7 +15,7 @@ type step struct {
 
 // deck chooses the next fault at random, like a deck of cards. It uses every class of faults once before it repeats a
 // class. Within a class, it uses every fault once before it repeats a fault. Equal seeds give the same sequence of
-// faults. So if two campaigns have the same seed, the longer one begins with the faults of the shorter one.
+// faults, so the faults of a shorter campaign are the first ones of a longer campaign.
 type deck struct {
 	seed    uint64
 	classes []class

@@ -1,11 +1,10 @@
 // Package tuned opens nodes for fault tests, with settings that the real program does not have. With shorter times and
-// smaller sizes, a test takes seconds instead of minutes. A test can also shift the wall clock of a node, and kill the
-// node at a chosen disk operation of its store. If the environment variable Env is set, the program lab behaves like
-// the quorate command, but opens nodes with this package.
+// smaller sizes, a test takes seconds instead of minutes. If the environment variable Env is set, the program lab
+// behaves like the quorate command, but opens nodes with this package.
 //
-// The package owns these settings and the control files. Through the control files, a test shifts the clock or requests
-// the kill. The package changes nothing else of the product, so results of the tests apply to the real program. One
-// goroutine reads the control files until the process ends.
+// Through control files, a test can shift the wall clock of a node, or kill the node at a chosen disk operation of its
+// store. The package owns these files and the settings. It changes nothing else of the product, so results of the tests
+// apply to the real program. One goroutine reads the control files until the process ends.
 package tuned
 
 import (
@@ -69,9 +68,9 @@ type Opener struct {
 	controls *controls
 }
 
-// New returns an Opener with the settings in text, which has the format of the environment variable Env. If the
-// environment variable Control is set, its value is the directory of the control files. New then starts a goroutine
-// that polls these files until the process ends.
+// New returns an Opener with the given settings, in the format of the environment variable Env. The environment
+// variable Control contains the directory of the control files. If it is set, New starts a goroutine that polls these
+// files until the process ends.
 func New(text string) (*Opener, error) {
 	o := &Opener{controls: new(controls)}
 	if err := json.Unmarshal([]byte(text), &o.tuning); err != nil {

@@ -1,11 +1,12 @@
-// Package turnclock writes an overlay for the Go compiler. The overlay adds the function time.SetWallShift, which
-// shifts the wall clock of a process. If a program is built with the overlay and the tag quorate_clock, tests can
-// change its clock, as if the clock of its machine were set. The Go installation does not change.
+// Package turnclock writes an overlay for the Go compiler, so that tests can shift the wall clock of a program. The
+// overlay adds the function time.SetWallShift, which shifts the clock as if the clock of the machine were set. A
+// program has this function if it is built with the overlay and the tag quorate_clock. The Go installation does not
+// change.
 //
 //	lab turn-clock DIR
 //
-// This command writes DIR/time.go and DIR/overlay.json. The package owns the changes that DIR/time.go makes to
-// package time. It refuses a version of Go whose time.go it does not recognize.
+// This command writes DIR/time.go and DIR/overlay.json. The package owns the changes that DIR/time.go makes to package
+// time. It refuses a version of Go whose time.go it does not recognize.
 package turnclock
 
 import (
@@ -75,8 +76,8 @@ func write(dir string) error {
 	return os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o600)
 }
 
-// turn changes text, the source code of time.go, so that the wall clock can be shifted, and returns the result. It
-// returns an error if text does not have the expected form.
+// turn returns the given source code of time.go with changes that let a program shift the wall clock. It returns an
+// error if the source code does not have the expected form.
 func turn(text string) (string, error) {
 	if n := strings.Count(text, reads); n != 1 {
 		return "", fmt.Errorf("time.Now of this Go version reads its clock differently, %d places match: adapt "+

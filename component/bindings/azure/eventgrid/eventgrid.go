@@ -1,5 +1,7 @@
 // Package eventgrid implements the binding bindings.azure.eventgrid. As an output, it publishes events to a topic of
-// Azure Event Grid. As an input, it creates an event subscription and receives the events of this subscription.
+// Azure Event Grid. As an input, it creates an event subscription and receives the events of this subscription. The
+// package owns the management of the subscription, the validation handshake, the authentication of deliveries and the
+// encoding of events.
 //
 // The package manages the subscription, answers the validation handshake, authenticates deliveries, and encodes events.
 // It reports success to Event Grid only after the application has handled the event. So an event may be delivered more
@@ -88,9 +90,8 @@ type Options struct {
 }
 
 // Open checks the options and reads the certificates, but makes no connection. o.Direction selects input, output or
-// both. If o.Direction is not set, o.Metadata decides: a direction is selected if at least one field of this direction
-// has a value. Open returns fault.Invalid if no direction is selected, or if the metadata of a selected direction is
-// incomplete or malformed.
+// both. If it is not set, input is selected if o.Metadata has a field for input, and output likewise. Open returns
+// fault.Invalid if no direction is selected, or if the metadata of a selected direction is incomplete or malformed.
 func Open(o Options) (bindings.Binding, error) {
 	wanted, err := sides(o.Direction, o.Metadata)
 	if err != nil {

@@ -170,8 +170,8 @@ func isAttribute(name string) bool {
 
 func isJSON(media string) bool { return media == mediaJSON || strings.HasSuffix(media, "+json") }
 
-// validationCode returns the code that a validation handshake of the Event Grid schema contains (see validation). The
-// body of such a handshake is an array with one event of a special type. For any other body, ok is false.
+// validationCode returns the code in a validation handshake of the Event Grid schema. The body of such a handshake is
+// an array with one event of a special type. For any other body, ok is false.
 func validationCode(body []byte) (code string, ok bool) {
 	var all [2]json.RawMessage // json.Unmarshal skips further elements
 	var event struct {

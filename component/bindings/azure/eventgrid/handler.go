@@ -71,9 +71,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// handshake answers the validation handshake of CloudEvents. The answer allows Event Grid to deliver events, and no
-// further step is needed. Therefore handshake never calls the address in WebHook-Request-Callback, which anyone could
-// set.
+// handshake answers the validation handshake of CloudEvents. This answer is enough for Event Grid to deliver events.
+// The address in WebHook-Request-Callback is never called, because anyone could set it.
 func handshake(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Allow", "POST, OPTIONS")
 	if origin := r.Header.Get("WebHook-Request-Origin"); origin != "" {
@@ -83,9 +82,8 @@ func handshake(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusOK)
 }
 
-// validation answers the validation handshake of the Event Grid schema, which arrives as a delivery of one event. It
-// checks no token or secret, because its answer proves only that the sender can reach this endpoint. For all other
-// deliveries, see admit.
+// validation answers the validation handshake of the Event Grid schema, which arrives as one event. It checks no token
+// or secret, because the answer proves only that the sender can reach this endpoint.
 func validation(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxHandshake))
 	code, ok := validationCode(body)

@@ -90,8 +90,8 @@ func (in *input) Start(ctx context.Context, sink bindings.Sink) error {
 	return err
 }
 
-// begin marks the input as starting. Until the start has ended, the method close can abort it with cancel. The caller
-// must close done when the start has ended. begin returns an error if the input is closed, or was started already.
+// begin marks the input as starting, and stores cancel so that the method close can abort the start. The caller must
+// close done when the start has ended. begin returns an error if the input is closed or was started already.
 func (in *input) begin(cancel context.CancelFunc) (done chan struct{}, err error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -195,8 +195,8 @@ func (in *input) close(ctx context.Context) error {
 	return nil
 }
 
-// stop stops the server, and waits for its goroutines. It lets the deliveries in progress finish until ctx ends, and
-// then cancels them. If atOnce is true, it does not wait for deliveries, but closes all connections immediately.
+// stop stops the server and waits for its goroutines. Deliveries in progress may finish until ctx ends, and are then
+// cancelled. If atOnce is true, stop closes all connections immediately.
 func (in *input) stop(ctx context.Context, atOnce bool) {
 	in.mu.Lock()
 	server, h := in.server, in.handler

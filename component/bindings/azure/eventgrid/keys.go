@@ -85,9 +85,9 @@ func (k *keys) find(ctx context.Context, id string) (*rsa.PublicKey, error) {
 	return nil, denied("the bearer token is signed with a key that the tenant does not have")
 }
 
-// current returns the signing keys. It fetches them again if they are outdated, or if the function isGood returns
-// false for them. It starts no fetch within keysPause after a successful fetch, or within keysRest after a failed
-// one. If a fetch fails, it returns the previous keys until their age is keysOld, and then fault.Unavailable.
+// current returns the signing keys. It fetches them again if they are older than keysFresh, or if isGood returns false
+// for them. It starts no fetch within keysPause after a successful fetch, or within keysRest after a failed one. If a
+// fetch fails, it returns the previous keys, or fault.Unavailable if they are older than keysOld.
 func (k *keys) current(ctx context.Context, isGood func(keySet) bool) (keySet, error) {
 	set, age := k.known()
 	if age < keysPause || age < keysFresh && isGood(set) {
@@ -160,11 +160,11 @@ func (k *keys) fetch(ctx context.Context) (keySet, error) {
 	return set, nil
 }
 
-// issuersOf returns the two issuers whose tokens are accepted: issuer itself, and the issuer of version 1 tokens of the
-// same tenant.
+// issuersOf returns the issuers whose tokens are accepted: the given issuer, and the version 1 issuer of the same
+// tenant.
 //
-// The URL of the version 1 issuer contains the tenant id. issuersOf takes the id from the path of issuer, because the
-// component may be configured with the tenant's domain name instead of its id.
+// The URL of the version 1 issuer contains the tenant id. The id is taken from the path of the given issuer, because
+// the component may name the tenant by its domain instead.
 func (k *keys) issuersOf(issuer string) []string {
 	id := k.tenant
 	if u, err := url.Parse(issuer); err == nil {

@@ -85,8 +85,8 @@ type answer struct {
 	body   []byte
 }
 
-// call sends a request to the management API and returns the response, whatever its status is. It returns an error only
-// if there is no complete response, so the caller must check the status.
+// call sends a request to the management API and returns the complete response. The caller must check the status,
+// because an unsuccessful status is not an error.
 func (m *manager) call(ctx context.Context, method, address string, body []byte) (*answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
@@ -157,8 +157,8 @@ func (m *manager) fullAddress(ctx context.Context) (string, error) {
 	return said.URL, nil
 }
 
-// put creates or changes the event subscription. It returns the URL at which the caller can poll the progress of this
-// operation. The URL is empty if the service returned none, or returned one on another host.
+// put creates or changes the event subscription. It returns the URL at which the progress of this operation can be
+// polled, or "" if the service returned no URL or a URL on another host.
 func (m *manager) put(ctx context.Context, document []byte) (operation string, err error) {
 	a, err := m.call(ctx, http.MethodPut, m.actionURL(""), document)
 	if err != nil {

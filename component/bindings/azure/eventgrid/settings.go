@@ -27,9 +27,9 @@ func inputFields() (required, optional []string) {
 
 func outputFields() []string { return []string{metadataAccessKey, metadataTopic} }
 
-// sides returns the directions of the component: input, output or both. If d is not set, the metadata fields that are
-// present in m decide. sides returns fault.Invalid if there is no direction, or if a required metadata field of a
-// direction is missing.
+// sides returns the directions of the component: input, output or both. If d is not set, input is selected if m has a
+// field for input, and output likewise. sides returns fault.Invalid if no direction is selected, or if a required field
+// of a direction is missing.
 func sides(d bindings.Direction, m component.Values) (bindings.Direction, error) {
 	required, optional := inputFields()
 	if !d.Given() {
@@ -74,8 +74,7 @@ func anyGiven(m component.Values, names []string) bool {
 	return false
 }
 
-// lacking returns the elements of names that have no value in m. A client secret does not count as lacking if m has a
-// certificate.
+// lacking returns the given names that have no value in m. It omits the client secret if m has a certificate.
 func lacking(m component.Values, names []string) []string {
 	var out []string
 	for _, name := range names {

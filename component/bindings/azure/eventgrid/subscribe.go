@@ -122,8 +122,8 @@ func (s *subscriber) claim(ctx context.Context) (mine bool, until time.Time, err
 }
 
 // set creates or changes the event subscription, and waits until the service has finished. existing is the current
-// document, or nil to create the subscription. expiry is the time at which this node's claim ends. set returns an error
-// if the service has not finished by then.
+// document, or nil if there is no subscription. set returns an error if the service has not finished at expiry, when
+// this node's claim ends.
 func (s *subscriber) set(ctx context.Context, expiry time.Time, existing []byte) error {
 	ctx, cancel := context.WithDeadline(ctx, expiry)
 	defer cancel()

@@ -49,13 +49,15 @@ func (s *subscription) settled() bool {
 	return true
 }
 
-// good reports whether the last change of the subscription succeeded. Without a provisioning state, good returns true.
+// good reports whether the last change of the subscription succeeded. If the service reports no state, good returns
+// true.
 func (s *subscription) good() bool {
 	return s.Properties.State == "" || strings.EqualFold(s.Properties.State, stateSucceeded)
 }
 
-// matches reports whether the subscription delivers events as this node requires. fullURL is the endpoint URL of the
-// subscription with its query. If the query is unknown, fullURL is empty, and matches compares URLs without queries.
+// matches reports whether the subscription delivers events as this node requires. fullURL is the endpoint URL with its
+// query, as fullAddress returns it, or "". If it is "" and the subscription has no complete URL either, URLs are
+// compared without their queries.
 func (s *subscription) matches(want *inputSettings, fullURL string) bool {
 	d := s.Properties.Destination
 	if d == nil || d.Kind != kindWebHook || s.Properties.Schema != schemaCloudEvents || !s.good() {
@@ -76,8 +78,8 @@ func (s *subscription) matches(want *inputSettings, fullURL string) bool {
 	return sameAddress(d.Properties.BaseURL, &base)
 }
 
-// hidesQuery reports whether the service omitted the query of the endpoint URL, which can contain a secret. If so, the
-// caller must call fullAddress to get the complete URL.
+// hidesQuery reports whether the endpoint has a query that the service omitted, as it may contain a secret. The caller
+// must then get the complete URL with fullAddress.
 func (s *subscription) hidesQuery(want *inputSettings) bool {
 	d := s.Properties.Destination
 	return d != nil && d.Kind == kindWebHook && d.Properties.URL == "" && want.endpoint.RawQuery != ""
@@ -89,9 +91,8 @@ func sameAddress(text string, want *url.URL) bool {
 		got.RawQuery == want.RawQuery
 }
 
-// wanted returns the document to send when the node creates or changes the subscription. existing is the current
-// document; it is empty if there is no subscription. Properties of existing that the component does not set, for
-// example filters, stay unchanged.
+// wanted returns the document that creates or changes the subscription. existing is the current document, or empty if
+// there is no subscription. Properties that the component does not set, such as filters, stay unchanged.
 func wanted(s *inputSettings, existing []byte) ([]byte, error) {
 	document, err := open(existing)
 	if err != nil {
@@ -145,8 +146,8 @@ func wantedDestination(s *inputSettings, existing json.RawMessage) (json.RawMess
 	return d.bytes(), nil
 }
 
-// hidesSecret reports whether one of the given delivery attributes is secret, which means that the service does not
-// return its value. The attributes must then not be written back, because the secret value would be lost.
+// hidesSecret reports whether one of the given delivery attributes is secret. The service does not return secret
+// values, so they would be lost if the attributes were written back.
 func hidesSecret(mappings json.RawMessage) bool {
 	var all []struct {
 		Properties struct {

@@ -1,5 +1,5 @@
 // Package secretmanager implements the secret store secretstores.aws.secretmanager. It reads secrets from AWS Secrets
-// Manager with Amazon's client library.
+// Manager with Amazon's client library. The package owns the requests and the conversion of failures to fault codes.
 //
 // A bulk read uses several goroutines, which end before it returns. The connections of the library have goroutines too;
 // Close ends those of idle connections.

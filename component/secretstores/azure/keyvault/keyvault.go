@@ -1,5 +1,5 @@
 // Package keyvault implements the secret store secretstores.azure.keyvault. It reads the secrets of an Azure Key Vault
-// with Microsoft's client library.
+// with Microsoft's client library. The package owns the requests and the conversion of failures to fault codes.
 //
 // A bulk read uses several goroutines, which end before it returns. Connections have goroutines too; Close ends those
 // of idle connections.
@@ -86,9 +86,8 @@ func (o Options) address() (string, error) {
 	return "https://" + strings.ToLower(o.Vault) + domain(o.Identity.Environment), nil
 }
 
-// domain returns the domain of the vaults in the given Azure environment, such as ".vault.azure.net". For an unknown
-// environment, domain returns the domain of the public cloud. This is harmless, because Open then fails when it creates
-// the credential.
+// domain returns the DNS domain of vaults in the given Azure environment, such as ".vault.azure.net". For an unknown
+// environment, it returns that of the public cloud; Open then fails when it creates the credential.
 func domain(environment string) string {
 	switch e := strings.ToLower(environment); {
 	case strings.Contains(e, "china"):

@@ -1,5 +1,5 @@
 // Package secretmanager implements the secret store secretstores.gcp.secretmanager. It reads secrets from Google Cloud
-// Secret Manager over its REST API.
+// Secret Manager over its REST API. The package owns the requests and the verification of responses.
 //
 // The package verifies the checksums of secrets and caches the access token until it expires. It starts goroutines only
 // for bulk reads, token fetches and connections. Close ends the token fetches and the idle connections.

@@ -88,8 +88,8 @@ func (t *tokens) authorize(ctx context.Context, h http.Header, again bool) (bool
 	return true, nil
 }
 
-// known returns the cached token, or nil. Set refused if the service has refused the cached token. known then removes
-// this token from the cache and returns nil.
+// known returns the cached token, or nil if there is none. Set refused if the service has refused the cached token:
+// known then removes it from the cache and returns nil.
 func (t *tokens) known(refused bool) *oauth2.Token {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -1,5 +1,5 @@
 // Package vault implements the secret store secretstores.hashicorp.vault. It reads secrets from the KV engine, version
-// 2, of a Vault server over its HTTP API.
+// 2, of a Vault server over its HTTP API. The package owns the paths and responses of that engine.
 //
 // The package reads the token file again for every request, because Vault agents replace the token in the file. It
 // starts goroutines only for bulk reads and connections. Close ends the idle connections.

@@ -1,5 +1,5 @@
 // Package file implements the secret store secretstores.local.file. Its secrets are in a JSON file on this machine. It
-// is meant for development, and for files that an orchestrator mounts.
+// is meant for development, and for files that an orchestrator mounts. The package owns the format of the file.
 //
 // The package reads the whole file and keeps the secrets in memory. If the file has changed, the next call reads the
 // file again. The package never uses the name of a secret as a path. It starts no goroutines.

@@ -1,10 +1,10 @@
 // Package cosmosdb implements the component type state.azure.cosmosdb: a state store in a container of Azure Cosmos DB,
-// API for NoSQL. The client library and its connections start goroutines. Close ends them.
+// API for NoSQL. The client library and its connections start goroutines. Close ends them. The package owns the items,
+// which have the format of Dapr's component, and the conversion of responses to fault codes.
 //
 // An item has the format of Dapr's component. It has the fields id (the stored key), value, isBinary, partitionKey, and
-// ttl in seconds. The field value contains JSON, or base64 if isBinary is true. For binary values, Quorate also writes
-// the field contentType, which Dapr does not have. Without this field, bytes that are also valid JSON could not be
-// recognised as bytes.
+// ttl in seconds. The field value contains JSON, or base64 if isBinary is true. For binary values, Quorate adds the
+// field contentType, which Dapr does not have. It marks the value as bytes even if the bytes are valid JSON.
 package cosmosdb
 
 import (
@@ -29,9 +29,9 @@ import (
 // Type is the component type of this store.
 const Type = "state.azure.cosmosdb"
 
-// MetadataPartitionKey is the name of the request metadata that sets the partition key. By default, the partition key
-// is the whole stored key. For actor state, the default is the stored key without its last part. So all values of an
-// actor are in one partition.
+// MetadataPartitionKey is the name of the request metadata that sets the partition key. The default is the whole stored
+// key. For actor state, the default omits the last part of the stored key, so that all values of an actor are in one
+// partition.
 const MetadataPartitionKey = "partitionKey"
 
 // Options are the settings of a store.
@@ -214,9 +214,11 @@ func (s *Store) level(asked state.Consistency) *azcosmos.ConsistencyLevel {
 	return nil
 }
 
-// partition returns the partition key for a stored key, with the same rules as Dapr. If the request metadata sets a
-// partition key, partition returns that key. For actor state, with keys of the form app||type||id||name, it returns
-// app||type||id. So one transaction can contain all values of an actor. For all other keys, it returns the whole key.
+// partition returns the partition key for a stored key, as Dapr does. It uses the first of these rules that applies:
+//
+//   - the partition key in the request metadata
+//   - app||type||id, if the key has the form app||type||id||name of actor state
+//   - the whole stored key
 func partition(key string, metadata map[string]string) string {
 	for name, value := range metadata {
 		if strings.EqualFold(name, MetadataPartitionKey) {

@@ -28,10 +28,10 @@ const (
 // statusRetryWith is the HTTP status of a write that was not executed, because a concurrent write interfered.
 const statusRetryWith = 449
 
-// again calls attempt, and repeats the call while Cosmos DB throttles the request or rejects it because of a concurrent
-// write. It is safe to repeat the request in these cases, because Cosmos DB has not executed it. Between two calls,
-// again waits for the time that Cosmos DB requests. It returns the error of the last call. If ctx would end before the
-// next call, again returns at once.
+// again calls attempt until it does not fail with status 429 (throttled) or 449 (concurrent write), and returns the
+// last error. With these statuses, Cosmos DB has not executed the request, so it is safe to repeat it. Before each
+// further call, again waits for the time that Cosmos DB requests. It returns early if ctx would end before the next
+// call.
 func (s *Store) again(ctx context.Context, attempt func() error) error {
 	for {
 		err := attempt()

@@ -36,8 +36,8 @@ func encode(w *state.Write, partition string, ttl int64) ([]byte, error) {
 	return json.Marshal(d)
 }
 
-// fromBase64 decodes the base64 value of d into out. If d has no content type, Dapr has written it. Then the value
-// counts as JSON if it is valid JSON, and as bytes otherwise.
+// fromBase64 decodes the base64 value of a document into out. A binary value without a content type was written by
+// Dapr. It counts as JSON if it is valid JSON, and otherwise as bytes.
 func fromBase64(out *state.Item, d document) error {
 	var text string
 	err := json.Unmarshal(d.Value, &text)

@@ -50,8 +50,8 @@ func (s *Store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.It
 	return s.query(ctx, op, "*", r)
 }
 
-// query reads the items with the keys in r. The parameter fields is the list of fields in the SQL query, for example
-// "c.id, c.ttl". The result is in the order of the keys.
+// query reads the items of r.Keys and returns them in the order of the keys. fields is the field list of the SQL query,
+// such as "c.id, c.ttl".
 func (s *Store) query(ctx context.Context, op, fields string, r state.BulkGetRequest) ([]state.Item, error) {
 	times := map[string]int64{}
 	var keys []string

@@ -158,10 +158,11 @@ func (c *change) tooLarge() error {
 			"a delete without an ETag counts twice", Hint: "split the transaction"}
 }
 
-// planKey plans the steps for one key. All operations on this key become one change: the last operation determines the
-// new value, and the conditions of all operations apply. A batch that deletes a missing item fails, but an
-// unconditional deletion must succeed. Therefore, in a transaction with several operations, planKey first writes the
-// item and then deletes it.
+// planKey plans the steps for one key. All operations on the key become one change: the last operation determines the
+// new value, and the conditions of all operations apply.
+//
+// An unconditional deletion must succeed even if the item is missing, but would then fail the batch. Therefore, in a
+// transaction with several operations, planKey first writes the item and then deletes it.
 func (c *change) planKey(ops []state.Operation, final *state.Operation) error {
 	creates, etag := false, ""
 	for i := range ops {
@@ -260,9 +261,9 @@ func (c *change) run(ctx context.Context) error {
 	return nil
 }
 
-// judge evaluates the response to one step. It records the new ETag if the step succeeded, and returns fault.Conflict
-// if the condition of the step was not met. If a concurrent write has interfered, judge returns an error for which
-// Store.again repeats the batch. If a step without a condition deletes a missing item, judge returns nil.
+// judge evaluates the response to one step. If the step succeeded, it records the new ETag and returns nil. It also
+// returns nil if an unconditional deletion finds no item. It returns fault.Conflict if the condition of the step was
+// not met. If a concurrent write interfered, it returns an error with status 449, so that the batch is repeated.
 func (c *change) judge(st *step, code int, etag string, err error) error {
 	switch {
 	case err == nil:

@@ -1,6 +1,7 @@
 // Package postgrestest starts PostgreSQL servers for tests. It searches for the programs of PostgreSQL in the folder
 // QUORATE_POSTGRES, on the PATH and in Debian's package. If they are missing, it skips the test. The servers listen on
-// loopback, accept each client without a password, and end with their test.
+// loopback, accept each client without a password, and end with their test. The package owns the servers that it
+// starts.
 package postgrestest
 
 import (
@@ -63,9 +64,9 @@ func command(t testing.TB, program string, args ...string) *exec.Cmd {
 	return c
 }
 
-// Owner returns the ids of the user and the group under which PostgreSQL must run. If the test does not run as root,
-// PostgreSQL runs as the same user, and Owner returns 0, 0 and false. If the test runs as root, Owner returns the ids
-// of another user and true, because PostgreSQL refuses to run as root.
+// Owner returns the user id and the group id under which PostgreSQL must run if the test runs as root, because
+// PostgreSQL refuses to run as root. Otherwise PostgreSQL runs as the user of the test, and Owner returns 0, 0 and
+// false.
 func Owner(t testing.TB) (uid, gid uint32, differs bool) {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -88,8 +89,8 @@ type Servers struct {
 	home string // folder of an empty database that each server copies, because initdb takes seconds
 }
 
-// Start starts a server. The settings are lines of postgresql.conf. The server does not sync its files to the disk
-// unless the settings enable fsync. The tests do not need fsync, because they end only processes and not the machine.
+// Start starts a server. The settings are lines of postgresql.conf. Unless they enable fsync, the server does not sync
+// its files to the disk. Even so, a killed server loses no data, because the machine keeps running.
 func (all *Servers) Start(t testing.TB, settings ...string) *Server {
 	t.Helper()
 	folder(t) // skips the test if PostgreSQL is not installed
@@ -116,8 +117,8 @@ func (all *Servers) Close() {
 	}
 }
 
-// Copy returns a new server with a copy of this server's data. This server must not be running during the copy. The new
-// server is not started.
+// Copy returns a new server with a copy of the data of s. The new server is not started. s must not be running during
+// the copy.
 func (s *Server) Copy(t testing.TB) *Server {
 	t.Helper()
 	return copied(t, s.Data)
@@ -149,8 +150,8 @@ func (s *Server) Configure(settings ...string) {
 // Log returns what the server has printed.
 func (s *Server) Log() string { return s.log.String() }
 
-// NewHome returns a new folder that belongs to the user who runs PostgreSQL. It is not inside the temporary folder of
-// the test, because only the user of the test may enter that folder.
+// NewHome returns a new folder that belongs to the user under which PostgreSQL runs. This folder is outside the
+// temporary folder of the test, which only the user of the test may enter.
 func NewHome(t testing.TB) string {
 	t.Helper()
 	home, err := os.MkdirTemp("", "quorate-postgres")
@@ -209,8 +210,8 @@ func (s *Server) children() (out []int) {
 	return out
 }
 
-// Pause pauses all processes of the server if stop is true. Otherwise it continues them. It pauses the parent process
-// before the children, so that no new child can start. It ignores a child that has already ended.
+// Pause suspends all processes of the server if stop is true, and otherwise resumes them. It suspends the parent
+// process before the children, so that no new child can start.
 func (s *Server) Pause(stop bool) {
 	s.T.Helper()
 	signal := syscall.SIGCONT

@@ -26,9 +26,8 @@ type Hostile struct {
 	last   map[string][]string
 }
 
-// StartHostile starts a server. The map answers has the bytes for some commands, under their names in lower case. If
-// endless is true, the server repeats these bytes until the client closes the connection. The server ends with the
-// test.
+// StartHostile starts a server that ends with the test. answers maps names of commands, in lower case, to the bytes
+// that the server returns. If endless is true, the server repeats these bytes until the client closes the connection.
 func StartHostile(t testing.TB, answers map[string]string, endless bool) *Hostile {
 	t.Helper()
 	h := &Hostile{answers: answers, endless: endless, called: map[string]int{}, last: map[string][]string{}}

@@ -1,6 +1,6 @@
-// Package redistest starts redis-server for the tests of all components that use Redis. The program is the one in
-// QUORATE_REDIS_SERVER, or the redis-server on the PATH. If there is none, it skips the test. The package owns the
-// servers. They listen on loopback and end with their test.
+// Package redistest starts redis-server for the tests of all components that use Redis. It uses the program in
+// QUORATE_REDIS_SERVER, or redis-server on the PATH. If there is no such program, the test is skipped. The servers
+// listen on loopback and end with their test. The package owns the servers that it starts.
 package redistest
 
 import (
@@ -55,8 +55,8 @@ func Launch(t testing.TB, flags ...string) *Server {
 	return launch(t, t.TempDir(), append([]string{"--save", "", "--enable-debug-command", "yes"}, flags...))
 }
 
-// StartWithFile starts a server with a configuration file and flags, and waits until it answers. The parameter
-// configuration is the content of the file. The server may rewrite the file.
+// StartWithFile starts a server with a configuration file and flags, and waits until it answers. It writes the given
+// configuration to the file. The server may rewrite this file.
 func StartWithFile(t testing.TB, configuration string, flags ...string) *Server {
 	t.Helper()
 	folder := t.TempDir()

@@ -67,9 +67,9 @@ type Outcome struct {
 	Dropped  bool `json:"dropped"` // Event Grid would not retry the delivery
 }
 
-// Deliver delivers events to the endpoint of a subscription, with a token as Event Grid does. It sends one event by
-// itself, and several events as one batch. It makes at most the given number of attempts. It tries again, after a
-// pause, if there is no response or if Event Grid would treat the status as a temporary failure.
+// Deliver delivers events to the endpoint of a subscription, with a token, as Event Grid does. Several events are sent
+// as one batch. If there is no response, or a status after which Event Grid retries, Deliver tries again after a pause,
+// until it has made the given number of attempts.
 func (f *Fake) Deliver(ctx context.Context, endpoint string, events []json.RawMessage, attempts int,
 	pause time.Duration) (Outcome, error) {
 	media, body := MediaBatch, slices.Concat([]byte("["), bytes.Join(raw(events), []byte(",")), []byte("]"))

@@ -1,6 +1,6 @@
 // Package eventgridtest is a fake of Azure Event Grid for tests. It serves the identity, management and topic APIs over
 // TLS on loopback, as Microsoft's reference describes them. It records every request to these APIs, and it can deliver
-// events.
+// events. The package owns two HTTP servers with goroutines.
 //
 // The fake has only the part of Event Grid that the binding uses. Only tests and test programs import it. It runs two
 // HTTP servers, which Close stops.
@@ -160,8 +160,8 @@ func (f *Fake) Requests(part string) []Request {
 	return slices.DeleteFunc(slices.Clone(f.requests), func(r Request) bool { return part != "" && r.Part != part })
 }
 
-// Refuse makes the fake answer the next requests with the given refusals, one refusal for each request. It affects only
-// requests with the given method to the given part of the service, which is identity, management or topic.
+// Refuse makes the fake answer the next requests with the given refusals, one for each request. It affects requests
+// with the given method to one part of the service: identity, management or topic.
 func (f *Fake) Refuse(part, method string, with ...Refusal) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -54,9 +54,8 @@ func (f *Fake) read(w http.ResponseWriter, at string) {
 	write(w, http.StatusOK, document(at, properties))
 }
 
-// document returns the JSON document of a subscription in the form that Event Grid returns. The parameter resource is
-// the resource id of the subscription. Like Event Grid, document omits the query of the endpoint URL, because the query
-// may contain a secret.
+// document returns the JSON document of a subscription in the form that Event Grid returns. resource is the resource id
+// of the subscription. The query of the endpoint URL is omitted, because it may contain a secret.
 func document(resource string, properties map[string]any) map[string]any {
 	if d, ok := properties["destination"].(map[string]any); ok {
 		d = maps.Clone(d)
@@ -121,8 +120,8 @@ func (f *Fake) create(w http.ResponseWriter, r *http.Request, body []byte) {
 	write(w, http.StatusCreated, document(r.URL.Path, maps.Clone(asked.Properties)))
 }
 
-// settle completes the subscriptions in state Creating, if op has ended. Their new state is Succeeded, or Failed if op
-// has failed. The caller holds mu.
+// settle changes the state of subscriptions from Creating to Succeeded, or to Failed if op has failed. It does nothing
+// while op is in progress. The caller holds mu.
 func (f *Fake) settle(op *operation) {
 	if op.left > 0 {
 		return
