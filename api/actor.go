@@ -16,8 +16,8 @@ type ActorHosts interface {
 	// its requests. e is nil if the actor is not active. hosts is false if the application has registered no types of
 	// actors. While the application registers its types, Epoch waits for a limited time.
 	Epoch(ctx context.Context, app string, a Actor) (e *state.ActorEpoch, token string, hosts bool)
-	// Wrote is called after a write that carried epoch. token is the session token after the write. If moved is true,
-	// the write failed because another host owns the actor.
+	// Wrote is called after a write that carried epoch. token is the session token of what the answer of the
+	// store has shown; empty = nothing. If moved is true, the write failed because another host owns the actor.
 	Wrote(app string, a Actor, epoch uint64, token string, moved bool)
 }
 
@@ -148,7 +148,7 @@ func (s *State) ActorTransact(ctx context.Context, r ActorTransactRequest) (stat
 	}
 	written, err := t.run(ctx, TransactRequest{Operations: r.Operations, WriteOptions: r.WriteOptions})
 	moved := err != nil && AsError(err).Kind == ActorMoved
-	s.actors.Wrote(s.app.ID, r.Actor, active.epoch.Epoch, written.Session, moved)
+	s.actors.Wrote(s.app.ID, r.Actor, active.epoch.Epoch, t.shown, moved)
 	return written, err
 }
 

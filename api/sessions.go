@@ -131,6 +131,16 @@ func (s *Sessions) advance(token, begun, answered string) string {
 	return mergeInto(token, func(own string) (string, bool) { return s.merger.AnswerSession(own, begun, answered) })
 }
 
+// Shown returns the part of the token answered that the answer of a store has shown. begun is the token in the request.
+// Shown leaves out positions of begun that this node cannot confirm, because they may be lost or invented.
+func (s *Sessions) Shown(begun, answered string) string {
+	if s == nil || s.merger == nil || begun == "" || answered == "" {
+		return answered
+	}
+	shown, _ := s.merger.AnswerSession("", begun, answered)
+	return shown
+}
+
 // mergeInto merges a received token into the token of a session. merge is the function that does this for a given
 // session token. If the token of the session cannot be parsed, the result is the received token. If the received token
 // cannot be parsed, the result is the token of the session, unchanged.

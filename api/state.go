@@ -60,6 +60,10 @@ func (s *State) enter(trace string, token *string) visit {
 	return v
 }
 
+// shown returns the token of what the store has shown with its answer. It leaves out what the request has claimed and
+// this node cannot confirm.
+func (v visit) shown(p *state.Proof) string { return v.s.sessions.Shown(v.begun, p.Session) }
+
 // leave records the session token that the store has returned in p. It then replaces this token in p with the token for
 // the client.
 func (v visit) leave(p *state.Proof) {

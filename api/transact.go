@@ -58,6 +58,7 @@ type transaction struct {
 	limit     int               // maximum number of operations
 	actor     *state.ActorEpoch // nil = none
 	storedKey func(key string) string
+	shown     string // session token of what the store has shown; run sets it for actors
 }
 
 func (t *transaction) run(ctx context.Context, r TransactRequest) (state.Written, error) {
@@ -114,6 +115,9 @@ func (t *transaction) run(ctx context.Context, r TransactRequest) (state.Written
 	}
 	if len(written.ETags) > len(r.Operations) {
 		written.ETags = written.ETags[:len(r.Operations)]
+	}
+	if t.actor != nil {
+		t.shown = v.shown(&written.Proof)
 	}
 	v.leave(&written.Proof)
 	return written, nil

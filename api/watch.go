@@ -30,11 +30,12 @@ type WatchRequest struct {
 	From     string   // position to continue from; empty = from now on
 	Snapshot bool
 	Bookmark time.Duration // time without changes until a bookmark; 0 = DefaultBookmark
+	Session  string        // token of an earlier answer; empty = none
 }
 
 // Watch is a running watch. Only one goroutine may use it. The caller must call Close.
 type Watch struct {
-	Session  string // token that includes everything up to the start; empty = none
+	Session  string // token that includes everything up to the start, and the token of the request; empty = none
 	watch    state.Watch
 	inst     *state.Instance
 	app      string
@@ -70,8 +71,9 @@ func (s *State) Watch(ctx context.Context, r WatchRequest) (*Watch, error) {
 		return nil, watchFailed(err, inst.Name)
 	}
 	entry.watch(w)
-	return &Watch{Session: s.sessionOf(ctx, inst, &request), watch: w, inst: inst, app: s.app.ID,
-		bookmark: r.Bookmark, entry: entry, snapshot: r.Snapshot}, nil
+	session := s.sessions.Extend(r.Session, s.sessionOf(ctx, inst, &request))
+	return &Watch{Session: session, watch: w, inst: inst, app: s.app.ID, bookmark: r.Bookmark,
+		entry: entry, snapshot: r.Snapshot}, nil
 }
 
 // sessionOf returns a session token for a new watch. A read with this token sees at least the state at the start of the

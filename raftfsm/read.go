@@ -70,10 +70,9 @@ func (r *router) read(ctx context.Context, gid uint32, opts *state.ReadOptions, 
 		// got.at replaces all positions of the group in the token if the answer reflects them, or if they no longer
 		// count.
 		if got.forgive || foreign || got.ownDone && slices.ContainsFunc(sess.Of(gid), uncovered) {
-			// A strong read refutes only committed positions: it does not report losses.
-			strong := got.level == state.Linearizable
+			// An answer that reports no losses, such as that of a strong read, refutes only committed positions.
 			sess, token = slices.DeleteFunc(slices.Clone(sess), func(e session.Seen) bool {
-				return e.Group == gid && (e.Committed || !strong)
+				return e.Group == gid && (e.Committed || got.ownDone)
 			}), ""
 		}
 		p.Session = r.tokens.After(token, sess, got.at, cluster)

@@ -147,7 +147,7 @@ func (s *sidecar) readIndex(ctx context.Context, gid uint32, after raftlog.Posit
 	return ri, held, err
 }
 
-// holds implements replica.
+// confirm implements replica.
 func (s *sidecar) confirm(n session.Seen) (session.Seen, bool) { return n, false }
 
 // noteFailure records in the route table that a call to the given server has failed. It ignores errors that come from

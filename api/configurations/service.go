@@ -85,7 +85,9 @@ func (c *Service) Get(ctx context.Context, r Request) (configuration.Found, erro
 	if err != nil {
 		return configuration.Found{}, failed(api.CodeConfigurationGet, "failed to get items of", inst.Name, err)
 	}
-	found.Session = c.options.Sessions.End(c.options.Callee, r.Trace, r.Session, request.Session, found.Session)
+	// The answer has no level, so it cannot report a lost write. Extend keeps the positions for a read that can.
+	answered := c.options.Sessions.Extend(request.Session, found.Session)
+	found.Session = c.options.Sessions.End(c.options.Callee, r.Trace, r.Session, request.Session, answered)
 	return found, nil
 }
 

@@ -63,6 +63,46 @@ func (c configured) notice(t *testing.T) apitest.Notice {
 	}
 }
 
+// settling is a SessionMerger whose tokens are sets of letters. An answer settles the letters that it lacks.
+type settling struct{}
+
+func (settling) MergeSessions(a, b string) (string, bool) { return a + strings.Trim(b, a), true }
+func (settling) ShareSession(token, _ string) string      { return token }
+func (settling) VerifySession(_ context.Context, own, _ string) (string, error) {
+	return own, nil
+}
+
+func (s settling) AnswerSession(own, sent, got string) (string, bool) {
+	for _, letter := range sent {
+		if !strings.ContainsRune(got, letter) {
+			own = strings.ReplaceAll(own, string(letter), "")
+		}
+	}
+	return s.MergeSessions(own, got)
+}
+
+// losing is a store that has lost the write w of its sessions.
+type losing struct{ configuration.Store }
+
+func (losing) Get(context.Context, configuration.GetRequest) (configuration.Found, error) {
+	return configuration.Found{Session: "n"}, nil
+}
+
+// A read of configuration has no level, so a later read of state must report a lost write of the session.
+func TestConfigurations_ReadKeepsLostWriteForReport(t *testing.T) {
+	w, sessions := apitest.New(t), api.NewSessions(settling{})
+	w.Configurations.List = []*configuration.Instance{{Name: "items", Store: losing{}}}
+	s := configurations.New(configurations.Options{App: w.App, Callee: w.App, Stores: w.Configurations,
+		Policies: apitest.NoPolicies{}, Receiver: &apitest.Listener{}, Metrics: configurations.NewMetrics(),
+		Sessions: sessions, Logger: slog.New(slog.DiscardHandler)})
+	t.Cleanup(s.Close)
+	sessions.Inbound(w.App, "", "w")
+	found, err := s.Get(t.Context(), configurations.Request{Store: "items", Session: "w"})
+	if got := sessions.Token(w.App, ""); err != nil || found.Session != "wn" || got != "wn" {
+		t.Errorf("the client gets %q, and the session is %q: %v", found.Session, got, err)
+	}
+}
+
 func TestConfigurations_CallTheApplication(t *testing.T) {
 	c := newConfigured(t)
 	earlier := c.subscribe(t, "a", "b")

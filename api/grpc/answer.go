@@ -76,6 +76,7 @@ func (c *core) held(
 	if a.answer.TryAdd(size) && item.Size == 0 {
 		return item, nil
 	}
+	stale := item.Level == state.Stale
 	item = state.Item{}
 	if !a.answer.Held() {
 		if err := a.answer.Add(ctx, size); err != nil {
@@ -83,7 +84,10 @@ func (c *core) held(
 		}
 	}
 	options.MaxValue = 0
-	return read()
+	if item, err = read(); err == nil && stale {
+		item.Level = state.Stale // only the first read reports a lost write
+	}
+	return item, err
 }
 
 // smallBulk and largeBulk limit the total size in bytes of the values in a bulk read. A bulk read starts with

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding/gzip"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -27,6 +29,7 @@ import (
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/apitest"
 	"github.com/quorate/quorate/api/runtimepb"
+	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/admission"
 )
 
@@ -262,6 +265,39 @@ func TestBulkRead_InvalidKeyNeedsNoMemory(t *testing.T) {
 	_, err := f.client(t).GetBulkState(t.Context(),
 		&runtimev1.GetBulkStateRequest{StoreName: "orders", Keys: []string{strings.Repeat("x", 5000)}})
 	wantCode(t, err, codes.InvalidArgument)
+}
+
+// reporting is a store with a large value. Only its first read reports a lost write.
+type reporting struct {
+	state.Store
+	reads *atomic.Int64
+}
+
+func (s reporting) Get(_ context.Context, r state.GetRequest) (state.Item, error) {
+	item := state.Item{ETag: "1", Size: mib, Proof: state.Proof{Level: state.SessionLevel}}
+	if s.reads.Add(1) == 1 {
+		item.Level = state.Stale
+	}
+	if r.MaxValue == 0 {
+		item.Value, item.Size = make([]byte, mib), 0
+	}
+	return item, nil
+}
+
+// A large value is read twice. The answer has the report of the first read.
+func TestAnswer_LargeValueKeepsReport(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	store := reporting{reads: &atomic.Int64{}}
+	f.Stores.List = []*state.Instance{apitest.Instance("orders", store)}
+	var header metadata.MD
+	got, err := f.client(t).GetState(t.Context(), &runtimev1.GetStateRequest{StoreName: "orders", Key: "a"},
+		grpc.Header(&header))
+	must(t, err)
+	if level := header.Get("Quorate-Consistency"); len(level) != 1 || level[0] != "stale" ||
+		store.reads.Load() != 2 || len(got.GetData()) != mib {
+		t.Errorf("%d bytes at level %q after %d reads", len(got.GetData()), level, store.reads.Load())
+	}
 }
 
 // An answer keeps its memory reserved until the client has read it. If other answers need the memory, the connection

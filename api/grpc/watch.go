@@ -26,7 +26,8 @@ type watchServer struct {
 // Watch sends the changes of the application's keys until the client leaves or the watch ends.
 func (s *watchServer) Watch(in *runtimepb.WatchRequest, out grpc.ServerStreamingServer[runtimepb.WatchEvent]) error {
 	request := api.WatchRequest{Store: in.GetStoreName(), Prefix: in.GetPrefix(), Keys: in.GetKeys(),
-		HasBoth: in.GetPrefix() != "" && len(in.GetKeys()) > 0, From: in.GetFrom(), Snapshot: in.GetSnapshot()}
+		HasBoth: in.GetPrefix() != "" && len(in.GetKeys()) > 0, From: in.GetFrom(), Snapshot: in.GetSnapshot(),
+		Session: first(out.Context(), keySession)}
 	if text := in.GetBookmark(); text != "" {
 		var err error
 		if request.Bookmark, err = time.ParseDuration(text); err != nil || request.Bookmark == 0 {

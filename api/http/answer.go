@@ -46,6 +46,7 @@ func (c *core) held(
 	if p.answer.TryAdd(size) && item.Size == 0 {
 		return item, nil
 	}
+	stale := item.Level == state.Stale
 	item = state.Item{}
 	if !p.answer.Held() {
 		if err := p.answer.Add(r.Context(), size); err != nil {
@@ -53,7 +54,10 @@ func (c *core) held(
 		}
 	}
 	options.MaxValue = 0
-	return read()
+	if item, err = read(); err == nil && stale {
+		item.Level = state.Stale // only the first read reports a lost write
+	}
+	return item, err
 }
 
 // bulk reads several keys within the memory budget for answers. It first reads with a small limit. If the values are

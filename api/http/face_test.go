@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"github.com/quorate/quorate/api/apitest"
 	apihttp "github.com/quorate/quorate/api/http"
 	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/admission"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -158,6 +160,37 @@ func (s proven) Get(_ context.Context, r state.GetRequest) (state.Item, error) {
 		s.seen <- r.ReadOptions
 	}
 	return state.Item{ETag: "1", Value: []byte("1"), Proof: s.proof}, nil
+}
+
+// reporting is a store with a large value. Only its first read reports a lost write.
+type reporting struct {
+	state.Store
+	reads *atomic.Int64
+}
+
+func (s reporting) Get(_ context.Context, r state.GetRequest) (state.Item, error) {
+	item := state.Item{ETag: "1", Size: 1 << 20, Proof: state.Proof{Level: state.SessionLevel}}
+	if s.reads.Add(1) == 1 {
+		item.Level = state.Stale
+	}
+	if r.MaxValue == 0 {
+		item.Value, item.Size = []byte(`"`+strings.Repeat("x", 1<<20)+`"`), 0
+	}
+	return item, nil
+}
+
+// A large value is read twice. The answer has the report of the first read.
+func TestHeaders_LargeValueKeepsReport(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	store := reporting{reads: &atomic.Int64{}}
+	f.Stores.List = []*state.Instance{apitest.Instance("orders", store)}
+	f.config.Answers = admission.New(admission.Options{Name: "answers"})
+	w := call(t, newFace(t, f), "GET", "/v1.0/state/orders/a", "")
+	got := w.Header().Get("Quorate-Consistency")
+	if w.Code != http.StatusOK || got != "stale" || store.reads.Load() != 2 {
+		t.Errorf("%d at level %q after %d reads", w.Code, got, store.reads.Load())
+	}
 }
 
 func TestHeaders_ReportFreshness(t *testing.T) {

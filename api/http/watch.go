@@ -60,6 +60,7 @@ func decodeWatch(r *http.Request) (w api.WatchRequest, values bool, err error) {
 		return w, false, api.MalformedRequest("the query cannot be read: " + err.Error())
 	}
 	w.Prefix, w.Keys, w.From = q.Get("prefix"), q["key"], q.Get("from")
+	w.Session = header(r, headerSession)
 	w.HasBoth = q.Has("prefix") && q.Has("key")
 	if last := r.Header.Get(headerLastEvent); last != "" {
 		w.From = last

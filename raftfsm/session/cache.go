@@ -130,12 +130,19 @@ func (t *Cache) Shared(token, sent string, cluster Cluster) string {
 
 // After returns the token of a session after a position is added. token is the current token of the session, or empty
 // if it is not known. If the session already has the position, or one that covers it, the result is the current token.
+//
+// The result always covers the position, because the position comes from the answer of a store. A client may have
+// invented the positions of later leaders in s, so one of these is dropped if the session has too many.
 func (t *Cache) After(token string, s Session, n Seen, cluster Cluster) string {
 	if token != "" && s.Holds(n) {
 		return token
 	}
-	s = s.With(n)
-	token = s.Token(cluster.Tag)
-	t.last.Store(&decoded{token, cluster, s})
+	next := s.With(n)
+	if !next.Holds(n) { // With has dropped n, because all maxLeaders positions in s are of later leaders
+		first := slices.IndexFunc(s, func(e Seen) bool { return e.Group == n.Group })
+		next = slices.Delete(slices.Clone(s), first, first+1).With(n)
+	}
+	token = next.Token(cluster.Tag)
+	t.last.Store(&decoded{token, cluster, next})
 	return token
 }

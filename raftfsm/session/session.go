@@ -176,11 +176,13 @@ func (s Session) With(n Seen) Session {
 }
 
 // Settled returns the positions of a request that its answer has settled. s is the session of the request, and after is
-// the session of the answer. An uncommitted position is settled if the answer's session neither contains nor covers it.
-// The answer then contains the write at the position, or has reported that the write was lost.
+// the session of the answer. An uncommitted position is settled if the answer's session has only one position of the
+// group, which is committed and does not cover the uncommitted position. The answer then contains the write at the
+// position, or has reported that the write was lost. A write settles nothing, but With may have dropped a position.
 func (s Session) Settled(after Session) (settled Session) {
 	for _, n := range s {
-		if !n.Committed && !after.Holds(n) {
+		left := after.Of(n.Group)
+		if !n.Committed && len(left) == 1 && left[0].Committed && !left.Holds(n) {
 			settled = append(settled, n)
 		}
 	}

@@ -78,6 +78,8 @@ func TestAnswer_RemovesWhatIsSettled(t *testing.T) {
 			Session{lost}},
 		"another group": {Session{lost, at(1, 1, 9, false)}, Session{lost, at(1, 1, 9, false)},
 			Session{read, at(1, 1, 9, false)}, Session{read, at(1, 1, 9, false)}},
+		"a write that drops the position": {Session{lost}, Session{lost, at(0, 7, 5, false), at(0, 8, 5, false)},
+			Session{write, at(0, 7, 5, false), at(0, 8, 5, false)}, Session{lost, write}},
 		"what the client sent is not added": {nil, Session{at(0, 1, 9, true)},
 			Session{at(0, 1, 9, true), at(1, 1, 1, true)},
 			Session{at(1, 1, 1, true)}},
@@ -98,6 +100,17 @@ func TestAnswer_RemovesWhatIsSettled(t *testing.T) {
 	}
 	if _, ok := cache.Answer("x", "", got, here, nil); ok {
 		t.Error("a session that cannot be read was changed")
+	}
+}
+
+// A client can invent positions of later leaders. The token of an answer covers the answer nevertheless.
+func TestAfter_CoversPositionOfAnswer(t *testing.T) {
+	invented := Session{at(0, 2, 10, false), at(0, 3, 12, false), at(0, 4, 14, false), at(1, 1, 1, true)}
+	var cache Cache
+	got, _, err := Parse(cache.After("", invented, at(0, 1, 9, false), here), here)
+	want := Session{at(0, 1, 9, false), at(0, 3, 12, false), at(0, 4, 14, false), at(1, 1, 1, true)}
+	if err != nil || !cmp.Equal(got, want) {
+		t.Errorf("%v %v, want %v", got, err, want)
 	}
 }
 
