@@ -173,7 +173,12 @@ func followOutput(ctx context.Context, w io.Writer, f *os.File, running func() b
 		}
 		next := reopened(f, path)
 		if next != f {
+			_, err := io.Copy(w, f) // what was appended before the replacement
+			_ = f.Close()
 			f = next
+			if err != nil {
+				return err
+			}
 			continue // the replacement may have output already, even the last output
 		}
 		if !live {
@@ -187,8 +192,8 @@ func followOutput(ctx context.Context, w io.Writer, f *os.File, running func() b
 	}
 }
 
-// reopened closes f and opens the file that has replaced it at path. If f was not replaced, or if the new file cannot
-// be opened, it returns f, still open.
+// reopened opens the file that has replaced f at path. If f was not replaced, or if the new file cannot be opened, it
+// returns f.
 func reopened(f *os.File, path string) *os.File {
 	was, err := f.Stat()
 	if err != nil {
@@ -202,6 +207,5 @@ func reopened(f *os.File, path string) *os.File {
 	if err != nil {
 		return f
 	}
-	_ = f.Close()
 	return next
 }

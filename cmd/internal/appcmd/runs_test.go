@@ -2,6 +2,7 @@ package appcmd
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -167,6 +168,52 @@ func TestPrintOutput_WhileTheFileIsReplaced(t *testing.T) {
 	}
 	if out.String() != "1\n2\n3\n" {
 		t.Errorf("followed to the end: %q", out.String())
+	}
+}
+
+// rotating is a buffer that calls rotate when it has read a file to its end.
+type rotating struct {
+	bytes.Buffer
+	rotate func()
+}
+
+func (r *rotating) ReadFrom(in io.Reader) (int64, error) {
+	n, err := r.Buffer.ReadFrom(in)
+	if rotate := r.rotate; rotate != nil {
+		r.rotate = nil
+		rotate()
+	}
+	return n, err
+}
+
+// The application writes its last line to a file, and the next line to the replacement, while quorate logs pauses.
+func TestFollowOutput_ReadsReplacedFileToItsEnd(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "x.log")
+	write := func(text string) {
+		f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		if err == nil {
+			_, err = f.WriteString(text)
+		}
+		if err = errors.Join(err, f.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+	write("1\n")
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := &rotating{rotate: func() {
+		write("2\n")
+		if err := os.Rename(path, path+oldSuffix); err != nil {
+			t.Error(err)
+		}
+		write("3\n")
+	}}
+	err = followOutput(t.Context(), out, f, func() bool { return false })
+	if err != nil || out.String() != "1\n2\n3\n" {
+		t.Errorf("%q, %v", out.String(), err)
 	}
 }
 
