@@ -515,12 +515,12 @@ func (r *reader) handleRound(ctx context.Context, list []pubsub.Delivery, held s
 // again after the last attempt, it adds their sequences to held. of maps the id of each entry to its delivery.
 func (r *reader) deliverBatch(ctx context.Context, b *Batch, of map[string]*pubsub.Delivery, held sequenceSet) {
 	start, messages := time.Now(), map[string]int{}
-	conclude := func(ctx context.Context, id string, v Verdict, err error) {
+	conclude := func(id string, v Verdict, err error) { // not limited by the timeout of an attempt
 		held.note(of[id], r.conclude(ctx, of[id], b.Path, v, err))
 		messages[v.String()]++
 	}
-	err := r.attempts(ctx, func(ctx context.Context) error {
-		verdicts, err := r.target.DeliverBatch(ctx, b)
+	err := r.attempts(ctx, func(attempt context.Context) error {
+		verdicts, err := r.target.DeliverBatch(attempt, b)
 		if err != nil {
 			return err
 		}
@@ -531,7 +531,7 @@ func (r *reader) deliverBatch(ctx context.Context, b *Batch, of map[string]*pubs
 				left = append(left, entry)
 				continue
 			}
-			conclude(ctx, entry.EntryID, v, nil)
+			conclude(entry.EntryID, v, nil)
 		}
 		if b.Entries = left; len(left) > 0 {
 			return fault.New(fault.Internal, "pubsub.deliver", "the application answered RETRY or nothing for "+
@@ -540,7 +540,7 @@ func (r *reader) deliverBatch(ctx context.Context, b *Batch, of map[string]*pubs
 		return nil
 	})
 	for _, entry := range b.Entries {
-		conclude(ctx, entry.EntryID, Retry, err)
+		conclude(entry.EntryID, Retry, err)
 	}
 	if r.observer != nil {
 		r.observer.DeliveredBulk(r.instance.Name, r.sub.Topic, messages, time.Since(start))

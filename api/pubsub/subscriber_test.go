@@ -402,6 +402,45 @@ func TestSubscriber_Bulk(t *testing.T) {
 	})
 }
 
+// slowDead is a broker that takes ten seconds to move a message to the dead-letter topic.
+type slowDead struct{ broker.Broker }
+
+func (s slowDead) Subscribe(ctx context.Context, r broker.SubscribeRequest) (broker.Subscription, error) {
+	m, err := s.Broker.Subscribe(ctx, r)
+	return slowMember{m}, err
+}
+
+type slowMember struct{ broker.Subscription }
+
+func (m slowMember) DeadLetter(ctx context.Context, d *broker.Delivery, topic string) error {
+	<-time.After(10 * time.Second)
+	return m.Subscription.DeadLetter(ctx, d, topic)
+}
+
+// The timeout of a delivery does not limit what follows the answer of the application.
+func TestSubscriber_BulkIsConcludedAfterTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bulk := to("a", "/a", "dead")
+		bulk.Bulk = pubsub.BulkDefinition{Enabled: true, MaxMessages: 3, MaxAwaitMs: 100}
+		d := &desk{fakeApp: &fakeApp{}, broker: slowDead{inmemory.Open(inmemory.Options{})},
+			policy: &resiliency.Policy{Timeout: 15 * time.Second}}
+		d.batch = func(b *pubsub.Batch) (map[string]pubsub.Verdict, error) {
+			out := map[string]pubsub.Verdict{}
+			for _, e := range b.Entries {
+				out[e.EntryID] = pubsub.Drop
+			}
+			return out, nil
+		}
+		d.open(t, bulk, to("dead", "/dead", ""))
+		d.publish(t, "a", "", "1", "2", "3")
+		<-time.After(5 * time.Minute)
+		d.want(t, "/dead dead 1", "/dead dead 2", "/dead dead 3")
+		if !slices.Equal(d.sizes, []int{3}) {
+			t.Errorf("batches of %v messages", d.sizes)
+		}
+	})
+}
+
 func TestSubscriber_Discovers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &desk{fakeApp: &fakeApp{away: true}, broker: inmemory.Open(inmemory.Options{})}
