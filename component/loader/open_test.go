@@ -17,6 +17,7 @@ import (
 
 	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/component/loader"
+	"github.com/quorate/quorate/component/lock"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
 )
@@ -487,6 +488,25 @@ func TestOpenStateStore_DoesNotWarnOfActors(t *testing.T) {
 	}
 	if err := set.Close(); err != nil || strings.Contains(r.logs.String(), warning) {
 		t.Errorf("%v, %s", err, r.logs)
+	}
+}
+
+func TestOpenStateStore_OpensNoOtherComponent(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "a.yaml")
+	r := newRig(dir)
+	r.Factories.Locks = map[string]loader.LockFactory{"lock.fake": {
+		Open: func(context.Context, loader.LockConfig) (lock.Store, string, error) {
+			return nil, "", fault.New(fault.Internal, "fake.Open", "opened")
+		}}}
+	write(t, file, doc("a", "lock.fake"))
+	if _, _, err := loader.OpenStateStore(t.Context(), r.Options, "a"); !fault.Is(err, fault.NotFound) {
+		t.Errorf("a lock store: %v", err)
+	}
+	write(t, file, doc("a", "stat.fake"))
+	if _, _, err := loader.OpenStateStore(t.Context(), r.Options, "a"); err == nil ||
+		!strings.Contains(err.Error(), "stat.fake") {
+		t.Errorf("a mistyped type: %v", err)
 	}
 }
 

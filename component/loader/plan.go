@@ -289,13 +289,18 @@ func (b *planner) add(doc component.Document) error {
 	return b.tolerate(doc.Component, err)
 }
 
-// wants reports whether a document must be loaded. If Options.onlyState is set, only the component with this name and
-// the secret stores are loaded. Otherwise all documents are loaded.
+// wants reports whether a document must be loaded. If Options.onlyState is set, only the state store with this name
+// and the secret stores are loaded. Otherwise all documents are loaded.
 func (o Options) wants(doc component.Document) bool {
 	if o.onlyState == "" {
 		return true
 	}
-	return doc.Component != nil && (doc.Name == o.onlyState || blockOf(doc.Component.Type) == blockSecrets)
+	if doc.Component == nil {
+		return false
+	}
+	block := blockOf(doc.Component.Type)
+	_, known := blockNames()[block] // the type of the store may be mistyped, which is an error
+	return block == blockSecrets || doc.Name == o.onlyState && (block == blockState || !known)
 }
 
 func (b *planner) foreign(doc component.Document) string {
