@@ -3,6 +3,7 @@ package clusterctl
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -26,6 +27,7 @@ type reconciler struct {
 	parts
 	voters  *voterCount
 	wake    chan struct{} // starts the next round at once; capacity 1
+	leaving atomic.Bool   // an operator has called Leave, and no group has refused
 	mu      sync.Mutex
 	views   []groupView    // by group; guarded by mu, for status
 	choices []leaderChoice // by group; guarded by mu
@@ -54,7 +56,7 @@ func newReconciler(p parts, voters *voterCount) *reconciler {
 func (r *reconciler) run(ctx context.Context) {
 	tick := time.NewTicker(reconcilePause)
 	defer tick.Stop()
-	removal, quorum := removedCheck{parts: r.parts}, newQuorumWatch(r.parts)
+	removal, quorum := removedCheck{parts: r.parts, leaving: &r.leaving}, newQuorumWatch(r.parts)
 	for {
 		roster := r.net.Gossip().Roster()
 		changed := roster.Changed()

@@ -71,8 +71,13 @@ func (ctl *Controller) Leave(ctx context.Context) (schema.RemoveResult, error) {
 	id := ctl.host.Identity()
 	out := schema.RemoveResult{Node: id.Node, Done: true, Groups: []schema.RemoveGroup{}}
 	if ctl.host.Removed() == nil && !ctl.opts.Sidecar {
+		// The removal continues between two calls, and the removal check may see its end first.
+		ctl.reconciler.leaving.Store(true)
 		var err error
 		if out, err = ctl.remove(ctx, id.Server); err != nil || !out.Done {
+			if fault.Is(err, fault.Conflict) {
+				ctl.reconciler.leaving.Store(false) // this server stays
+			}
 			return out, err
 		}
 		if err := ctl.host.Retire(); err != nil {

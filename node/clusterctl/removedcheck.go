@@ -3,6 +3,7 @@ package clusterctl
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/quorate/quorate/internal/fault"
@@ -25,11 +26,12 @@ const (
 // One positive answer is enough, because a removed server is never added again.
 type removedCheck struct {
 	parts
-	last time.Time
+	leaving *atomic.Bool // Leave was called at this node
+	last    time.Time
 }
 
 // run queries the other servers if this server may have been removed, but at most once in removedPause. If it was
-// removed, run records this on the disk.
+// removed, run records this on the disk. It logs an error, unless the operator of this node has called Leave.
 func (s *removedCheck) run(ctx context.Context) {
 	if s.opts.Sidecar || s.host.Removed() != nil || !s.suspicious() || s.now().Sub(s.last) < removedPause {
 		return
@@ -40,6 +42,10 @@ func (s *removedCheck) run(ctx context.Context) {
 	}
 	if err := s.host.Retire(); err != nil {
 		s.log.Error("this server was removed from the cluster, but that cannot be recorded on its disk", "error", err)
+		return
+	}
+	if s.leaving.Load() {
+		s.log.Info("this node has left its groups on request")
 		return
 	}
 	s.log.Error("this server was removed from the cluster", "error", fault.Text(s.host.Removed()))
