@@ -168,3 +168,26 @@ func TestTopics_ResolvesTransactions(t *testing.T) {
 		t.Errorf("found: %q", bad)
 	}
 }
+
+// TestTopics_ResolvedTransactionMayBeCommittedLate checks that a transaction may be committed after a later publish if
+// its client has not waited for the end of the transaction.
+func TestTopics_ResolvedTransactionMayBeCommittedLate(t *testing.T) {
+	for _, c := range []struct {
+		result Result // of the transaction that is committed late
+		bad    int
+	}{{Unknown, 0}, {Written, 1}} {
+		h := NewTopics(Subscription{Topic: "events"})
+		h.begun = h.begun.Add(-time.Hour) // before all times below
+		h.AddPublish(&Publish{Name: "late", Topic: "events", Messages: []Message{{"late", "k"}},
+			Begin: 1 * time.Second, End: 2 * time.Second, Result: c.result})
+		h.AddPublish(&Publish{Name: "next", Topic: "events", Messages: []Message{{"next", "k"}},
+			Begin: 3 * time.Second, End: 4 * time.Second, Result: Written})
+		h.Holds("events", []string{"next", "late"})
+		if c.result == Unknown {
+			h.Resolve("late", Written)
+		}
+		if bad := h.Check(); len(bad) != c.bad {
+			t.Errorf("result %v: found %q", c.result, bad)
+		}
+	}
+}
