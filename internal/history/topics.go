@@ -86,8 +86,8 @@ func (h *Topics) AddDelivery(d *Delivery) {
 }
 
 // Resolve sets the result of a publish whose outcome was unknown at first. For example, the values of a state
-// transaction may be read later, and show whether the transaction was committed. A written publish ends with the call of
-// Resolve, because it may have been committed at any time before, also after the client has stopped waiting.
+// transaction may be read later, and show whether the transaction was committed. A written publish ends with the call
+// of Resolve, because it may have been committed at any time before, also after the client has stopped waiting.
 func (h *Topics) Resolve(name string, r Result) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
