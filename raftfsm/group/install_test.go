@@ -286,10 +286,15 @@ func TestInstall_LaggingFollowerCatchesUpUnderLoad(t *testing.T) {
 			behind := others(lead)[0]
 			f := c.group(behind)
 			before := counted(t, f.obs.installed)
-			c.isolate(behind)
-			c.onlyBySnapshot(behind)
-			c.heal()
-			until(t, "no snapshot is installed", func() bool { return counted(t, f.obs.installed) > before })
+			installed := func() bool { return counted(t, f.obs.installed) > before }
+			until(t, "no snapshot is installed", func() bool {
+				c.isolate(behind)
+				c.onlyBySnapshot(behind)
+				last := f.LastIndex()
+				c.heal()
+				until(t, "the follower does not catch up", func() bool { return installed() || f.LastIndex() > last })
+				return installed() // not if an append that was sent before the isolation arrived after onlyBySnapshot
+			})
 			c.stop(behind) // the follower starts again from the installed state
 			c.start(behind)
 			until(t, "the leader still keeps entries for the follower", func() bool { // it keeps them up to a minute
