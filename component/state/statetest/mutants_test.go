@@ -316,7 +316,8 @@ func TestSuite_DetectsBrokenStores(t *testing.T) {
 			t.Parallel()
 			pattern := "^TestMutant$/^" + strings.ReplaceAll(m.caughtBy, "/", "$/^") + "$"
 			child := exec.CommandContext(t.Context(), os.Args[0], "-test.run", pattern, "-test.v")
-			child.Env = append(os.Environ(), mutantVariable+"="+name)
+			// A suite that fails leaves pictures of histories in the temporary directory.
+			child.Env = append(os.Environ(), mutantVariable+"="+name, "TMPDIR="+t.TempDir())
 			out, err := child.CombinedOutput()
 			if err == nil || !strings.Contains(string(out), "--- FAIL: TestMutant/"+m.caughtBy) {
 				t.Errorf("%s did not notice (%v):\n%s", m.caughtBy, err, out)
