@@ -45,7 +45,7 @@ func (s *removedCheck) run(ctx context.Context) {
 		return
 	}
 	if s.leaving.Load() {
-		s.log.Info("this node has left its groups on request")
+		s.log.Info("this node has left its groups on request and can be stopped")
 		return
 	}
 	s.log.Error("this server was removed from the cluster", "error", fault.Text(s.host.Removed()))
