@@ -92,7 +92,7 @@ flags: # for scripts that call go themselves
 
 # The packages that take longest begin first. Most of their tests wait, so four run at a time. make lint vets.
 FIRST = ./node ./raftfsm ./raftfsm/group ./cmd/quorate ./node/clusterctl $(addprefix ./component/state/,postgresql \
-  sqlserver mongodb azure/cosmosdb) ./raftfsm/raftlog ./node/shareddir ./membership
+  sqlserver mongodb azure/cosmosdb) ./raftfsm/raftlog ./raftfsm/topics ./node/shareddir ./membership
 MODULES = deploy/kubernetes deploy/dist cmd/compare cmd/lab/browsertest component/state/mongodb/ferretdb internal/tools
 
 test: ## run the tests that take seconds (make test-long runs all in full)
