@@ -28,15 +28,15 @@ func (s *State) Host(h ActorHosts) *State {
 	return s
 }
 
-// activation holds the epoch and the session token of an actor. The epoch is a condition of each write of the actor's
-// state. It is nil if the actor is not active on this node.
+// activation holds the epoch and the session token of an actor. Each write of the actor's state has the epoch as a
+// condition. If the actor is not active on this node, the epoch is nil.
 type activation struct {
 	epoch *state.ActorEpoch
 	token string
 }
 
 // activation returns the epoch and the session token of an actor on this node. missing is true if the application hosts
-// actors on this node and this actor is not one of them.
+// actors on this node, but this actor is not active here.
 func (s *State) activation(ctx context.Context, a Actor) (active activation, missing bool) {
 	if s.actors == nil {
 		return activation{}, false
@@ -52,15 +52,15 @@ type ActorGetRequest struct {
 	ReadOptions
 }
 
-// ActorTransactRequest applies all operations to the state of one actor, or none.
+// ActorTransactRequest applies either all operations or none to the state of one actor.
 type ActorTransactRequest struct {
 	Actor
 	Operations []Operation
 	WriteOptions
 }
 
-// CheckActors returns an error if this node cannot serve actor state, for example because no state store is
-// configured for it. The HTTP and gRPC servers call it before they decode a request body.
+// CheckActors returns an error if this node cannot serve actor state, for example because no state store is configured
+// for actors. The HTTP and gRPC servers call CheckActors before they decode a request body.
 func (s *State) CheckActors() error {
 	if _, err := s.actorStore(); err != nil {
 		return err

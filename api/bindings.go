@@ -14,8 +14,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// BindingSource returns the opened bindings. The set changes while components are being loaded. Implementations are
-// safe for concurrent use.
+// BindingSource returns the opened bindings. The set of bindings changes while components are being loaded.
+// Implementations are safe for concurrent use.
 type BindingSource interface {
 	// Binding returns the binding with the given component name.
 	Binding(name string) (*bindings.Instance, bool)

@@ -63,7 +63,8 @@ func (s *State) BulkGet(ctx context.Context, r BulkGetRequest) (Bulk, error) {
 	return out, nil
 }
 
-// answer restores the application's keys and converts errors to public ones.
+// answer converts the items of a store to the answer of a bulk read. It replaces the stored keys by keys, the keys of
+// the application, and converts errors to public errors.
 func answer(store string, keys []string, items []state.Item) Bulk {
 	var worth proof
 	for i := range items {

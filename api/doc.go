@@ -5,7 +5,8 @@
 // The package defines the public error codes and the limits of requests. It does not depend on a protocol such as gRPC
 // or on a particular store. It uses the interfaces of component/state and small interfaces of its own.
 //
-// All services are safe for concurrent use. Two functions start goroutines, and wait until they have ended:
+// All services are safe for concurrent use. Two functions start goroutines. They return only after these goroutines
+// have ended:
 //
 //   - BulkGet reads keys concurrently if the store cannot read several keys in one request.
 //   - Inputs.Run starts the input bindings concurrently.

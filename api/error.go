@@ -44,7 +44,7 @@ type Error struct {
 	Cause error // wrapped; nil = none
 }
 
-// Details is the machine-readable part of an Error. Message is the human-readable part. The zero value means no
+// Details is the machine-readable part of an Error. Error.Message is the human-readable part. The zero value means no
 // details.
 type Details struct {
 	Reason     string      // why the request failed; empty = no details

@@ -123,7 +123,7 @@ func (r row) codeOf(err error) fault.Code {
 }
 
 // failed returns the public error for a failed store operation. key is the application's key, or empty. The message
-// contains the given text. If there is none, it contains the error text of the store.
+// contains text. If text is empty, the message contains the error text of the store.
 func (o operation) failed(err error, store, key, text string) *Error {
 	r := o.row()
 	code := r.codeOf(err)

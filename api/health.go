@@ -66,8 +66,8 @@ func (h *Health) Ready(ctx context.Context) ([]Check, error) {
 	return h.works(ctx, nil)
 }
 
-// Placed is like Ready, but it also fails while this node is not yet a voter of a Raft group in which it should be one.
-// In a rolling update, the next server is restarted only after Placed has succeeded on the previous one.
+// Placed is like Ready, but it also fails while this node should be a voter of a Raft group and is not one yet. In a
+// rolling update, the next server is restarted only after Placed has succeeded on the previous one.
 func (h *Health) Placed(ctx context.Context) ([]Check, error) {
 	return h.works(ctx, h.node.Unplaced())
 }

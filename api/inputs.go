@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// EventReceiver is an application that receives the events of input bindings. Paths have no leading slash.
-// Implementations are safe for concurrent use.
+// EventReceiver is an application that receives the events of input bindings. The paths that its methods receive have
+// no leading slash. Implementations are safe for concurrent use.
 type EventReceiver interface {
 	// Healthy reports whether the application accepts calls, and otherwise why not.
 	Healthy() (bool, string)

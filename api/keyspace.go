@@ -8,7 +8,7 @@ import (
 )
 
 // metadataActorState is the metadata key that gives a request access to actor state. If its value is "true", keys of
-// the form type||id||key refer to actor state. Tools that copy a store use it.
+// the form type||id||key refer to actor state. Tools that copy a store use this metadata key.
 const metadataActorState = "actorState"
 
 // keyspace converts the keys of a request to stored keys, and back.

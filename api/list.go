@@ -19,7 +19,7 @@ type ListRequest struct {
 	ReadOptions
 }
 
-// Page is one page of a listing. Items carry Key, ETag and Expires.
+// Page is one page of a listing. Items have the fields Key, ETag and Expires.
 type Page struct {
 	Items []state.Item
 	Token string // token of the next page; empty = there is none
@@ -96,7 +96,8 @@ func (l *listing) prepare(r ListRequest, limits Limits) *Error {
 	return nil
 }
 
-// after returns the stored key after which the listing continues for a page token.
+// after returns the stored key after which the listing continues. This is the key in the page token of the request, or
+// "" for the first page.
 func (l *listing) after(r ListRequest) (string, *Error) {
 	if r.Token == "" {
 		return "", nil

@@ -98,9 +98,9 @@ func (w *CallWatch) Take() (calls []LiveCall, lost uint64) {
 	return calls, lost
 }
 
-// Follow watches the calls that f selects, and passes them to the function take. It returns when ctx ends or take
-// returns an error. The first call of take has an empty list, and shows that the watch is open. lost has the same
-// meaning as in CallWatch.Take.
+// Follow watches the calls that f selects, and passes them to the function take. When the watch is open, Follow first
+// passes an empty list. It returns when ctx ends or take returns an error. lost has the same meaning as in
+// CallWatch.Take.
 func (c *CallLog) Follow(ctx context.Context, f CallFilter, take func(calls []LiveCall, lost uint64) error) error {
 	ready := make(chan struct{}, 1)
 	w, err := c.Watch(f, ready)

@@ -95,8 +95,8 @@ func (l *Locks) Renew(ctx context.Context, r LockRequest) (lock.Grant, error) {
 	return g, nil
 }
 
-// Unlock releases a lock that r.Owner owns. If r.Revision is set but the lock has another token, Unlock does nothing
-// and returns lock.BelongsToOthers.
+// Unlock releases a lock that r.Owner owns. If r.Revision is set and differs from the token of the lock, Unlock does
+// nothing and returns lock.BelongsToOthers.
 func (l *Locks) Unlock(ctx context.Context, r LockRequest) (lock.Status, error) {
 	inst, failure := l.store(&r, r.Owner == "")
 	if failure != nil {
@@ -151,7 +151,7 @@ func (l *Locks) claim(r *LockRequest) (*lock.Instance, lock.Claim, *Error) {
 }
 
 // store returns the lock store of a request. It returns an error if the store cannot be used, or if the resource is
-// empty or not valid. It also returns an error if noOwner is true, because the request then lacks a required owner.
+// empty or not valid. If noOwner is true, the request lacks a required owner, and store returns an error too.
 func (l *Locks) store(r *LockRequest, noOwner bool) (*lock.Instance, *Error) {
 	visible := 0
 	for _, i := range l.stores.LockStores() {
@@ -214,8 +214,9 @@ func (l *Locks) unsupported(inst *lock.Instance, code, what string) *Error {
 		" does not support " + what, Details: Details{Reason: ReasonUnsupported}}
 }
 
-// lockFailed returns the public error for a failed operation on a lock store. As in Dapr, the error has the given code,
-// except that fault.TooLarge becomes a malformed request.
+// lockFailed returns the public error for an operation on a lock store that failed with err. If err is fault.TooLarge,
+// the result is the error of a malformed request. Otherwise it has the given code, as in Dapr. The message begins with
+// the given sentence.
 func lockFailed(code, sentence, store string, err error) *Error {
 	v := row{conflict: Failed, writes: true}.verdict(fault.CodeOf(err))
 	kind := Failed
@@ -283,8 +284,8 @@ func parseLockToken(text string) (t lockToken, ok bool) {
 	return t, err == nil && t.Resource != ""
 }
 
-// MetadataLock is the metadata key for lock tokens, in the metadata of a write or of one item. Clients use it if they
-// cannot send the header Quorate-Lock.
+// MetadataLock is the metadata key for lock tokens, in the metadata of a write or of one item. Clients use this key if
+// they cannot send the header Quorate-Lock.
 const MetadataLock = "quorateLock"
 
 // resolveLocks converts the lock tokens of a write to the form that the state store needs. It returns an error if a
@@ -314,8 +315,8 @@ func (s *State) resolveLocks(inst *state.Instance, given lockTokens) ([]state.Lo
 }
 
 // writeLocks returns all lock tokens of a write: those in o.Locks, in o.Metadata and in the metadata of the items. The
-// items must have the metadata that the client sent, not yet merged with o.Metadata. After a merge, a token in
-// o.Metadata replaces the token of an item.
+// items must have the metadata that the client sent, not yet merged with o.Metadata. The merge would replace the token
+// of an item with the token in o.Metadata.
 func (s *State) writeLocks(inst *state.Instance, o *WriteOptions, items []Item) ([]state.LockToken, *Error) {
 	var given lockTokens
 	for _, text := range o.Locks {

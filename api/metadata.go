@@ -58,13 +58,13 @@ type SubscriptionInfo struct {
 	Kind          string             // DECLARATIVE, PROGRAMMATIC or STREAMING
 }
 
-// SubscriptionRule sends the messages that match to a path of the application.
+// SubscriptionRule sends matching messages to a path of the application.
 type SubscriptionRule struct {
 	Match, Path string
 }
 
 // AppChannel describes how the runtime calls the application. Port is 0 if the runtime does not call the application.
-// Health is nil if the runtime does not probe its health.
+// Health is nil if the runtime does not probe the health of the application.
 type AppChannel struct {
 	Port           int
 	Protocol       string // http, https, h2c, grpc, grpcs
@@ -73,7 +73,7 @@ type AppChannel struct {
 	Health         *AppHealth
 }
 
-// AppHealth is how the runtime probes the application.
+// AppHealth describes how the runtime probes the application.
 type AppHealth struct {
 	Path              string // path of the probe; only for an HTTP application
 	Interval, Timeout time.Duration

@@ -10,7 +10,7 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
-// MetadataProjection is the metadata key that marks an operation of a transaction as a projection. A projection is not
+// MetadataProjection is the metadata key that makes an operation of a transaction a projection. A projection is not
 // stored. Its value becomes the data of the event that another operation with the same key publishes.
 const MetadataProjection = "outbox.projection"
 
@@ -27,8 +27,8 @@ type Topics interface {
 // MaxAcks is how many deliveries a transaction may acknowledge.
 const MaxAcks = 16
 
-// MetadataAck is the metadata key with which a transaction acknowledges deliveries. Its value lists the tokens of the
-// deliveries. Clients use it if they cannot send the header Quorate-Ack.
+// MetadataAck is the metadata key with which a transaction acknowledges deliveries. The value lists the tokens of the
+// deliveries. Clients use this key if they cannot send the header Quorate-Ack.
 const MetadataAck = "quorateAck"
 
 // acknowledge adds the acknowledgements of deliveries to a transaction.
@@ -70,7 +70,7 @@ func (t *transaction) acknowledge(ctx context.Context, r *TransactRequest, reque
 	return nil
 }
 
-// OutboxRequest are the changes of a transaction for which events are published.
+// OutboxRequest has the changes of a transaction for which events are published.
 type OutboxRequest struct {
 	Store    *state.Instance   // store with a configured Outbox
 	Metadata map[string]string // metadata of the transaction as a whole; nil = none
@@ -86,7 +86,8 @@ type Change struct {
 	Metadata    map[string]string // metadata of the operation, become attributes of the event; may be nil
 }
 
-// Outbox are the prepared events of one transaction.
+// Outbox is the result of preparing the events of one transaction: what to add to the transaction, and a function to
+// call at its end.
 type Outbox struct {
 	Effects    []state.Effect    // effects to add to the transaction
 	Operations []state.Operation // operations to add to the transaction
@@ -155,8 +156,8 @@ func (t *transaction) publish(ctx context.Context, r *TransactRequest, changes [
 	return out, failure
 }
 
-// outboxLate returns the error for a transaction that the store refused because it took too long. The events of the
-// transaction had been discarded before it could commit.
+// outboxLate returns the error for a transaction that took too long: its events were discarded before it could commit,
+// so the store refused the transaction.
 func (t *transaction) outboxLate(cause error) *Error {
 	text := "the transaction of state store " + t.inst.Name + " took so long that its events were discarded; nothing " +
 		"was stored (repeat it)"
@@ -174,7 +175,7 @@ func changeOf(o *Operation, w *state.Write) Change {
 	return c
 }
 
-// truthy reports whether text means yes, as Dapr reads it.
+// truthy reports whether Dapr takes text for true, such as "yes" or "on".
 func truthy(text string) bool {
 	switch strings.ToLower(strings.TrimSpace(text)) {
 	case "y", "yes", "true", "t", "on", "1":

@@ -90,8 +90,9 @@ func itemText(err error, store string, item *Item) string {
 	return "key " + strconv.Quote(Shorten(item.Key)) + ": " + StoreText(err)
 }
 
-// concerned returns the index of the write that caused err. It searches for the key in err, and returns -1 if no write
-// has this key. If several writes have the key, it prefers the first one with an ETag or first-write concurrency.
+// concerned returns the index of the write that caused err: the write with the key that err names. It returns -1 if err
+// names no key or no write has this key. If several writes have the key, concerned prefers the first one with an ETag
+// or first-write concurrency.
 func concerned(err error, writes []state.Write) int {
 	key := fault.KeyOf(err)
 	found := -1
@@ -127,7 +128,8 @@ func (p place) number() string { return strconv.Itoa(p.index) }
 
 func (p place) field(name string) string { return "[" + p.number() + "]." + name }
 
-// convert checks an item and fills in all fields of the write except its stored key.
+// convert checks an item and converts it to a write. It sets all fields of *out, except the stored key. over is the
+// metadata of the request, which has precedence over that of the item. at is the position of the item, for errors.
 func (s *State) convert(keys keyspace, item *Item, over map[string]string, at place, out *state.Write) *Error {
 	if err := keys.check(item.Key); err != nil {
 		return illegalKey(keys.inst.Name, at.field("key"), at.prefix(), err)

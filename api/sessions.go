@@ -94,7 +94,8 @@ func (s *Sessions) Extend(given, got string) string {
 	return got
 }
 
-// join merges a received token with the token own of this node.
+// join merges the token received with the token own, which is a token of this node. If received cannot be parsed, join
+// returns it unchanged.
 func (s *Sessions) join(received, own string) string {
 	if received == "" || own == "" {
 		return received + own // at least one of the two is empty
@@ -131,8 +132,9 @@ func (s *Sessions) advance(token, begun, answered string) string {
 	return mergeInto(token, func(own string) (string, bool) { return s.merger.AnswerSession(own, begun, answered) })
 }
 
-// Shown returns the part of the token answered that the answer of a store has shown. begun is the token in the request.
-// Shown leaves out positions of begun that this node cannot confirm, because they may be lost or invented.
+// Shown returns the session token for what a store has shown in its answer. begun is the token in the request, and
+// answered is the token in the answer. The result is answered without the positions of begun that this node cannot
+// confirm, because they may be lost or invented.
 func (s *Sessions) Shown(begun, answered string) string {
 	if s == nil || s.merger == nil || begun == "" || answered == "" {
 		return answered
@@ -141,9 +143,9 @@ func (s *Sessions) Shown(begun, answered string) string {
 	return shown
 }
 
-// mergeInto merges a received token into the token of a session. merge is the function that does this for a given
-// session token. If the token of the session cannot be parsed, the result is the received token. If the received token
-// cannot be parsed, the result is the token of the session, unchanged.
+// mergeInto merges a received token into token, the token of a session. The function merge merges the received token
+// into a given one, and returns false if a token cannot be parsed. If the token of the session cannot be parsed, the
+// result is the received token. If the received token cannot be parsed, the result is the token of the session.
 func mergeInto(token string, merge func(own string) (string, bool)) string {
 	if merged, ok := merge(token); ok {
 		return merged

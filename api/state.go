@@ -52,7 +52,8 @@ type visit struct {
 	trace, requested, begun string
 }
 
-// enter merges the session of the application into the token of a request.
+// enter begins a request. It merges the session of the application for the trace into *token, the session token of the
+// request.
 func (s *State) enter(trace string, token *string) visit {
 	v := visit{s: s, trace: trace, requested: *token}
 	*token = s.sessions.Begin(s.callee, trace, *token)
@@ -60,8 +61,8 @@ func (s *State) enter(trace string, token *string) visit {
 	return v
 }
 
-// shown returns the token of what the store has shown with its answer. It leaves out what the request has claimed and
-// this node cannot confirm.
+// shown returns the session token for what the store has shown in its answer (see Sessions.Shown). p is the proof in
+// the answer.
 func (v visit) shown(p *state.Proof) string { return v.s.sessions.Shown(v.begun, p.Session) }
 
 // leave records the session token that the store has returned in p. It then replaces this token in p with the token for

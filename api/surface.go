@@ -13,7 +13,7 @@ type Surface struct {
 	rules atomic.Pointer[component.APIRules]
 }
 
-// Set replaces the rules; nil = everything is served.
+// Set replaces the rules. If r is nil, the node serves everything.
 func (s *Surface) Set(r *component.APIRules) { s.rules.Store(r) }
 
 // HTTP returns an error if the Configuration resource disables an endpoint. path is the pattern of the endpoint, such
@@ -87,8 +87,8 @@ type grpcGroup struct {
 	parts []string // parts of method names
 }
 
-// grpcGroups lists the groups of methods of the Dapr service. A method belongs to the first group with a part that
-// occurs in the name of the method.
+// grpcGroups lists the groups of methods of the Dapr service. The group of a method is the first one whose field parts
+// has a text that occurs in the name of the method.
 func grpcGroups() []grpcGroup {
 	return []grpcGroup{
 		{"watch", []string{"Watch"}},

@@ -40,8 +40,8 @@ func hashTokens(tokens []string) ([][sha256.Size]byte, error) {
 func (t *Tokens) Required() bool { return t != nil && len(*t.hashes.Load()) > 0 }
 
 // Set replaces the valid tokens for all further requests. It returns fault.Invalid if a token is empty. It also returns
-// fault.Invalid if no token is required now or if the new list is empty, because a running node cannot begin or stop to
-// require tokens.
+// fault.Invalid if no token is required now or if the new list is empty. A running node can neither begin nor stop
+// requiring tokens.
 func (t *Tokens) Set(tokens []string) error {
 	if len(tokens) == 0 || !t.Required() {
 		return fault.New(fault.Invalid, "api.SetTokens",

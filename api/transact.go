@@ -35,8 +35,8 @@ type TransactRequest struct {
 }
 
 // Transact applies all operations atomically. If operations request different consistency levels, the strictest level
-// applies to all of them. A request without operations does nothing, unless it acknowledges deliveries, which is an
-// error.
+// applies to all of them. A request without operations does nothing. If such a request acknowledges deliveries,
+// Transact returns an error.
 func (s *State) Transact(ctx context.Context, r TransactRequest) (state.Written, error) {
 	inst, failure := s.store(r.Store)
 	if failure != nil {

@@ -25,8 +25,8 @@ func unservedBlocks() map[string]block {
 	}
 }
 
-// serves reports whether a path belongs to b, which means that Quorate does not serve it. remainder is the part of the
-// path after the name of the building block.
+// serves reports whether the building block b serves a path in Dapr. Quorate does not serve such a path. remainder is
+// the part of the path after the name of the building block.
 func (b block) serves(remainder string) bool {
 	return remainder != "" && (b.parts == nil ||
 		slices.ContainsFunc(b.parts, func(part string) bool { return strings.Contains(remainder, part) }))

@@ -176,7 +176,7 @@ func (w *Watch) next(ctx context.Context, wait time.Duration) (state.WatchPart, 
 	return part, nil
 }
 
-// Bookmark returns the time without changes after which the client gets the position.
+// Bookmark returns the bookmark interval. After this time without changes, the client gets the position.
 func (w *Watch) Bookmark() time.Duration { return w.bookmark }
 
 // OnChange sets the function f, which is called whenever Poll may have something new, and when the node stops. f must
@@ -189,8 +189,8 @@ func (w *Watch) OnChange(f func()) {
 // Refresh asks for a part without changes but with a newer position; see state.Watch.
 func (w *Watch) Refresh() { w.watch.Refresh() }
 
-// Poll returns the next part if it is already in memory, and never waits. After an error the watch has ended, and EndOf
-// returns the reason.
+// Poll returns the next part if it is already in memory, and never waits. r reports whether Poll has returned a part.
+// After an error the watch has ended, and EndOf returns the reason.
 //
 // The part has stored keys, which Own converts. The caller must not change the part, because watches with the same
 // request share it. Own has the same result for all watches with the same request and Scope.

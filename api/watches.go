@@ -112,7 +112,7 @@ func (e *watchEntry) onClose(f func()) {
 	e.wake = f
 }
 
-// watch records the watch that was started, for the metric of the lag.
+// watch records the started watch w, so that the metric of the lag includes it.
 func (e *watchEntry) watch(w state.Watch) {
 	e.pos.Store(w.Position().Revision)
 	e.watches.mu.Lock()

@@ -1,10 +1,8 @@
-// Package component defines component files and the metadata fields that component types declare. The package owns the
-// YAML form of component documents, the rules for names, references and placeholders, the check of metadata, and the
-// registry that maps types to factories.
+// Package component defines component files and the metadata fields that component types declare.
 //
-// It parses YAML documents, resolves references and placeholders, and checks metadata against the declared fields. It
-// also has the registry of factories and the status of a loaded component. Nothing in it is specific to one component
-// type.
+// The package owns the YAML form of documents, the rules for names, references and placeholders, and the check of
+// metadata against the declared fields. It also owns the registry that maps types to factories, and the status of a
+// loaded component. Nothing in the package is specific to one component type.
 //
 // The package starts no goroutines. Its values are immutable and safe for concurrent use, except that
 // Document.ExpandEnv modifies a document.

@@ -15,7 +15,7 @@ type AccessControl struct {
 	Pos           Pos
 }
 
-// NeedsIdentity reports whether the decisions depend on the identity of the caller.
+// NeedsIdentity reports whether the identity of the caller affects which calls are allowed.
 func (a *AccessControl) NeedsIdentity() bool { return a != nil && len(a.Policies) > 0 }
 
 // AccessPolicy is the rule for calls from one application.
@@ -163,8 +163,8 @@ func (p *docParser) action(n *yaml.Node, what string) Action {
 	return Deny
 }
 
-// list returns the elements of a YAML sequence, or nil for null. For any other node, it reports a problem and returns
-// nil.
+// list returns the elements of a YAML sequence, or nil for null. For any other YAML node, it reports a problem and
+// returns nil.
 func (p *docParser) list(n *yaml.Node, what string) []*yaml.Node {
 	if isNull(n) {
 		return nil

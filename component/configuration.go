@@ -34,7 +34,7 @@ type Configuration struct {
 }
 
 // Sections of a Configuration resource that restrict applications. A third such section, components, is not supported.
-// It is an error, because ignoring it would allow what the author wanted to forbid.
+// A document with this section is an error, because ignoring the section would allow what its author wanted to forbid.
 const (
 	sectionAccessControl = "accessControl"
 	sectionSecrets       = "secrets"
@@ -44,7 +44,7 @@ func unusedSections() []string {
 	return []string{"nameResolution", "wasm"}
 }
 
-// refusedSections returns the sections that are errors. Each has a hint what to do instead.
+// refusedSections returns the sections that are errors. The value of each section is a hint on what to do instead.
 func refusedSections() map[string]string {
 	return map[string]string{
 		"components": "denying types of components is not available: remove the section, and the components",

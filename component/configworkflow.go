@@ -19,8 +19,8 @@ type WorkflowConfig struct {
 // instance is kept until it is purged.
 type WorkflowRetention struct{ Any, Completed, Failed, Terminated *time.Duration }
 
-// For returns how long an instance is kept, or nil if it is kept until it is purged. status is the field of r for the
-// status of the instance, such as r.Failed.
+// For returns how long an instance is kept, or nil if the instance is kept until it is purged. The caller passes the
+// field of r for the final status of the instance, such as r.Failed.
 func (r *WorkflowRetention) For(status *time.Duration) *time.Duration {
 	if status != nil {
 		return status

@@ -11,8 +11,8 @@ import (
 	"github.com/quorate/quorate/internal/suggest"
 )
 
-// readFields reads the fields of the YAML mapping n in the order of the file. It calls the function in known that has
-// the name of the field. A field without a function is a problem.
+// readFields reads the fields of the YAML mapping n in the order of the file. For each field, it calls the function
+// that known has for the name of the field. A field without such a function is a problem.
 //
 // If n is not a mapping, readFields reports a problem and returns false. The parameter what describes n in problems.
 func (p *docParser) readFields(n *yaml.Node, what string, known fields) bool {

@@ -28,7 +28,7 @@ func hasPlaceholder(value string) bool {
 }
 
 // Replace returns the value with every placeholder replaced. The replacements themselves are not searched for
-// placeholders. It returns fault.Invalid if a placeholder has no value.
+// placeholders. Replace returns fault.Invalid if a placeholder has no value.
 func (p Placeholders) Replace(value string) (string, error) {
 	if !hasPlaceholder(value) {
 		return value, nil

@@ -17,8 +17,8 @@ type Sources struct {
 	Secret func(ctx context.Context, store string, ref SecretRef) (string, error)
 }
 
-// EnvKeys is the name of an environment variable that limits which variables envRef may read. Its value lists their
-// names, separated by spaces or commas. If it is not set, there is no such limit.
+// EnvKeys is the name of an environment variable that limits which variables envRef may read. Its value lists the names
+// of the allowed variables, separated by spaces or commas. If this variable is not set, there is no such limit.
 const EnvKeys = "DAPR_ENV_KEYS"
 
 // Resolve replaces references and placeholders by their values. The error has one of these codes:
@@ -53,8 +53,8 @@ func (s *Spec) Resolve(ctx context.Context, from Sources) (Metadata, error) {
 	return out, nil
 }
 
-// Unresolved returns the metadata as written in the file, for checks that do not open the component. Values with
-// references or placeholders are marked as Unresolved.
+// Unresolved returns the metadata as written in the file, for checks that do not open the component. The field
+// Unresolved of a property is true if its value has references or placeholders.
 func (s *Spec) Unresolved() Metadata {
 	out := make(Metadata, 0, len(s.Metadata))
 	for _, item := range s.Metadata {

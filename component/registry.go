@@ -15,8 +15,8 @@ type Registry[F any] struct {
 	entries map[string]F // factories by lower-case type + "/" + version
 }
 
-// allTypes is the end of a name such as "state.*", which stands for all types of a building block without an entry of
-// their own.
+// allTypes is the end of a name such as "state.*". Such a name stands for all types of a building block that have no
+// entry of their own.
 const allTypes = ".*"
 
 // NewRegistry creates a registry from a table of factories. The names in the table have these forms:

@@ -66,8 +66,8 @@ const (
 	defaultMaxInterval = time.Minute
 )
 
-// ParseResiliency parses a document of kind Resiliency. Unknown fields and references to undefined policies are
-// errors with file and line.
+// ParseResiliency parses a document of kind Resiliency. For an unknown field or a reference to an undefined policy, it
+// returns an error with file and line.
 func ParseResiliency(doc Document) (Resiliency, error) {
 	p := docParser{file: doc.Pos.File}
 	r := Resiliency{Name: doc.Name, Pos: doc.Pos, Timeouts: map[string]time.Duration{},
@@ -103,6 +103,7 @@ func (p *docParser) resiliencyPolicies(n *yaml.Node, r *Resiliency) {
 }
 
 // named calls the function read with the name and the value of each entry in the mapping n. An entry may have any name.
+// what describes the mapping in error messages.
 func (p *docParser) named(n *yaml.Node, what string, read func(name string, n *yaml.Node)) {
 	if isNull(n) {
 		return
@@ -116,7 +117,7 @@ func (p *docParser) named(n *yaml.Node, what string, read func(name string, n *y
 	}
 }
 
-// span reads a duration that must not be negative.
+// span reads a duration that must not be negative. what describes the value in error messages.
 func (p *docParser) span(n *yaml.Node, what string) time.Duration {
 	text := p.required(n, what)
 	if text == "" {
@@ -166,8 +167,8 @@ func (p *docParser) retryPolicy(n *yaml.Node) RetryPolicy {
 	return r
 }
 
-// ranges parses a list of numbers and ranges, such as "429,500-599". No number may be less than lowest or greater than
-// highest. For an empty text, the result is nil.
+// ranges parses a list of numbers and ranges, such as "429,500-599". Each number must be at least lowest and at most
+// highest. For an empty text, the result is nil. what describes the value in error messages.
 func (p *docParser) ranges(n *yaml.Node, what string, lowest, highest int) (out [][2]int) {
 	text := p.text(n, what)
 	if strings.TrimSpace(text) == "" {
@@ -248,7 +249,7 @@ func (p *docParser) resiliencyTargets(n *yaml.Node, r *Resiliency) {
 }
 
 // otherTarget parses the policies of an actor type, or of one direction of a component. A circuit breaker has no effect
-// there, so it is listed in r.Unused.
+// on such a target, so it is listed in r.Unused.
 func (p *docParser) otherTarget(n *yaml.Node, name string, r *Resiliency) ResiliencyTarget {
 	t := ResiliencyTarget{Pos: p.pos(n)}
 	ignore := func(*yaml.Node) {}

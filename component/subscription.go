@@ -98,7 +98,7 @@ func (p *docParser) rules(n *yaml.Node) (out []SubscriptionRule) {
 	return out
 }
 
-// pairs reads a mapping of names to texts.
+// pairs reads a mapping of names to texts. what describes the mapping in error messages.
 func (p *docParser) pairs(n *yaml.Node, what string) map[string]string {
 	if isNull(n) {
 		return nil
@@ -114,7 +114,7 @@ func (p *docParser) pairs(n *yaml.Node, what string) map[string]string {
 	return out
 }
 
-// count reads a number that is not negative.
+// count reads a number that is not negative. what is the name of a field of spec.bulkSubscribe, for error messages.
 func (p *docParser) count(n *yaml.Node, what string) int {
 	text := p.text(n, "spec.bulkSubscribe."+what)
 	if text == "" {

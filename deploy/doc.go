@@ -1,4 +1,4 @@
-// Package deploy tests the files of this folder. The metrics, settings and pages that these files name must exist in
-// the product. The tests also check the files with promtool, systemd and other tools. The tests end the processes and
-// containers that they start. The package owns these processes and containers.
+// Package deploy tests the files of this folder. It checks that the product has the metrics, settings and pages that
+// these files name. It also checks the files with promtool, systemd and other tools. The package owns the processes and
+// containers that its tests start, and ends them.
 package deploy

@@ -140,7 +140,7 @@ func (c *Catalogue) Serve(apps []Record) error {
 	return err
 }
 
-// SetHealth sets the reported health of an application that this node serves. Other applications are ignored.
+// SetHealth sets the reported health of an application. It does nothing if this node does not serve the application.
 func (c *Catalogue) SetHealth(app App, healthy bool) {
 	if c.change(app, func(e *records.Entry) { e.Healthy = healthy }) && healthy {
 		c.readmit(func(k standingKey) bool { return k.incarnation == c.opts.Self && k.app == app.Canonical() })

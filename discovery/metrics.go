@@ -9,7 +9,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// metrics are counters, and a collector that reads the catalogue on each scrape.
+// metrics has the counters of a catalogue. It is also a collector that reads the catalogue on each scrape.
 type metrics struct {
 	catalogue *Catalogue
 	pulls     *prometheus.CounterVec // by kind and outcome

@@ -39,8 +39,8 @@ type standing struct {
 	until   atomic.Int64 // end of the demotion; time since Catalogue.begun
 }
 
-// demoted reports whether the instance must not get a call now. The argument is the time since Catalogue.begun. After
-// the demotion has ended, the instance gets only one call at a time until a call succeeds.
+// demoted reports whether the instance must not get a call now. The parameter now is the time since Catalogue.begun.
+// After a demotion, the instance gets only one call at a time until a call succeeds.
 func (s *standing) demoted(now time.Duration) bool {
 	return s.strikes.Load() > 0 && (now < time.Duration(s.until.Load()) || s.trials.Load() > 0)
 }
@@ -64,7 +64,8 @@ func (c *Catalogue) standing(k standingKey) *standing {
 	return s.(*standing)
 }
 
-// readmit ends the demotion of each instance for whose key the function returns true.
+// readmit calls the function which with the key of each instance. If the function returns true, readmit ends the
+// demotion of this instance.
 func (c *Catalogue) readmit(which func(standingKey) bool) {
 	c.standings.Range(func(k, s any) bool {
 		if which(k.(standingKey)) {
@@ -74,8 +75,8 @@ func (c *Catalogue) readmit(which func(standingKey) bool) {
 	})
 }
 
-// prune deletes the standings of the incarnations that are no longer in the View. It keeps a standing as long as calls
-// are outstanding.
+// prune deletes the standings of instances whose incarnation is no longer in the View. It keeps a standing as long as
+// the instance has outstanding calls.
 func (c *Catalogue) prune() {
 	alive := map[Incarnation]bool{}
 	for _, r := range c.view.Load().records {
@@ -203,7 +204,7 @@ func (c *Catalogue) choose(all []candidate, tried []Instance) *candidate {
 	return best
 }
 
-// order ranks a candidate. Lower is better; the first difference counts.
+// order is the rank of a candidate; the lower rank is better. The first element in which two ranks differ decides.
 type order [4]int64
 
 func (a order) compare(b order) int {
@@ -258,7 +259,7 @@ func (c *Catalogue) Settling(app App) bool {
 	return c.opts.Arrival > 0 && c.elapsed() < settleTime || c.machine.Expecting(c.opts.Now())
 }
 
-// maxReasons bounds the instances named in an error.
+// maxReasons is the maximum number of instances for which an error gives a reason.
 const maxReasons = 5
 
 // noInstance returns the error that explains why there is no instance to call.

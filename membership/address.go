@@ -57,7 +57,7 @@ func badAddress(format string, args ...any) error {
 		Hint: "give an address of this machine that all nodes can reach with --advertise-address"}
 }
 
-// elsewhere returns the first seed that is not on loopback.
+// elsewhere returns the first seed that is not on loopback. It returns the zero AddrPort if there is none.
 func elsewhere(seeds []netip.AddrPort) netip.AddrPort {
 	for _, s := range seeds {
 		if !s.Addr().Unmap().IsLoopback() {

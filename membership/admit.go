@@ -55,8 +55,8 @@ type refusal struct {
 // agree returns nil if the nodes of both lists can form one cluster. Otherwise it returns a refusal, which names a node
 // whose setting differs from that of the others.
 //
-// Cluster ids are compared for all incarnations, because the newest incarnation of a node id may have none. Other
-// settings are compared only for the newest incarnation of each node.
+// Cluster ids are compared for all incarnations, because the newest incarnation of a node id may have no cluster id.
+// Other settings are compared only for the newest incarnation of each node.
 func agree(members, others []Member) *refusal {
 	incarnations := slices.Clone(members)
 	for _, o := range others {
@@ -94,7 +94,7 @@ func agree(members, others []Member) *refusal {
 }
 
 // sameFormat returns nil if every server can read the newest format of log entries that any member uses. Otherwise it
-// returns a refusal that names a server that cannot.
+// returns a refusal that names a server that cannot read this format.
 func sameFormat(members []Member) *refusal {
 	var needs, old *Member
 	for i := range members {
@@ -149,7 +149,7 @@ func sameEpoch(members []Member) *refusal {
 				old.NodeID)}}
 }
 
-// odd returns a node with the rarest value.
+// odd returns the id of a node that has the rarest value. The most frequent value comes first in values.
 func odd(values []Value) string { return values[len(values)-1].Nodes[0] }
 
 // spellOut formats values and their nodes, for example "3 on n1 (10.0.0.1:7946), n2; 5 on n3 (10.0.0.3:7946)". Only the
@@ -184,7 +184,7 @@ func merged(members, others []Member) []Member {
 	return out
 }
 
-// overlap is two incarnations of one node id that both seem to be alive. b arrived after a.
+// overlap is two incarnations of one node id that both seem to be alive. This node learned of a before it learned of b.
 type overlap struct{ a, b Member }
 
 // overlaps returns pairs of incarnations, one from each list, that suggest a duplicate node id. The incarnations of a
@@ -212,7 +212,7 @@ func (o *overlap) refusal() *refusal {
 				"the same node twice"}}
 }
 
-// memberOf decodes a node that memberlist reports.
+// memberOf decodes a node that memberlist reports. It returns a refusal if the facts of the node cannot be read.
 func memberOf(n *memberlist.Node) (Member, *refusal) {
 	at := addrPort(n)
 	f, err := decodeFacts(n.Name, n.Meta)

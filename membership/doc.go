@@ -9,8 +9,9 @@
 // is called an incarnation. Its gossip name is "node id/boot id". A restarted node is therefore never mistaken for its
 // previous process, and its address may change.
 //
-// The Roster shows one incarnation per node id: the earliest one that is alive. When it no longer answers, a later
-// incarnation replaces it. If it still answers, two nodes use the same node id, and the later incarnation is refused.
+// The Roster shows one incarnation per node id: the earliest one that is alive. When this incarnation no longer
+// answers, a later one replaces it. If this incarnation still answers, two nodes use the same node id, and the later
+// incarnation is refused.
 //
 // Refusals. A node ignores nodes with another label. The label is the name of the cluster. Two groups of nodes with the
 // same label do not merge if their cluster ids, partition counts or node ids contradict each other. Both sides count
@@ -29,6 +30,6 @@
 //   - the transport has one for packets and one that accepts connections
 //   - with keys, the encryption has one for packets, one for accepted streams, and one for each handshake
 //
-// Close cannot wait for the goroutines of memberlist. One of their probes may still run for up to eight times
-// Timing.ProbeInterval, but it uses nothing outside memberlist.
+// Close cannot wait for the goroutines of memberlist. After Close, a probe of memberlist may still run for up to eight
+// times Timing.ProbeInterval. The probe uses nothing outside memberlist.
 package membership

@@ -32,7 +32,7 @@ func (g *Gossip) answers(m *Member) bool {
 }
 
 // holds reports whether m, the earlier of two incarnations of a node, still answers pings. If m does not answer, holds
-// marks m as superseded, so that the roster can show the later incarnation instead.
+// records m as superseded, so that the roster can show the later incarnation instead.
 func (g *Gossip) holds(m *Member) bool {
 	if g.answers(m) {
 		return true
@@ -45,7 +45,8 @@ func (g *Gossip) holds(m *Member) bool {
 // still answers after that time, this node stops.
 const yieldAfter = 100
 
-// resolveDuplicates decides between incarnations of one node id until ctx ends.
+// resolveDuplicates calls settle while the table has duplicate node ids to resolve, at most once per probe interval. It
+// returns when ctx ends.
 func (g *Gossip) resolveDuplicates(ctx context.Context) {
 	since := map[string]time.Time{} // when a duplicate of this node was first seen
 	for {
@@ -60,7 +61,7 @@ func (g *Gossip) resolveDuplicates(ctx context.Context) {
 	}
 }
 
-// settle pings the incarnations that share a node id. It clears the mark of a superseded incarnation that answers. If
+// settle pings the incarnations that share a node id. A superseded incarnation that answers is no longer superseded. If
 // two incarnations with the same node id answer, settle records a refusal, and may stop this node. firstSeen has the
 // times at which duplicates of this node were first seen.
 func (g *Gossip) settle(firstSeen map[string]time.Time) {
@@ -77,9 +78,9 @@ func (g *Gossip) settle(firstSeen map[string]time.Time) {
 	}
 }
 
-// giveWay stops this node if an older incarnation of its node id still answers after yieldAfter probe intervals. It
-// does so by sending err to the channel that Duplicate returns. since has the times at which duplicates of this node
-// were first seen.
+// giveWay stops this node if an older incarnation of its node id still answers after yieldAfter probe intervals. To
+// stop the node, giveWay sends err to the channel that Duplicate returns. since has the times at which duplicates of
+// this node were first seen.
 func (g *Gossip) giveWay(d *overlap, since map[string]time.Time, err error) {
 	if d.a.Name() != g.table.self {
 		return

@@ -171,7 +171,7 @@ func (f *Facts) set(tag byte, value []byte) bool {
 
 func known(tag byte) bool { return tag >= tagRole && tag <= tagVoters }
 
-// text returns a pointer to the text that has the given tag, or nil if no text has it.
+// text returns a pointer to the text field of f with the given tag, or nil if no text field has this tag.
 func (f *Facts) text(tag byte) *string {
 	switch tag {
 	case tagDisk:

@@ -162,7 +162,8 @@ func isBootID(s string) bool {
 	return len(s) == bootIDLen && strings.Trim(s, "0123456789abcdef") == ""
 }
 
-// madeOf reports whether s consists of ASCII letters, digits and the characters of also.
+// madeOf reports whether s consists only of ASCII letters, digits and some extra characters, which the parameter also
+// contains.
 func madeOf(s, also string) bool {
 	for _, r := range s {
 		letter := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'

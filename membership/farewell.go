@@ -79,7 +79,7 @@ func (f *farewells) MergeState(state []byte, _ bool) {
 	}
 }
 
-// decodeFarewells returns the names up to the first that is damaged.
+// decodeFarewells returns the gossip names in b. It stops at the first damaged name.
 func decodeFarewells(b []byte) []string {
 	if len(b) == 0 || b[0] != farewellVersion {
 		return nil

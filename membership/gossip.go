@@ -148,7 +148,8 @@ func (o Options) advertise(ctx context.Context) (netip.Addr, error) {
 	return addr, nil
 }
 
-// start begins to gossip over t. If it fails, it shuts t down.
+// start begins to gossip over the transport t. The parameter at is the gossip address of this node. If start fails, it
+// shuts t down.
 func start(o Options, t memberlist.NodeAwareTransport, at netip.AddrPort) (*Gossip, error) {
 	g := &Gossip{opts: o, facts: o.Facts, duplicate: make(chan error, 1), tried: make(chan struct{}),
 		ending: make(chan struct{}, 1)}
@@ -229,13 +230,13 @@ func (g *Gossip) Roster() *Roster { return g.table.roster() }
 // Addr returns the gossip address that others use for this node.
 func (g *Gossip) Addr() netip.AddrPort { return g.Roster().Self().Gossip }
 
-// RefusedEpoch returns the newest epoch of the cluster that a refusal with the reason OlderEpoch has shown, or 0 if
-// there was none. If it is higher than the epoch of this node, the cluster was rescued without this node.
+// RefusedEpoch returns the newest cluster epoch in the refusals with the reason OlderEpoch, or 0 if there was no such
+// refusal. If this epoch is higher than the epoch of this node, the cluster was rescued without this node.
 func (g *Gossip) RefusedEpoch() uint32 { return g.refused.epoch.Load() }
 
-// Refused returns the error of the newest refusal within the last minute, or nil if there was none. The refusal may be
-// by this node or by another one. A refused node tries to join several times a minute. On that node, Refused therefore
-// returns an error until the node is admitted.
+// Refused returns the error of the newest refusal within the last minute, or nil if there was none. Either this node
+// has refused another one, or another node has refused this one. A refused node tries to join several times a minute.
+// On that node, Refused therefore returns an error until the node is admitted.
 func (g *Gossip) Refused() error { return g.refused.recent(time.Now()) }
 
 // HealthScore returns how badly this node keeps up with gossip, from 0 (healthy) to 7. The higher the score, the
@@ -252,8 +253,8 @@ func (g *Gossip) seeds(ctx context.Context) ([]netip.AddrPort, error) {
 	return g.opts.Seeds(ctx)
 }
 
-// Joined waits until this node has exchanged its full state with another node. If Options.Seeds is nil, it returns nil
-// at once. After an error, this node still tries to join, and Joined may be called again. Errors:
+// Joined waits until this node has exchanged its full state with another node. If Options.Seeds is nil, Joined returns
+// nil at once. After an error, this node still tries to join, and Joined may be called again. Errors:
 //
 //	conflict       the node id is a duplicate
 //	denied         the seeds belong to another cluster or epoch, or one side does not trust the other
@@ -317,7 +318,7 @@ func (g *Gossip) UpdateFacts(change func(*Facts)) error {
 }
 
 // tellTimeout is how long UpdateFacts waits for memberlist to send the change. It is short, because the change is
-// already queued. It must not be 0, which memberlist takes as no limit.
+// already queued. It must not be 0, because for memberlist 0 means no limit.
 const tellTimeout = time.Microsecond
 
 func (g *Gossip) setMeta(f *Facts) {
@@ -325,8 +326,9 @@ func (g *Gossip) setMeta(f *Facts) {
 	g.meta.Store(&b)
 }
 
-// mayBecome returns an error if the facts f must not change to the given ones. An id of the node or the partition count
-// must not change once it is set. The changed facts must be valid, and short enough for a packet.
+// mayBecome returns an error if the facts f must not be replaced by changed. Node id and boot id never change. Server
+// id, cluster id and partition count must not change once they are set. The changed facts must be valid, and short
+// enough for a packet.
 func (f *Facts) mayBecome(changed *Facts) error {
 	fixed := func(was, is string) bool { return was != "" && was != is }
 	switch {

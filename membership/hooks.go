@@ -8,8 +8,8 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// hooks implements the callbacks of memberlist. The callbacks must not call memberlist, because it holds the lock of
-// its node list during most of them.
+// hooks implements the callbacks of memberlist. The callbacks must not call memberlist, because memberlist holds the
+// lock of its node list during most callbacks.
 type hooks struct {
 	*mux
 	gossip *Gossip
@@ -87,8 +87,8 @@ func (h hooks) NotifyMerge(nodes []*memberlist.Node) error {
 	return g.refused.note(found)
 }
 
-// compare returns nil if this node may merge its members with those of another node. Otherwise it returns the refusal.
-// It also refuses if the other node is this node itself.
+// compare returns nil if this node may merge its members with others, the members of another node. Otherwise it returns
+// the refusal. compare also refuses if the other node is this node itself.
 func (g *Gossip) compare(others []Member) *refusal {
 	if len(others) == 1 && others[0].Name() == g.table.self {
 		return &refusal{reason: itself, err: errItself()}

@@ -104,8 +104,8 @@ func closedEarly(err error) bool {
 }
 
 // joiner connects this node to the cluster. While this node is isolated, joiner tries all seeds and failed members.
-// After that, it tries failed members and missing seeds one at a time, so that a partitioned cluster becomes one again.
-// It is not safe for concurrent use.
+// Once this node is no longer isolated, joiner tries failed members and missing seeds one at a time, so that a
+// partitioned cluster becomes one again. It is not safe for concurrent use.
 type joiner struct {
 	gossip *Gossip
 	turn   int                          // number of addresses tried by tryOne, which selects the next one
@@ -172,8 +172,8 @@ func (j *joiner) pause(ctx context.Context, isolated bool) {
 //
 //   - The address of this node.
 //   - The addresses of live members, unless this node is isolated.
-//   - Seed addresses that led back to this node, for example through a load balancer. If this node is isolated, they
-//     are omitted only for the duration Timing.Rejoin, because the load balancer may later lead to another node.
+//   - Seed addresses that led back to this node, for example through a load balancer. An isolated node omits such an
+//     address only for the duration Timing.Rejoin, because the load balancer may later lead to another node.
 func (j *joiner) missing(ctx context.Context) ([]netip.AddrPort, error) {
 	isolated := j.gossip.isolated()
 	seeds, err := j.gossip.seeds(ctx)

@@ -81,10 +81,10 @@ func (g *Gossip) Close() error {
 	return fault.Wrap(err, "membership.Close", "closing gossip")
 }
 
-// pruneInterval is how often old members are forgotten.
+// pruneInterval is the interval at which watch deletes members that ended long ago.
 const pruneInterval = time.Minute
 
-// watch logs changes of members and forgets old ones.
+// watch logs changes of members, and deletes members that ended long ago. It returns when ctx ends.
 func (g *Gossip) watch(ctx context.Context) {
 	tick := time.NewTicker(pruneInterval)
 	defer tick.Stop()
@@ -103,7 +103,7 @@ func (g *Gossip) watch(ctx context.Context) {
 	}
 }
 
-// log logs the differences to an older roster.
+// log writes a log record for each member that differs between old, the previous roster, and r.
 func (r *Roster) log(old *Roster, log *slog.Logger) {
 	for _, m := range r.members {
 		was, known := old.Node(m.NodeID)

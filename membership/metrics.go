@@ -41,7 +41,7 @@ func (m *metrics) collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.joins, m.refused, m}
 }
 
-// register registers all or none.
+// register registers all collectors. If one of them cannot be registered, none stays registered.
 func (m *metrics) register(reg prometheus.Registerer) error {
 	for i, c := range m.collectors() {
 		if err := reg.Register(c); err != nil {

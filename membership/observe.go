@@ -26,7 +26,7 @@ type contact struct {
 	refused  atomic.Pointer[error] // TLS alert with which the seed ended the stream; nil = none
 }
 
-// distrust returns why one side does not trust the other; nil if that is not the cause.
+// distrust returns why one side does not trust the other. It returns nil if neither side has refused the other.
 func (c *contact) distrust() error {
 	var u *errUntrusted
 	if errors.As(c.err, &u) {
@@ -38,14 +38,14 @@ func (c *contact) distrust() error {
 	return nil
 }
 
-// forget clears the record before an attempt.
+// forget deletes the contact of the previous attempt. Call it before each attempt.
 func (o *observed) forget() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.last = nil
 }
 
-// lastContact returns the last dial since forget; nil if there was none.
+// lastContact returns the last dial since the call of forget, or nil if there was none.
 func (o *observed) lastContact() *contact {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -84,8 +84,8 @@ func (l *refusals) tell(r *refusal) {
 	}
 }
 
-// tryJoin calls attempt, which tries to join the node at addr, and returns its error. If the attempt failed and there
-// were refusals meanwhile, tryJoin also returns one of them, preferably one that concerns addr.
+// tryJoin calls attempt, which tries to join the node at addr, and returns its error. If the attempt failed and
+// refusals occurred during it, tryJoin also returns one of them, preferably one that concerns addr.
 func (l *refusals) tryJoin(addr netip.AddrPort, attempt func() error) (*refusal, error) {
 	l.mu.Lock()
 	l.keeping, l.kept = true, nil

@@ -50,14 +50,14 @@ type Roster struct {
 	changed chan struct{}
 }
 
-// Changed returns a channel that is closed when a newer roster replaces r. The caller then gets the latest roster from
-// Gossip.Roster, but may miss rosters in between.
+// Changed returns a channel that is closed when a newer roster replaces r. The caller then gets the newest roster from
+// Gossip.Roster. After several quick changes, the caller does not see the rosters between r and the newest one.
 func (r *Roster) Changed() <-chan struct{} { return r.changed }
 
 // Members returns all members, sorted by node id.
 func (r *Roster) Members() []Member { return slices.Clone(r.members) }
 
-// Self returns this node's own entry. Its state is Alive until Leave.
+// Self returns this node's own entry. Its state is Alive until Leave is called.
 func (r *Roster) Self() Member {
 	m, _ := r.Node(r.self)
 	return m

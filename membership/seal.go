@@ -80,7 +80,7 @@ func newSealer(label, self string, keys [][]byte) (*sealer, error) {
 	return s, s.rekey(keys)
 }
 
-// rekey replaces the keys; the first one seals.
+// rekey replaces the keys. The first key seals packets. Every key can open packets.
 func (s *sealer) rekey(keys [][]byte) error {
 	if len(keys) == 0 {
 		return fault.New(fault.Invalid, "membership.Rekey", "there is no gossip key")
@@ -125,7 +125,7 @@ func sessionAEAD(key []byte, id sessionID) cipher.AEAD {
 	return aead
 }
 
-// lifeTag returns a short tag of the gossip name of an incarnation.
+// lifeTag returns a short hash of the gossip name of an incarnation. Packets identify their receiver by this hash.
 func lifeTag(name string) uint64 {
 	h := sha256.Sum256([]byte("quorate gossip incarnation " + name))
 	return binary.BigEndian.Uint64(h[:])
@@ -135,10 +135,10 @@ func nonce(counter uint64) []byte {
 	return binary.BigEndian.AppendUint64(make([]byte, 4, 12), counter)
 }
 
-// bound returns the additional authenticated data of a packet.
+// bound returns the additional authenticated data of a packet: its unencrypted head and the cluster label.
 func (s *sealer) bound(head []byte) []byte { return append(bytes.Clone(head), s.label...) }
 
-// seal seals a packet for the incarnation with a gossip name.
+// seal encrypts a packet for the incarnation with the gossip name to.
 func (s *sealer) seal(to string, packet []byte) []byte {
 	key := (*s.keys.Load())[0]
 	counter := s.count.Add(1)
@@ -151,7 +151,7 @@ func (s *sealer) seal(to string, packet []byte) []byte {
 	return key.own.Seal(b, nonce(counter), packet, s.bound(b))
 }
 
-// open returns the packet that was sealed, or the reason why it is refused.
+// open decrypts the sealed packet b. It returns either the packet, or the reason why the packet is refused.
 func (s *sealer) open(b []byte, now time.Time) ([]byte, Reason) {
 	if len(b) < sealOverhead || b[0] != sealMark {
 		return nil, Plain
@@ -212,7 +212,7 @@ type window struct {
 // windowBits is the size of the window. A counter that is windowBits or more behind the highest one is refused.
 const windowBits = 1024
 
-// raised returns a window in which every counter up to top was accepted.
+// raised returns a window in which every counter up to top counts as accepted.
 func raised(top uint64) window {
 	w := window{top: top}
 	if top > 0 {
@@ -237,7 +237,7 @@ func (w *window) open(n uint64) bool {
 	return w.bits[n/64%(windowBits/64)]&(1<<(n%64)) == 0
 }
 
-// take marks an open counter as accepted.
+// take records that the counter n was accepted. Call it only if open returns true for n.
 func (w *window) take(n uint64) {
 	if n > w.top {
 		for i := w.top + 1; i < n && i-w.top <= windowBits; i++ {

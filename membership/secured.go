@@ -72,8 +72,8 @@ func (s *secured) receive() {
 	}
 }
 
-// refusedPacket returns the refusal of a packet for the given reason. For Stale, the refusal has no error and is not
-// logged. The log limit applies to each reason, and not to each source, because a source address can be forged.
+// refusedPacket returns the refusal of a packet for the given reason. If the reason is Stale, the refusal has no error
+// and is not logged. The log limit applies per reason, not per source, because a source address can be forged.
 func refusedPacket(reason Reason, source net.Addr) *refusal {
 	e := &fault.Error{Code: fault.Denied, Op: "membership.receive"}
 	switch reason {
@@ -155,8 +155,8 @@ func awaitAccepted(c net.Conn) error {
 	return nil
 }
 
-// shake runs the TLS handshake on a connection and then calls greet, both within the timeout. It returns the TLS
-// stream. After an error, it closes the connection.
+// shake runs the TLS handshake on the connection raw and then calls greet, both within the timeout. The function make
+// returns the TLS connection over raw. shake returns the TLS stream. After an error, it closes raw.
 func (s *secured) shake(raw net.Conn, timeout time.Duration, make func() (*tls.Conn, error),
 	greet func(net.Conn) error) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(s.ctx, timeout)
@@ -255,7 +255,7 @@ func isAlert(err error) bool {
 	return errors.As(err, &op) && op.Op == "remote error"
 }
 
-// errUntrusted is a failed dial: one side does not trust the other.
+// errUntrusted is the error of a dial that failed because one side does not trust the other.
 type errUntrusted struct{ err error }
 
 func (e *errUntrusted) Error() string { return fault.Text(e.err) }

@@ -114,7 +114,7 @@ func (t *table) farewell(name string) bool {
 	return true
 }
 
-// part marks an incarnation as left if it has announced to leave.
+// part sets the state of an incarnation to Left if the incarnation has announced that it leaves.
 func (t *table) part(l *incarnation) {
 	if _, said := t.farewells[l.Name()]; said && l.State != Left {
 		if l.State == Alive {
@@ -124,7 +124,7 @@ func (t *table) part(l *incarnation) {
 	}
 }
 
-// leftNames returns the known incarnations that announced to leave, sorted.
+// leftNames returns the sorted gossip names of the known incarnations that have announced that they leave.
 func (t *table) leftNames() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -138,7 +138,8 @@ func (t *table) leftNames() []string {
 	return out
 }
 
-// prune forgets incarnations that ended long ago, and announcements of unknown ones.
+// prune deletes incarnations that ended long ago. It also deletes announcements of incarnations that have stayed
+// unknown for the time strayFarewell.
 func (t *table) prune() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -210,9 +211,9 @@ func (t *table) better(a, b *incarnation) bool {
 	}
 }
 
-// supersede marks an incarnation as superseded if silent is true, and removes the mark otherwise. The mark means that
-// the incarnation does not answer pings, although memberlist reports it as alive. The roster may then show a later
-// incarnation of the node instead.
+// supersede records whether an incarnation is superseded: yes if silent is true, and no if silent is false. A
+// superseded incarnation does not answer pings, although memberlist reports it as alive. The roster may then show a
+// later incarnation of the node instead.
 func (t *table) supersede(name string, silent bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

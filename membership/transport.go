@@ -257,7 +257,7 @@ func (c *stream) Close() error {
 	return err
 }
 
-// pause waits for d. It reports false if ctx ended first.
+// pause waits for the duration d. It returns false if ctx ends first.
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

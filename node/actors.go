@@ -51,8 +51,8 @@ func (s *apiServers) hostActors(app string, ch *appchannel.Channel) {
 	}
 }
 
-// asksTypes reports whether the node requests the actor types of an application with GET /dapr/config. It does so
-// unless the settings disable this request, or the application uses gRPC and therefore registers its types itself.
+// asksTypes reports whether the node requests the actor types of an application with GET /dapr/config. The node sends
+// this request unless the settings disable it, or the application uses gRPC and therefore registers its types itself.
 func (s *apiServers) asksTypes(app string, ch *appchannel.Channel) bool {
 	for _, e := range s.apps {
 		if e.ID == app && slices.Contains(e.InitOff, InitConfig) {

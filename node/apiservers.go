@@ -141,8 +141,8 @@ func (s *apiServers) serve(ctx context.Context, name string, l net.Listener, h h
 }
 
 // maxConnections returns the connection limit of one listener. The API listeners share half of the file descriptors of
-// the process, so that client connections cannot exhaust those of the store and the cluster. An API listener gets at
-// least leastConnections and at most httpserver.DefaultMaxConnections. Any other listener gets fewConnections.
+// the process, so that client connections leave enough file descriptors for the store and the cluster. An API listener
+// gets at least leastConnections and at most httpserver.DefaultMaxConnections. Any other listener gets fewConnections.
 func (s *apiServers) maxConnections(listener string) int {
 	if listener != listenerAPI {
 		return fewConnections
@@ -443,8 +443,8 @@ func (s *apiServers) openGRPC(ctx context.Context, a AppEntry, shared services, 
 	return s.closers.Push("grpc api", server.Close)
 }
 
-// offerOff adds a hint to err if a port is in use. The hint shows the flag that disables the gRPC API. offerOff returns
-// other errors unchanged.
+// offerOff adds a hint to err, an error of opening the gRPC port, if the port is in use. The hint shows the flag that
+// disables the gRPC API. offerOff returns other errors unchanged.
 func offerOff(err error) error {
 	f, ok := fault.As(err)
 	if !ok || f.Code != fault.Unavailable {
@@ -480,7 +480,7 @@ func idsOf(apps []AppEntry) []string {
 	return out
 }
 
-// description collects the metadata of the node that one of its applications sees.
+// description collects the metadata that the API of one application returns about the node.
 type description struct {
 	appParts
 	version  string

@@ -74,8 +74,8 @@ func (b backupCluster) LocalRecord() ([]byte, error) {
 	return n.Value, err
 }
 
-// buildBackups starts the schedule of backups, which writes none on a sidecar. When the node stops, a running backup
-// ends before the leaderships of the node are transferred.
+// buildBackups starts the schedule of backups. On a sidecar, the schedule writes no backups. When the node stops, a
+// running backup ends before the leaderships of the node are transferred.
 func (n *Node) buildBackups(context.Context) error {
 	c := n.config.Backup
 	o := backups.Options{Node: n.host.Identity().Node, Prefix: n.config.Cluster.Name,

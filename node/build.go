@@ -38,8 +38,8 @@ import (
 	raftworkflows "github.com/quorate/quorate/raftfsm/workflows"
 )
 
-// build starts the subsystems in the order of the list. Each step also registers closers, which run in the reverse
-// order when the node stops.
+// build starts the subsystems one after the other. Each step also registers closers. When the node stops, the closers
+// run in the reverse order.
 func (n *Node) build(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
 		n.readDeclared,    // the Configuration resources
@@ -286,7 +286,8 @@ func (n *Node) openCatalogue(context.Context) error {
 	return n.closers.Push("catalogue of applications", func(context.Context) error { return n.catalogue.Close() })
 }
 
-// buildControl creates the cluster controller, and completes the status of the node.
+// buildControl creates the cluster controller. It also passes the host, the network and the controller to the status
+// reporter.
 func (n *Node) buildControl(context.Context) error {
 	c := n.config.Cluster
 	n.control = clusterctl.New(clusterctl.Options{
@@ -317,7 +318,7 @@ func (n *Node) serveNodes(context.Context) error {
 	return n.network.Handle(methods...)
 }
 
-// doctor returns the checks of this node. Its host must be open.
+// doctor returns the checks of this node. The replicated store of the node must be open.
 func (n *Node) doctor() *doctor.Doctor {
 	return doctor.New(doctor.Options{
 		Node: n.host.Identity().Node, Version: n.config.Version, Disk: n.config.Data.disk(),
@@ -522,7 +523,7 @@ func (n *Node) serveApps(context.Context) error {
 }
 
 // buildInputs starts to deliver events of input bindings and messages of subscriptions, and to watch the component
-// files. When the node stops, all of this ends before the announcement of its applications is withdrawn.
+// files. When the node stops, all of this ends before the node withdraws the announcement of its applications.
 func (n *Node) buildInputs(context.Context) error {
 	if n.place.front != nil {
 		return nil // there is no application
@@ -556,8 +557,9 @@ func exposed(hosts []string) bool {
 	return false
 }
 
-// port returns the port on which the node listens, for either gossip or calls between nodes. If the default port is in
-// use, the node may use another one, unless it joins other nodes, which expect it at the default port.
+// port returns the port on which the node listens, for either gossip or calls between nodes. If the port is in use, the
+// node uses another one only if p is not Given and the node joins no other nodes. In all other cases, other nodes may
+// expect this node at p.
 func (c Cluster) port(p Port) network.Port {
 	return network.Port{Number: p.Number, Fallback: !p.Given && !c.joining()}
 }

@@ -96,7 +96,7 @@ type AppHealth struct {
 	Threshold int           // consecutive failures that make the application unhealthy; default 3
 }
 
-// AppEntry is a further application of the same node.
+// AppEntry is an additional application that the node serves.
 type AppEntry struct {
 	App
 	HTTPPort Port   // of its API listener; requests to this port come from the application
@@ -179,8 +179,8 @@ type Data struct {
 	AnyMinFree bool
 }
 
-// Backup configures scheduled backups. There are none unless either Directory or Command is set. It is an error to set
-// both.
+// Backup configures scheduled backups. There are no scheduled backups unless Directory or Command is set. It is an
+// error to set both.
 type Backup struct {
 	Directory string        // absolute path
 	Command   []string      // stores, reads and removes backups
@@ -297,7 +297,7 @@ type Port struct {
 	Given  bool
 }
 
-// or returns p, or the default port n if the user chose none.
+// or returns p if the user has chosen a port, and the default port n if not.
 func (p Port) or(n int) Port {
 	if p.Given || p.Number != 0 {
 		return p
@@ -411,8 +411,8 @@ func (a API) withDefaults() API {
 
 // withDefaults returns c with defaults for unset fields. The parameter secured is true if there is a cluster token.
 //
-// The default ports are marked as Given if other nodes may need to know them. This is the case if an address to listen
-// on, nodes to join, or a cluster token is set.
+// The default ports are Given if other nodes may rely on them. This is the case if an address to listen on, nodes to
+// join, or a cluster token is set.
 func (c Cluster) withDefaults(secured bool) Cluster {
 	clustered := c.Bind != "" || c.joining() || secured
 	for port, n := range map[*Port]int{&c.Gossip: network.DefaultGossipPort, &c.Peer: network.DefaultPeerPort} {

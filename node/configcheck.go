@@ -33,7 +33,7 @@ func (p *problems) add(flag string, value any, hint string) {
 	*p = append(*p, &fault.Error{Code: fault.Invalid, Op: "node.Config", Msg: msg, Hint: hint})
 }
 
-// check adds a problem unless ok.
+// check adds a problem if ok is false.
 func (p *problems) check(ok bool, flag string, value any, hint string) {
 	if !ok {
 		p.add(flag, value, hint)
@@ -153,8 +153,8 @@ func (c Config) validateData(p *problems) {
 	}
 }
 
-// leastFree returns the smallest permitted value of MinFree in bytes, and the reason for it. The files of the node
-// still grow when it already refuses new values, because the log store allocates space in large steps and memtables are
+// leastFree returns the smallest permitted value of MinFree in bytes, and the reason for it. The files of the node grow
+// even while the node refuses new values, because the log store allocates space in large steps and memtables are
 // written in the background. With a smaller MinFree, this growth could fill the disk.
 func (d Data) leastFree() (size int64, because string) {
 	if d.LogStore == LogStoreBolt {
@@ -310,7 +310,8 @@ func isName(s string) bool {
 	return s != "" && len(s) <= maxName && madeOf(s, "-_.") && madeOf(s[:1], "")
 }
 
-// madeOf reports whether s consists of ASCII letters, digits and the characters of also.
+// madeOf reports whether s consists only of ASCII letters, digits and some extra characters, which the parameter also
+// contains.
 func madeOf(s, also string) bool {
 	for _, r := range s {
 		letter := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'

@@ -27,9 +27,9 @@ import (
 // instead of an observer.
 type daprNames struct{ *daprmetrics.Metrics }
 
-// openDaprNames registers the metrics that have Dapr's names, unless the node has no metrics listener. They must be
-// enabled in the Configuration resource, except on a node with Dapr's defaults, where a changed Configuration may
-// enable them later.
+// openDaprNames registers the metrics that have Dapr's names if the Configuration resource enables them. A node with
+// Dapr's defaults registers them in any case, because a changed Configuration may enable them later. A node without a
+// metrics listener registers none.
 func (n *Node) openDaprNames() (err error) {
 	n.apis.measured = n.apis.declared.Metrics
 	o, err := n.apis.daprOptions(n.apis.measured)
@@ -158,8 +158,8 @@ func (d daprNames) workflows(app string) workflows.Observer {
 }
 
 // loaded counts the components that were opened, and those that could not be opened. Call it after the start of the
-// node and after each reload. The parameters have the status of each component before and after the reload. After the
-// start, previous is nil.
+// node and after each reload. The parameters previous and current have the status of each component before and after
+// the reload, and c has the changes of the reload. After the start, previous is nil.
 func (d daprNames) loaded(app string, previous, current []component.Status, c loader.Changes) {
 	if d.Metrics == nil {
 		return

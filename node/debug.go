@@ -27,7 +27,7 @@ func (d debugger) DebugBundle(ctx context.Context, w io.Writer, profile time.Dur
 // programOf returns a command without its arguments.
 func programOf(command []string) []string { return command[:min(1, len(command))] }
 
-// withProfiles serves the profiles of the Go runtime beside the admin API.
+// withProfiles returns a handler that serves the profiles of the Go runtime, and passes all other requests to next.
 func withProfiles(next http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/debug/pprof/", pprof.Index)

@@ -120,8 +120,9 @@ func (n *Node) applyRules(set *loader.Set, full bool) error {
 	return nil
 }
 
-// reidentify issues a certificate with the trust domain of the access control rules, which may be nil. If the
-// certificate changes, reidentify also replaces the connections to other nodes.
+// reidentify issues a certificate with the trust domain of the access control rules. If there are no rules, access is
+// nil, and the certificate has the default trust domain. If the certificate changes, reidentify also replaces the
+// connections to other nodes.
 func reidentify(n *Node, access *component.AccessControl) error {
 	domain := ""
 	if access != nil {

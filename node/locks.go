@@ -20,8 +20,8 @@ type lockService struct {
 	log    *slog.Logger
 }
 
-// maxLeft is the maximum number of locks whose remaining lease time is shown in a list. Each one costs a request to the
-// leader.
+// maxLeft is the maximum number of locks whose remaining lease time is shown in a list. Each shown time costs a request
+// to the leader.
 const maxLeft = 500
 
 // HeldLocks implements admin.Locks.

@@ -10,8 +10,8 @@ import (
 )
 
 // Rescue makes a stopped server the only voter of its groups. The server is given by its data directory. Before
-// anything changes, Rescue passes a report about the server to agree. If agree returns false or an error, nothing
-// changes. For the steps, see raftfsm.Rescue.
+// anything changes, Rescue calls the function agree with a report about the server. If agree returns false or an error,
+// nothing changes. For the steps, see raftfsm.Rescue.
 func Rescue(dir string, log *slog.Logger, agree func(schema.RescueReport) (bool, error)) (schema.RescueReport, error) {
 	agreed := false
 	s, err := raftfsm.Rescue(raftfsm.RescueOptions{Dir: dir, Logger: log,

@@ -2,7 +2,7 @@ package node
 
 import "strings"
 
-// sidecar reports whether the node stores no data and routes to servers.
+// sidecar reports whether the node stores no data and sends all requests for data to servers.
 func (c Cluster) sidecar() bool { return c.Role == RoleSidecar }
 
 // joining reports whether the node joins an existing cluster. Otherwise, a node with a new data directory forms a

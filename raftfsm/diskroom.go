@@ -40,9 +40,9 @@ func (s *server) writesAllowed(gid uint32) error {
 	return nil
 }
 
-// admitValues admits a write of values to a group, or returns an error if the values cannot be stored. Their size in
-// bytes counts against the free space of this server. If err is nil, the caller must call done after the write.
-// admitValues may block (see datadir.Space.Admit).
+// admitValues admits a write of values to a group, or returns an error if the values cannot be stored. The parameter
+// size is the size of the values in bytes, which counts against the free space of this server. If err is nil, the
+// caller must call done after the write. admitValues may block (see datadir.Space.Admit).
 func (s *server) admitValues(ctx context.Context, gid uint32, size int) (done func(), err error) {
 	if err := s.writesAllowed(gid); err != nil {
 		return nil, err

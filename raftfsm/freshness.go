@@ -14,7 +14,7 @@ type freshness struct {
 	freshUntil atomic.Pointer[time.Time]
 }
 
-// verified records that the replica has applied the read index requested at sent.
+// verified records that the replica has applied a read index. sent is the time when that read index was requested.
 func (f *freshness) verified(sent time.Time) {
 	for {
 		have := f.freshUntil.Load()
@@ -24,8 +24,8 @@ func (f *freshness) verified(sent time.Time) {
 	}
 }
 
-// age returns an upper bound of the age of a replica's state. It is the smaller of two bounds: groupAge, which the
-// group has computed, and the time since freshUntil. If known is false, groupAge is not valid. The second result is
+// age returns an upper bound of the age of a replica's state. The result is the smaller of two bounds: groupAge, which
+// the group has computed, and the time since freshUntil. If known is false, groupAge is not valid. The second result is
 // false if there is no bound.
 func (f *freshness) age(groupAge time.Duration, known bool) (time.Duration, bool) {
 	if at := f.freshUntil.Load(); at != nil {

@@ -5,8 +5,8 @@
 // chooses the replica that serves a call, makes retries safe, and implements the guarantees of docs/consistency.md.
 // It does not use HTTP, applications, components or gossip.
 //
-// The interface replica has two implementations: server, for a node with data, and sidecar, for a node without data.
-// Host creates one of the two. The router sends requests to it.
+// The interface replica has two implementations: server, for a node with data, and sidecar, for a node without data. A
+// Host has one of the two, and its router sends requests to that replica.
 //
 // Host.Close ends every goroutine of a Host: the goroutines of its groups, and the goroutine that watches the free
 // disk space. On a sidecar, it ends the goroutine that polls servers.
@@ -232,9 +232,9 @@ func (h *Host) Serve(ctx context.Context, method string, payload []byte) ([]byte
 	return answer, cancelled(ctx, err)
 }
 
-// cancelled converts the error of a served call into the error that the calling node gets. If the call was cancelled
-// before it began, for example because this node stops, the error is fault.Unavailable rather than fault.Timeout, so
-// that the caller tries another server.
+// cancelled converts the error of a served call into the error that the calling node gets. A call may be cancelled
+// before it begins, for example because this node stops. The error is then fault.Unavailable rather than fault.Timeout,
+// so that the caller tries another server.
 func cancelled(ctx context.Context, err error) error {
 	if !fault.Is(err, fault.Timeout) || !errors.Is(ctx.Err(), context.Canceled) {
 		return err

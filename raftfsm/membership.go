@@ -108,8 +108,8 @@ func (m *membership) allowed() error {
 	return nil
 }
 
-// startsEpoch reports whether this sidecar will adopt the given epoch because it is newer than its current one. It
-// returns false on a server.
+// startsEpoch reports whether this node is a sidecar and the given epoch is newer than its current epoch. The sidecar
+// then adopts the given epoch (see Host.Adopt).
 func (m *membership) startsEpoch(epoch uint64) bool {
 	return m.temporary && epoch > m.current().Epoch
 }
@@ -174,9 +174,9 @@ func (h *Host) Supersede(epoch uint64) error {
 	})
 }
 
-// Promise permanently allows another server to form a cluster with this server. When Promise returns nil, the promise
-// is durable. It returns fault.Conflict if this server belongs to a cluster, or has given its promise to another
-// candidate.
+// Promise permanently allows another server, the candidate, to form a cluster with this server. When Promise returns
+// nil, the promise is durable. Promise returns fault.Conflict if this server belongs to a cluster, or has given its
+// promise to another candidate.
 //
 // A server never withdraws its promise. Therefore at most one candidate can get the promises of all servers in a set,
 // and these servers form at most one cluster.

@@ -62,8 +62,8 @@ func (h *Host) NoteNames(ctx context.Context, prefix string) (names []string, er
 }
 
 // SetNote writes a note and returns its new revision. The parameter revision is the revision that the existing note
-// must have; 0 means that no note with this name may exist. If this does not hold, SetNote returns fault.Conflict. It
-// also returns the errors of a strong write.
+// must have; 0 means that no note with this name may exist. If the existing note does not meet this condition, SetNote
+// returns fault.Conflict. It also returns the errors of a strong write.
 func (h *Host) SetNote(ctx context.Context, name string, value []byte, revision uint64) (uint64, error) {
 	if _, err := h.replica.waitPartitions(ctx); err != nil {
 		return 0, err

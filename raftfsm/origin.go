@@ -104,8 +104,9 @@ func (o *origin) isProven() bool {
 }
 
 // ensure registers the origin with the group if it has no number yet. Concurrent callers share one registration. Each
-// attempt uses a new name, so that a registration whose answer is lost is never used and expires. ensure returns
-// fault.Timeout if ctx ends while another caller registers, and fault.Unavailable if the group does not answer in time.
+// attempt uses a new name. If the answer to a registration is lost, that registration is therefore never used, and
+// expires. ensure returns fault.Timeout if ctx ends while another caller registers, and fault.Unavailable if the group
+// does not answer in time.
 func (o *origin) ensure(ctx context.Context) error {
 	select {
 	case o.registering <- struct{}{}:

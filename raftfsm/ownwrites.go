@@ -102,8 +102,8 @@ func (o *ownWrites) shareOne() {
 	}
 }
 
-// shareAll records the position of a change that affects all applications. It adds the position to rest, and removes
-// all positions that it covers from the lists of the applications.
+// shareAll records s, the position of a change that affects all applications. It adds s to rest, and removes the
+// positions that s covers from the lists of the applications.
 func (o *ownWrites) shareAll(s *session.Seen) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -175,9 +175,11 @@ func (o *ownWrites) settle(q *query, applied []*session.Seen) {
 // settleElsewhere updates own after another server has answered the read q. done has the positions in own that the read
 // had to wait for, and got describes the answer.
 //
-// If got.ownDone is true, the answer reflects the writes at these positions or reports their loss, and settleElsewhere
-// removes them. It also adds the position of the answer, so that a later read from another replica returns no older
-// data. It does not add the position if the answer is stale and got.ownDone is false.
+// If got.ownDone is true, the answer reflects the writes at the positions in done or reports their loss.
+// settleElsewhere then removes these positions.
+//
+// If the answer is not stale, or if got.ownDone is true, settleElsewhere also adds the position of the answer. A later
+// read from another replica then returns no older data.
 func settleElsewhere(own *ownWrites, q *query, done []*session.Seen, got given) {
 	shared := own.shares(done)
 	if got.ownDone {

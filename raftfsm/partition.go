@@ -17,7 +17,7 @@ import (
 // Usually it is the id of an application (see the setting keyPrefix), so that all keys of an application are in one
 // group.
 //
-// The internal stores of due work, topics and workflows have their own rules. The function is part of the data format
+// The internal stores of due work, topics and workflows have their own rules. partitionOf is part of the data format
 // and must never change.
 func partitionOf(store, key string, partitions uint32) uint32 {
 	if partitions == 1 {

@@ -47,11 +47,14 @@ func queryOne(store, key string) *query {
 	return q
 }
 
-// look executes the query on m and stores the result in q. It omits items that have expired at the time now. pending is
-// true if an omitted item has not expired yet at the cluster time of m, so that another reader may still see it.
+// look executes the query on m and stores the result in q. The parameter now is the time of the read. look omits items
+// that have expired by that time. pending is true if an omitted item has not expired yet at the cluster time of m, so
+// that another reader may still see it.
 //
-// A strong listing checks all items of the group for this, and stores no result if pending is true. For any other
-// listing, pending is false.
+// A strong listing omits only items that have expired at the cluster time of m. If any item of the group may expire
+// after that time and no later than now, pending is true and look stores no result. The caller must then advance
+// cluster time and repeat the call. A repeated call uses the value of now from the first call. For any other listing,
+// pending is false.
 func (q *query) look(m *kv.Machine, now uint64) (pending bool, err error) {
 	switch q.kind {
 	case queryGet:

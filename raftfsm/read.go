@@ -36,7 +36,7 @@ const (
 
 func utoa(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
 
-// read executes q in a group at the requested level, and returns how it was answered.
+// read executes the query q in a group at the requested level, and returns how it was answered.
 func (r *router) read(ctx context.Context, gid uint32, opts *state.ReadOptions, q *query) (state.Proof, error) {
 	tag, err := r.node.wait(ctx)
 	if err != nil {
@@ -144,9 +144,9 @@ func (s *server) readHere(ctx context.Context, gid uint32, ask asking, q *query)
 	return r.out, !r.untrusted, err
 }
 
-// unreplaced calls read until the call fails or the state machine was not replaced during the call. If a received
-// snapshot has replaced the machine, the result may be too old: read waits until the earlier machine has applied an
-// index, but the new one may have applied less.
+// unreplaced calls read, and returns its error. If read succeeds, but a received snapshot has replaced the state
+// machine during the call, unreplaced repeats the call. The result may be too old in that case: read waits until the
+// earlier machine has applied an index, but the new machine may have applied less.
 func unreplaced(machine func() *kv.Machine, read func() error) error {
 	for {
 		m := machine()
@@ -227,8 +227,8 @@ func (r *reading) strong(ctx context.Context) error {
 }
 
 // readIndex requests a read index from the leader of the group. It retries until a leader answers or ctx ends. The
-// second result shows whether the leader's log contains the entry at pos. If it does, the read index is at or above
-// pos.
+// second result shows whether the leader's log contains the entry at pos. If the log contains the entry, the read index
+// is at or above pos.
 func (r *reading) readIndex(ctx context.Context, pos raftlog.Position) (group.ReadIndex, group.Holding, error) {
 	for {
 		ri, held, err := r.server.readIndex(ctx, r.id, pos)
@@ -242,8 +242,8 @@ func (r *reading) readIndex(ctx context.Context, pos raftlog.Position) (group.Re
 }
 
 // isInvented reports whether a client has invented the position s. The parameter ri is a read index that a leader
-// returned for this read. A committed position above it cannot come from an earlier answer, because all positions that
-// were committed when the read began are at or below it.
+// returned for this read. All positions that were committed when the read began are at or below ri. So a committed
+// position above ri cannot come from an earlier answer. For an uncommitted position, isInvented returns false.
 func isInvented(s session.Seen, ri group.ReadIndex) bool {
 	return s.Committed && s.Pos.Index > ri.Index
 }
@@ -296,8 +296,7 @@ func (r *reading) eventual(ctx context.Context) error {
 }
 
 // catchUp waits until the local replica has applied the positions of the session and of the application's newest writes
-// on the requesting node. It returns "" on success. Otherwise it returns the reason why the answer is stale, and the
-// caller must mark the answer with it.
+// on the requesting node. On success, reason is "". Otherwise reason says why an answer of the local replica is stale.
 func (r *reading) catchUp(ctx context.Context) (reason string, err error) {
 	if r.foreign {
 		r.out.forgive = true
@@ -403,7 +402,7 @@ func (r *reading) await(ctx context.Context, s session.Seen) (reason string, err
 
 // hasApplied reports whether the local replica has applied the entry at the uncommitted position s, and not another
 // entry in its place. The replica must already have applied everything up to s. The parameter held shows whether the
-// leader's log has the entry. It decides if the local log no longer shows which entry was applied.
+// leader's log has the entry. hasApplied uses held only if the local log no longer shows which entry was applied.
 func (r *reading) hasApplied(s session.Seen, held group.Holding) bool {
 	here := r.group.Holds(s.Pos)
 	return here == group.Held || here == group.Unknown && held == group.Held

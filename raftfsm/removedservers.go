@@ -30,7 +30,7 @@ func tombstone(server string) command.Op {
 }
 
 // MarkRemoved permanently records in the group gid that an operator has removed a server. Call Removals before the
-// decision to remove the server, and pass its result as seen. If another server was marked since then, MarkRemoved
+// decision to remove the server, and pass its result as seen. If MarkRemoved has recorded another server since then, it
 // returns fault.Conflict and changes nothing. It also returns the errors of a strong write.
 //
 // For example, if the group can lose only one more server and two operators each remove one, the second removal fails.
@@ -48,10 +48,10 @@ func (h *Host) MarkRemoved(ctx context.Context, gid uint32, server string, seen 
 	return outcome(&a.Result, nil)
 }
 
-// Removals returns a revision that changes whenever a server is marked as removed. It is 0 if no server is marked.
-// Removals reads the replica of this node, which may lag behind the leader. A later call of RemovedServers returns at
-// least the servers that were marked up to this revision. Removals returns fault.Invalid if this node has no replica of
-// the group.
+// Removals returns a revision that changes whenever MarkRemoved records a server. The revision is 0 if no server is
+// recorded. Removals reads the replica of this node, which may lag behind the leader. A later call of RemovedServers
+// returns at least the servers that were recorded up to this revision. Removals returns fault.Invalid if this node has
+// no replica of the group.
 func (h *Host) Removals(gid uint32) (uint64, error) {
 	if int(gid) >= len(h.groups) {
 		return 0, errNoData("raftfsm.Removals")
@@ -63,7 +63,7 @@ func (h *Host) Removals(gid uint32) (uint64, error) {
 	return v.Revision, nil
 }
 
-// RemovedServers returns the servers that MarkRemoved has marked in the group gid. It reads the replica of this node,
+// RemovedServers returns the servers that MarkRemoved has recorded in the group gid. It reads the replica of this node,
 // which may lag behind the leader. The list is incomplete if the replica is closed or is being replaced.
 func (h *Host) RemovedServers(gid uint32) []string {
 	if int(gid) >= len(h.groups) {

@@ -98,7 +98,8 @@ func Rescue(o RescueOptions) (s Survey, err error) {
 
 const opRescue = "raftfsm.Rescue"
 
-// rescuable reads the identity of a directory that can be rescued.
+// rescuable reads the identity of a data directory. It returns fault.Invalid if the directory cannot be rescued: it has
+// no data, its server belongs to no cluster, or an operator has removed the server.
 func rescuable(dir string) (*datadir.Identity, error) {
 	id, err := datadir.ReadIdentity(dir)
 	switch {
@@ -129,7 +130,7 @@ func nextEpoch(epoch uint64) uint64 {
 	return (epoch>>epochCount+1)<<epochCount | rand.Uint64N(1<<epochCount)
 }
 
-// rescued implements group.Server for the groups of a rescue, which do not run.
+// rescued implements group.Server for the groups of the server that is being rescued. These groups do not run.
 type rescued struct {
 	group.NoServer
 	owner raftlog.Owner

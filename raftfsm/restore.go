@@ -45,7 +45,7 @@ type Restored struct {
 //
 // If Restore fails or this node crashes before the first final entry, the live data is unchanged and the staged data is
 // dropped. If Restore fails later, the error names the number of groups that are restored. Restore can then be run
-// again. An interrupted restore delays a new one by ten seconds. Errors:
+// again. An interrupted restore delays a new one by ten seconds. Restore returns these errors:
 //
 //	invalid        the backup is from another program or version, or has a different number of partitions, or this
 //	               node has no data
@@ -207,7 +207,7 @@ func (s *restore) newChunk(gid uint32) *command.Request {
 	return &command.Request{Restore: &command.Restore{Step: command.StepChunk, Part: s.parts[gid]}}
 }
 
-// send proposes a chunk to a group and counts it.
+// send proposes a chunk to a group, and counts the chunk in s.parts.
 func (s *restore) send(ctx context.Context, gid uint32, r *command.Request) error {
 	if _, err := s.step(ctx, gid, r); err != nil {
 		return err

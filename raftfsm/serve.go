@@ -176,8 +176,8 @@ func serveReadIndex(ctx context.Context, g *group.Group, r *peercalls.Frame) ([]
 	return binary.AppendUvarint(b, uint64(held)), nil
 }
 
-// leaderIndex returns a read index, and whether this leader's log contains the entry at a given position. If it does,
-// leaderIndex waits until the entry is applied, so the read index is at or above the position.
+// leaderIndex returns a read index, and whether this leader's log contains the entry at a given position. If the log
+// contains the entry, leaderIndex waits until the entry is applied, so the read index is at or above the position.
 //
 // Invariant: if the result is group.Lost, this server led the group at that moment. The entry is then lost, and the
 // caller may remove its position from the session. On another server, the entry might only be missing because the log

@@ -27,8 +27,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/workflows"
 )
 
-// server implements the interface replica for a node with data, which has a replica of every group. A call that needs
-// the leader of a group is forwarded if another server leads it.
+// server implements the interface replica for a node with data, which has a replica of every group. If a call needs the
+// leader of a group and another server leads the group, server forwards the call to that server.
 type server struct {
 	opts    Options
 	node    *membership
@@ -230,7 +230,7 @@ func memTable(asked uint64, partitions uint32) uint64 {
 // partitions implements replica.
 func (s *server) partitions() uint32 { return s.node.self.Partitions }
 
-// waitPartitions implements replica. The number is in the directory.
+// waitPartitions implements replica. It does not wait, because the stored identity of this server contains the number.
 func (s *server) waitPartitions(context.Context) (uint32, error) { return s.node.self.Partitions, nil }
 
 // Leader implements replica.
@@ -241,8 +241,8 @@ func (s *server) Leader(gid uint32) raft.ServerID {
 	return s.groups[gid].Leader()
 }
 
-// otherLeader returns the id of the leader of a group if this is another server. It returns "" if this server leads or
-// if no leader is known.
+// otherLeader returns the id of the leader of a group if this is another server. It returns "" if this server leads, if
+// no leader is known, or if there are no peers.
 func (s *server) otherLeader(gid uint32) raft.ServerID {
 	if s.opts.Peers == nil {
 		return ""
@@ -323,8 +323,8 @@ func (s *server) readIndex(ctx context.Context, gid uint32, after raftlog.Positi
 	return leaderIndex(ctx, s.groups[gid], after)
 }
 
-// confirm implements replica. For a committed position it compares only the index, because the term in n may be higher
-// than that of the entry.
+// confirm implements replica. If the position n is committed, confirm compares only the index, because the term in n
+// may be higher than that of the entry.
 func (s *server) confirm(n session.Seen) (session.Seen, bool) {
 	if int(n.Group) >= len(s.groups) {
 		return n, false
@@ -355,9 +355,9 @@ func (s *server) proposeHere(ctx context.Context, g *group.Group, data group.Enc
 	return g.Propose(ctx, data, outcomeKnown(g, ack))
 }
 
-// outcomeKnown returns the acknowledgement that makes the outcome of a proposal known. This is ack, unless ack is
-// Durable and an origin of the group may expire now. The result is then Committed, because an entry already in the log
-// could remove the origin of the request, so that the request is not applied.
+// outcomeKnown returns the acknowledgement that makes the outcome of a proposal known. If ack is Durable and an origin
+// of the group may expire now, outcomeKnown returns Committed: an entry already in the log could remove the origin of
+// the request, so that the request is not applied. In all other cases, outcomeKnown returns ack.
 func outcomeKnown(g *group.Group, ack group.Ack) group.Ack {
 	if ack == group.Durable && g.Machine().OriginDue() <= g.Now() {
 		return group.Committed

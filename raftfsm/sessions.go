@@ -20,8 +20,8 @@ func (h *Host) MergeSessions(a, b string) (string, bool) {
 // returned.
 //
 // AnswerSession removes the uncommitted positions that the answer has settled: the answer reflects their writes or
-// reports their loss. It adds the positions of answerToken. If a position is also in requestToken, the client may have
-// invented it, so it is added only if this node knows that it exists.
+// reports their loss. It adds the positions of answerToken. The client may have invented the positions in requestToken.
+// AnswerSession therefore adds a position that is in both tokens only if this node knows that the position exists.
 //
 // AnswerSession returns false if token or answerToken cannot be decoded or belongs to another cluster.
 func (h *Host) AnswerSession(token, requestToken, answerToken string) (string, bool) {
@@ -104,8 +104,8 @@ func raise(v *atomic.Uint64, n uint64) {
 }
 
 // confirm reports whether this node knows that the position n exists, and returns n. If n is committed, a client may
-// have invented its term, so confirm replaces it by a term that no entry up to n exceeds. A lower term could hide the
-// loss of an earlier uncommitted write.
+// have invented its term. In that case, the returned position has a term that no entry up to n exceeds. A lower term
+// could hide the loss of an earlier uncommitted write.
 func (r *router) confirm(n session.Seen) (session.Seen, bool) {
 	if n.Group >= r.replica.partitions() {
 		return n, false

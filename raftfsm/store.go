@@ -359,8 +359,8 @@ func (s *Store) write(ctx context.Context, w writing) (state.Written, error) {
 	return written, nil
 }
 
-// request returns the request that performs a write in the group p, one of n groups. It contains the operations of the
-// effects, then the checks of locks and of the actor, and then w.ops.
+// request returns the request that performs a write in the group p, one of n groups. It contains the operations of
+// w.effects, then the checks of locks and of the actor, and then w.ops.
 func (s *Store) request(w *writing, p, n uint32) (*command.Request, error) {
 	req := &command.Request{Kind: command.KindWrite, Ops: w.ops}
 	if len(w.locks) > 0 || w.actor != nil {

@@ -95,7 +95,7 @@ func (r *remoteHistory) read(ctx context.Context, after uint64, maxBytes int) (k
 }
 
 // wait implements historyReader. It sends a server a call that waits for changes. At most maxWatchWaits such calls of
-// this node run at a time. If all are in use and none ends within watchPoll, wait returns without a call.
+// this node run at a time. If this number is reached and no call ends within watchPoll, wait returns without a call.
 //
 // After a failed call, wait returns within retryPause. It does not record the failure in the route table; the next read
 // does this if the server still fails. If too many calls to the server are waiting (see peer.Client.Wait), the call
@@ -318,7 +318,8 @@ func (s *scans) get(ctx context.Context, l *localHistory, id uint64, prefix stri
 	return one, id, nil
 }
 
-// drop ends a scan that was not read for scanLife. It waits for a call that reads the scan.
+// drop ends a scan that was not read for scanLife. If a call is reading the scan, drop first waits until that call has
+// ended.
 func (s *scans) drop(id uint64) {
 	if one := s.forget(id); one != nil {
 		one.mu.Lock()
@@ -327,7 +328,7 @@ func (s *scans) drop(id uint64) {
 	}
 }
 
-// forget removes a scan from the open ones. It returns nil if the scan was removed before.
+// forget removes a scan from the open scans, and returns the scan. It returns nil if the scan was removed before.
 func (s *scans) forget(id uint64) *openScan {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -42,8 +42,8 @@ func (w witnesses) Recall(ctx context.Context, server, self raft.ServerID, now r
 	return seen, nil
 }
 
-// serveRecall answers another server's call Recall. It returns what this server has recorded about the caller so far,
-// and then records the state that the caller reports.
+// serveRecall answers another server's call Recall. It returns the record that this server has of the caller, and then
+// adds the state that the caller reports to this record.
 func serveRecall(g *group.Group, f *peercalls.Frame) ([]byte, error) {
 	server, now := f.Text(), readRecalled(f)
 	if f.Bad || server == "" {
@@ -61,7 +61,7 @@ func readRecalled(f *peercalls.Frame) raftlog.Seen {
 	return raftlog.Seen{Term: f.Uvarint(), Vote: f.Uvarint(), Matched: f.Position(), Committed: f.Uvarint()}
 }
 
-// Meet queries another server, for each group, about what it has recorded about this server. It repeats the queries in
+// Meet queries another server for its records of this server, with one query for each group. It repeats the queries in
 // the background until they are answered, so call Meet only for a reachable server. It skips a group if the other
 // server has already answered since the start.
 func (h *Host) Meet(server string) {

@@ -60,9 +60,9 @@ func (r *router) writeAfter(ctx context.Context, gid uint32, req *command.Reques
 // if an attempt with an unknown outcome may have succeeded.
 //
 // With the acknowledgement Durable, a deposed leader can still accept a request, which may then be lost. A read might
-// not report this loss if the session already has a greater position of the new leader. Therefore, if the answer is
-// from an earlier term than the session or this node has already seen, send repeats the request with Committed. The
-// parameter term is the newest term of the session.
+// not report this loss if the session already has a greater position of the new leader. Therefore send repeats the
+// request with Committed if the answer is from an earlier term than the session or this node has seen. The parameter
+// term is the newest term that the session has seen.
 func (r *router) send(ctx context.Context, gid uint32, req *command.Request, ack group.Ack,
 	term uint64) (a group.Answer, sure bool, err error) {
 	data, err := command.EncodeRequest(req, MaxRequest)

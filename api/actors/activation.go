@@ -15,7 +15,7 @@ import (
 const maxQueued = 1000
 
 // activation is an actor that this host owns, or is about to own. Host.mu guards it. A host may have hundreds of
-// thousands of activations. To save memory, the channels of an active activation are nil.
+// thousands of activations. To save memory, an activation has channels only while it starts or ends.
 type activation struct {
 	key      api.Actor
 	settings *TypeConfig
@@ -61,8 +61,8 @@ func errGaveUp(ctx context.Context) error {
 // enter begins a turn for the call c. It waits until the actor is free, and activates the actor if it is not active. If
 // the error is nil, the caller must call leave at the end of the turn.
 //
-// chain is the call chain of the new turn. A reentrant call ignores it, because it runs in the chain of the running
-// turn. The field chain of the activation does not change before the call of leave.
+// chain is the call chain of the new turn. A reentrant call runs in the chain of the running turn instead, and ignores
+// this parameter. The field chain of the activation does not change before the caller calls leave.
 func (h *Host) enter(ctx context.Context, c *Call, chain string) (*activation, error) {
 	for {
 		a, wait, err := h.tryEnter(c, chain)
@@ -226,7 +226,7 @@ func (h *Host) beginLocked(a *activation, chain string) {
 }
 
 // endLocked records that no turn of the activation is running any more. If reentrant calls run several turns at the
-// same time, it is called after the last of them. The caller holds h.mu.
+// same time, endLocked is called only after the last of these turns. The caller holds h.mu.
 func (h *Host) endLocked(a *activation) {
 	if a.settings.Reentrancy {
 		if h.chains[a.chain]--; h.chains[a.chain] == 0 {
@@ -257,11 +257,13 @@ func (h *Host) retireLocked(a *activation, reason string) {
 	a.queue = nil
 }
 
-// settleLocked completes the end of a retired activation. It does nothing while a turn is running. Otherwise it wakes
-// awaitTurns. If the session of the activation has ended and leaving is not set, it also removes the activation.
+// settleLocked completes the end of a retired activation. It does nothing while a turn is running. If no turn is
+// running, it wakes awaitTurns. If, in addition, the session of the activation has ended and the field leaving is not
+// set, settleLocked also removes the activation.
 //
-// If settleLocked does not remove the activation, Host.deactivate does so after it has notified the application. The
-// actor is not activated here before that, so no turn runs during the deactivation. The caller holds h.mu.
+// If settleLocked does not remove the activation, Host.deactivate notifies the application and then removes the
+// activation. Before the removal, this host does not activate the actor again, so no turn runs during the deactivation.
+// The caller holds h.mu.
 func (h *Host) settleLocked(a *activation) {
 	if !a.running && !a.leaving && (a.session == "" || a.session != h.session) {
 		h.removeLocked(a)
@@ -284,8 +286,9 @@ func (h *Host) removeLocked(a *activation) {
 	}
 }
 
-// activate makes this host the owner of an actor in the directory. If the application may still have the actor in
-// memory from an earlier activation, with outdated state, activate first makes the application deactivate it.
+// activate makes this host the owner of an actor in the directory. After an earlier activation, the application may
+// still have the actor in memory, with outdated state. In this case, activate first makes the application deactivate
+// the actor.
 func (h *Host) activate(ctx context.Context, a *activation) (err error) {
 	h.mu.Lock()
 	session, revision, d := h.session, h.revision, h.directory

@@ -144,8 +144,9 @@ type Call struct {
 	only      *activation // the only activation that may execute the call; nil = any
 }
 
-// Callbacks are path segments that mark a request to an application as a tick of a reminder or a timer. For example,
-// the path of a tick is /actors/{type}/{id}/method/remind/{name}. Requests without such a segment are method calls.
+// Callbacks are path segments. With such a segment, a request to an application is a tick of a reminder or a timer. For
+// example, the path of a tick is /actors/{type}/{id}/method/remind/{name}. Requests without such a segment are method
+// calls.
 const (
 	CallbackReminder = "remind"
 	CallbackTimer    = "timer"
@@ -204,7 +205,7 @@ type Config struct {
 	Types map[string]*TypeConfig
 }
 
-// TypeConfig are the settings of one type.
+// TypeConfig has the settings of one actor type.
 type TypeConfig struct {
 	IdleTimeout  time.Duration
 	DrainTimeout time.Duration

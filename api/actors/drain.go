@@ -13,8 +13,8 @@ import (
 
 // drain ends the activations of this host, waits for their running turns, and releases the actors, so that other hosts
 // can activate them. If the directory does not answer, drain does not release the actors and returns false. If the host
-// has no session, drain only ends the activations and returns true. After the actors have been released, further calls
-// do nothing.
+// has no session, drain only ends the activations and returns true. After drain has released the actors, further calls
+// of drain do nothing and return true.
 func (h *Host) drain(ctx context.Context) (answered bool) {
 	h.mu.Lock()
 	if h.drained {
@@ -61,7 +61,8 @@ func (h *Host) drain(ctx context.Context) (answered bool) {
 	return true
 }
 
-// drained returns the outcome of a drain, for the metric of drains.
+// drained returns the outcome of a drain, as a label value for the metric of drains. answered is the result of drain.
+// late is true if a turn did not end in time.
 func drained(answered, late bool) string {
 	switch {
 	case !answered:

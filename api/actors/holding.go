@@ -8,12 +8,13 @@ import (
 // maxEarlier is the maximum number of actors in Host.earlier. Each of them takes about 100 bytes.
 //
 // If the previous process of the node did not end cleanly, the application may still have actors in memory. Therefore
-// the host deactivates each actor in the application before its first activation, and records this in Host.earlier.
-// When the map is full, it is cleared, and the actors that were in it may be deactivated a second time.
+// the host makes the application deactivate each actor before the first activation of the actor. Host.earlier has the
+// actors that were deactivated. When this map is full, it is cleared. The actors that were in it may then be
+// deactivated a second time.
 const maxEarlier = 100_000
 
 // beginHolding records durably that the application may have actors in memory from now on. If an earlier process of
-// this node has left actors in that memory, it also creates Host.earlier.
+// this node may have left actors in the memory of the application, beginHolding also creates Host.earlier.
 func (h *Host) beginHolding() {
 	h.mu.Lock()
 	holding := h.holding

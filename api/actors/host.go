@@ -80,8 +80,9 @@ func (h *Host) application() App {
 	return h.current
 }
 
-// returned is called when the application accepts calls again. The connection a becomes the current connection, and run
-// starts if it is not running. An HTTP connection is ignored while the application has a healthy stream.
+// returned is called when the application accepts calls again. It makes the connection a the current connection, and
+// starts the goroutine of Host.run if that goroutine is not running. It ignores an HTTP connection while the
+// application has a healthy stream.
 func (h *Host) returned(a App) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -207,7 +208,7 @@ func (h *Host) claimAll(c Config) (d Directory, err error) {
 }
 
 // serve registers a session of the host and renews it. It returns when the application is unhealthy, when another
-// stream of the application replaces the connection a, or when the host closes.
+// connection of the application replaces the connection a, or when the host closes.
 func (h *Host) serve(a App) {
 	tick := time.NewTicker(renewEvery)
 	defer tick.Stop()
@@ -277,7 +278,7 @@ func (h *Host) register() bool {
 	return true
 }
 
-// renew renews the session once. If the session has ended, renew sends its id to lost.
+// renew renews the session once. If the session has ended, renew sends the id of the session to the channel lost.
 func (h *Host) renew(lost chan<- string) {
 	h.mu.Lock()
 	session, count, d := h.session, len(h.actors), h.directory
@@ -341,7 +342,7 @@ func (h *Host) forgetLocked() {
 	}
 }
 
-// leaveSession ends all activations of this host, and then its session in the directory.
+// leaveSession ends all activations of this host, and then the session of this host in the directory.
 func (h *Host) leaveSession() {
 	h.mu.Lock()
 	session, d := h.session, h.directory
@@ -359,10 +360,10 @@ func (h *Host) leaveSession() {
 	}
 }
 
-// leased waits until the host has a valid lease. It returns fault.Unavailable after Options.PlaceTime. It returns
-// fault.ActorMoved if the session of the activation has ended or the activation is retired, because another host may
-// own the actor. Reentrant calls may continue in a retired activation, because they belong to a turn that has already
-// begun.
+// leased waits until the host has a valid lease. If the host gets none within Options.PlaceTime, leased returns
+// fault.Unavailable. If the session of the activation has ended or the activation is retired, another host may own the
+// actor, so leased returns fault.ActorMoved. Reentrant calls may continue in a retired activation, because they belong
+// to a turn that has already begun.
 func (h *Host) leased(ctx context.Context, a *activation) error {
 	limit := time.NewTimer(h.parts.PlaceTime)
 	defer limit.Stop()
@@ -388,8 +389,8 @@ func (h *Host) leased(ctx context.Context, a *activation) error {
 	}
 }
 
-// holds reports whether the session of the activation is still current and the lease is valid. The host then still owns
-// the actor, and may return its answers to callers.
+// holds reports whether the session of the activation is still current and the lease is valid. If so, the host still
+// owns the actor, and may return the actor's answers to callers.
 func (h *Host) holds(a *activation) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -416,7 +417,7 @@ func (h *Host) deactivateIdle() {
 }
 
 // dropEnded notifies the application that actors were deactivated because the session of the host ended. The
-// application can then free their memory.
+// application can then free the memory of these actors.
 func (h *Host) dropEnded() {
 	h.mu.Lock()
 	var ended []*activation
@@ -457,8 +458,8 @@ func (h *Host) dropAll(ctx context.Context, all []*activation) {
 // and removes their activations here. If target is zero, the actors are only released in the directory, so that any
 // host can activate them.
 //
-// All activations must be retired. Unless the host is draining, they must also have the field leaving set, and must
-// have no running turn.
+// All given activations must be retired. Unless the host is draining, each of them must also have the field leaving set
+// and no running turn.
 func (h *Host) deactivate(ctx context.Context, all []*activation, target Target) {
 	if len(all) == 0 {
 		return
@@ -480,7 +481,7 @@ func (h *Host) deactivate(ctx context.Context, all []*activation, target Target)
 // only removes the activations from the directory.
 //
 // release repeats its request until the directory has answered, the session of this host has ended, or ctx ends. This
-// host must not activate the actors again before release has returned. Otherwise a late request could remove the new
+// host must not activate the actors again before release has returned, because a late request could remove the new
 // activation, which would have the same epoch.
 func (h *Host) release(ctx context.Context, released []Released, target Target) {
 	h.mu.Lock()
@@ -533,8 +534,8 @@ func (h *Host) hostsType(kind string) bool {
 	return hosted
 }
 
-// setAsked records that no call needs to wait any longer for the application to register its actor types. The
-// registration has succeeded, was refused, or has ended without success.
+// setAsked records that calls no longer wait for the actor types of the application. It is called when the application
+// has not listed its types, when the registration of the types has ended, or when the directory has refused them.
 func (h *Host) setAsked() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -555,7 +556,7 @@ func (h *Host) wasTried() bool {
 	return h.tried
 }
 
-// starting reports whether the types of the application are not known yet.
+// starting reports whether the host runs, but calls still wait for the actor types of the application (see setAsked).
 func (h *Host) starting() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -72,8 +72,8 @@ func (r *Runtime) Remind(ctx context.Context, namespace string, rem *Reminder, t
 	return answer.Status, canceled(&answer), err
 }
 
-// Reminding returns the number of reminder ticks that this node is delivering to an application, for each node that
-// receives them.
+// Reminding returns how many reminder ticks this node is delivering to an application at the moment. The result has one
+// number for each node that receives ticks, by node id.
 func (r *Runtime) Reminding(app api.App) map[string]int {
 	out := map[string]int{}
 	r.mu.Lock()
@@ -125,7 +125,8 @@ func checkReminderName(a api.Actor, name string) error {
 	return nil
 }
 
-// reminderFailed returns the public error of a request about reminders or timers.
+// reminderFailed returns the public error of a request about reminders or timers. The message begins with the given
+// sentence.
 func reminderFailed(code, sentence string, a api.Actor, err error) *api.Error {
 	kind, reason := verdict(err)
 	if kind == api.Denied {
@@ -138,9 +139,8 @@ func reminderFailed(code, sentence string, a api.Actor, err error) *api.Error {
 		Details: api.Details{Reason: reason, Metadata: api.Attributes("actorType", a.Type, "actorID", a.ID)}}
 }
 
-// checkHosts returns an error if the application does not host the actor type, because an application can use only
-// reminders of its own actors. While the application starts, checkHosts waits up to Options.HostWait for its actor
-// types.
+// checkHosts returns an error if the application does not host the actor type. An application can use reminders only
+// for its own actors. While the application starts, checkHosts waits up to Options.HostWait for its actor types.
 func (s *Service) checkHosts(ctx context.Context, kind string) error {
 	if h := s.runtime.started(ctx, s.app.ID); h != nil && h.hostsType(kind) {
 		return nil
@@ -194,8 +194,8 @@ func (s *Service) Reminder(ctx context.Context, a api.Actor, name string) (Remin
 }
 
 // Reminders returns one page of the reminders of an actor, or of all actors of the type if a.ID is empty. For the first
-// page, pass an empty token. For a further page, pass the token that came with the previous one. The last page comes
-// with an empty token. All errors are *api.Error.
+// page, pass an empty token. For a further page, pass the token next of the previous page. For the last page, next is
+// empty. All errors are *api.Error.
 func (s *Service) Reminders(ctx context.Context, a api.Actor, after string) (page []Reminder, next string, err error) {
 	if err := checkFamily(a); err != nil {
 		return nil, "", err

@@ -92,8 +92,8 @@ func NewRuntime(o Options) *Runtime {
 		pending: map[string]App{}}
 }
 
-// Open allows the Runtime to request the actor types of applications. It starts with the applications that already
-// accept calls.
+// Open allows the Runtime to request the actor types of applications. The Runtime first requests them from the
+// applications that already accept calls.
 func (r *Runtime) Open() {
 	r.mu.Lock()
 	r.opened = true
@@ -142,14 +142,15 @@ func (r *Runtime) Drain(ctx context.Context) {
 	r.each(func(h *Host) { h.drain(ctx) })
 }
 
-// Close deactivates all actors of this node. It waits for each running turn, at most the drain timeout of the actor
-// type.
+// Close does the same as Drain. It then ends the sessions of the hosts, and waits until the goroutines of the hosts
+// have ended.
 func (r *Runtime) Close(ctx context.Context) error {
 	r.each(func(h *Host) { h.close(ctx) })
 	return nil
 }
 
-// each closes the Runtime to new hosts, calls f for all hosts concurrently, and waits until all calls have returned.
+// each makes attach ignore all further connections. It then calls f for all hosts concurrently, and waits until all
+// these calls have returned.
 func (r *Runtime) each(f func(h *Host)) {
 	r.mu.Lock()
 	r.closed = true
@@ -276,8 +277,9 @@ func again(p *resiliency.Policy, answer *Answer, err error) bool {
 	return false
 }
 
-// find looks up the owner of the actor and sends the call to it. If the owner has certainly not received the call, find
-// retries for at most Options.PlaceTime. If no node hosts the actor type, it retries for at most Options.HostWait.
+// find looks up the owner of the actor and sends the call to this owner. If the owner has certainly not received the
+// call, find retries for at most Options.PlaceTime. If no node hosts the actor type, find retries for at most
+// Options.HostWait.
 func (r *Runtime) find(ctx context.Context, c *Call) (answer Answer, err error) {
 	defer func() { r.options.Metrics.requested(&answer, err) }()
 	return r.place(ctx, c)
@@ -309,8 +311,8 @@ func (r *Runtime) place(ctx context.Context, c *Call) (answer Answer, err error)
 	}
 }
 
-// attempt finds the owner of the actor and calls it once. begun is the start of the search for the owner, which may
-// take Options.PlaceTime. If the call fails, attempt removes the owner from the cache.
+// attempt finds the owner of the actor and sends the call to this owner once. begun is the start of the search for the
+// owner, which may take Options.PlaceTime. If the call fails, attempt removes the owner from the cache.
 func (r *Runtime) attempt(ctx context.Context, c *Call, begun time.Time) (Answer, error) {
 	placing, cancel := context.WithDeadline(ctx, begun.Add(r.options.PlaceTime))
 	app, d, err := r.options.Directories.Find(placing, c.namespace, c.Actor.Type)

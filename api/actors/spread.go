@@ -37,8 +37,8 @@ func (p *parting) reason() string {
 func (h *Host) givesLocked() bool { return !h.parts.KeepActors && !h.giving && !h.draining }
 
 // adopt activates actors that another host has transferred to this host, so that this host counts them and can
-// deactivate them when they are idle. It does not notify the application, which learns about an actor in its first
-// turn.
+// deactivate them when they are idle. adopt does not notify the application. The application learns about an actor in
+// the first turn of the actor.
 func (h *Host) adopt(all []api.Actor) {
 	slots := make(chan struct{}, parallel)
 	var adopting sync.WaitGroup

@@ -64,10 +64,11 @@ func (h *Host) take(ctx context.Context, c *Call) (answer Answer, err error) {
 }
 
 // verifyChain sets headerChain to the call chain in headerReentrancy, if the calling application is executing a turn of
-// this chain on this node. Otherwise it removes headerChain, and the host of the actor begins a new chain.
+// this chain on this node. Otherwise verifyChain removes headerChain, and the host of the actor begins a new chain.
 //
 // Without this check, a caller could choose the id of a chain. Two callers with the same id could then enter an actor
-// at the same time. A reentrant call needs no check, because only participants know the id of a running chain.
+// at the same time. The host of the actor does not check the chain of a reentrant call, because only participants of a
+// running chain know its id.
 func (r *Runtime) verifyChain(caller string, header http.Header) {
 	delete(header, headerChain)
 	chain, h := first(header, headerReentrancy), r.host(caller)

@@ -141,9 +141,9 @@ func (h *handler) routes() []route {
 	}
 }
 
-// NewHandler returns the handler of the admin API. It does not authenticate clients. Serve it only on the admin
-// socket, or on a port that authenticates them. Error bodies are encoded by fault.Marshal, so clients get the code
-// and the hint.
+// NewHandler returns the handler of the admin API. It does not authenticate clients. Serve the handler only on the
+// admin socket, or on a port that authenticates clients. Error bodies are encoded by fault.Marshal, so clients get the
+// code and the hint.
 func NewHandler(n Node, log *slog.Logger) http.Handler {
 	return newHandler(n, log, answerTime, func(route) bool { return true })
 }

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// audited wraps a handler. It logs the outcome of each administrative action that changes something or exports data.
-// If another node forwarded the action, the log line names that node. It names no user, because only the
+// audited wraps a handler. It logs the outcome of each administrative action that changes something or exports data. If
+// another node forwarded the action, the log line names that node. The log line never names a user, because only the
 // operating-system user that runs the node can call the admin API.
 func audited(next http.Handler, log *slog.Logger) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -79,7 +79,7 @@ func audits(r *http.Request) bool {
 		r.URL.Path == DebugBundlePath || r.URL.Path == topicMessagesPath || r.URL.Query().Get("payloads") == "true"
 }
 
-// witness is a response writer that records the status.
+// witness is a response writer that records the HTTP status of the response.
 type witness struct {
 	http.ResponseWriter
 	status int

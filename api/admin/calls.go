@@ -54,8 +54,8 @@ func (h *handler) watchCalls(w http.ResponseWriter, r *http.Request) {
 }
 
 // stream answers a request with JSON lines. It calls run with a function that sends one line. If run fails before the
-// first line, the answer is an ordinary error. If it fails later, stream calls broken with the encoded error, and sends
-// the result as the last line.
+// first line, the answer is an ordinary error. If run fails later, stream passes the encoded error to broken, and sends
+// the result of broken as the last line.
 func stream[T any](h *handler, w http.ResponseWriter, broken func(json.RawMessage) T, run func(func(T) error) error) {
 	begun := false
 	control, lines := http.NewResponseController(w), json.NewEncoder(w)

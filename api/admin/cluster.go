@@ -26,8 +26,8 @@ const (
 	version     = "/v1/"
 )
 
-// NodePath returns the path of a request that this node forwards to another node. The other node serves the request at
-// the given path.
+// NodePath returns the path at which this node accepts a request and forwards it to the given node. The given node
+// serves the request at the parameter path.
 func NodePath(node, path string) string {
 	return nodesPrefix + url.PathEscape(node) + "/" + strings.TrimPrefix(path, version)
 }
@@ -130,7 +130,7 @@ func (h *handler) forward(w http.ResponseWriter, r *http.Request) {
 	relay(w, r)
 }
 
-// isSlow reports whether no timeout applies to a forwarded request.
+// isSlow reports whether the forwarded request q belongs to a slow route, to which no timeout of this package applies.
 func (h *handler) isSlow(q Request) bool {
 	asked, _, _ := strings.Cut(q.Method+" "+q.Path, "?")
 	return slices.ContainsFunc(h.routes(), func(r route) bool {

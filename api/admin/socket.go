@@ -63,8 +63,8 @@ func FindSocket(dataDir string) (string, error) {
 	return strings.TrimSpace(string(text)), nil
 }
 
-// chooseSocket returns the path for the socket. It writes a path outside dataDir to a file in dataDir, where FindSocket
-// reads it.
+// chooseSocket returns the path for the socket. If this path is outside dataDir, chooseSocket writes it to a file in
+// dataDir, from which FindSocket reads it.
 func chooseSocket(dataDir, runtimeDir string) (string, error) {
 	note, path := filepath.Join(dataDir, socketNote), filepath.Join(dataDir, socketFile)
 	if len(path) <= maxSocketPath {

@@ -52,8 +52,8 @@ type Workflows interface {
 	RerunWorkflow(ctx context.Context, r schema.WorkflowRerun) (schema.WorkflowChanged, error)
 }
 
-// numberOf parses a query parameter as a number from 0 to highest. If the query does not have it, numberOf returns the
-// given default. For any other value, it returns fault.Invalid.
+// numberOf parses a query parameter as a number from 0 to highest. If the query lacks the parameter, numberOf returns
+// the default otherwise. If the value is not such a number, numberOf returns fault.Invalid.
 func numberOf(op string, q url.Values, name string, otherwise, highest int) (int, error) {
 	text := q.Get(name)
 	if text == "" {
@@ -66,7 +66,7 @@ func numberOf(op string, q url.Values, name string, otherwise, highest int) (int
 	return n, nil
 }
 
-// momentOf parses a query parameter as a time. If the query does not have it, momentOf returns the zero time.
+// momentOf parses a query parameter as a time. If the query lacks the parameter, momentOf returns the zero time.
 func momentOf(op string, q url.Values, name string) (at time.Time, err error) {
 	if text := q.Get(name); text != "" {
 		if at, err = time.Parse(time.RFC3339Nano, text); err != nil {

@@ -57,7 +57,7 @@ func (s *Secrets) SecretStore(name string) (*secretstores.Instance, bool) {
 // SecretStores returns all stores.
 func (s *Secrets) SecretStores() []*secretstores.Instance { return s.List }
 
-// Loaded reports whether the list is complete.
+// Loaded reports whether the list of stores is complete.
 func (s *Secrets) Loaded() bool { return s.Ready }
 
 type memorySecrets map[string]map[string]string
@@ -75,8 +75,8 @@ func (m memorySecrets) Bulk(context.Context, map[string]string) (map[string]map[
 
 func (m memorySecrets) Close() error { return nil }
 
-// versions is a secret store whose secrets have versions. Version 1 has an older password. It also contains the version
-// stage and the namespace of the request, so that tests can check them. Version 9 does not exist.
+// versions is a secret store whose secrets have versions. Version 1 has an older password. Version 1 also contains the
+// version stage and the namespace of the request, so that tests can check these parameters. Version 9 does not exist.
 type versions struct{ memorySecrets }
 
 func (v versions) Get(ctx context.Context, name string, metadata map[string]string) (map[string]string, error) {

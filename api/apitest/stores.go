@@ -49,7 +49,7 @@ func (s *Stores) ActorStore() (*state.Instance, bool) {
 	return nil, false
 }
 
-// Loaded reports whether the list is complete.
+// Loaded reports whether the list of stores is complete.
 func (s *Stores) Loaded() bool { return s.Ready }
 
 // plainStore hides the optional abilities of a store, such as transactions.

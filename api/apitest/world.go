@@ -159,7 +159,7 @@ func (w *World) Adapt(transcript string) {
 }
 
 // Health is an api.NodeHealth whose results a test chooses. The zero value reports that the start of the node is
-// complete. It is safe for concurrent use.
+// complete. A Health is safe for concurrent use.
 type Health struct {
 	mu                 sync.Mutex
 	starting, outbound []api.Reason

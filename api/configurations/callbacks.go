@@ -38,9 +38,9 @@ const (
 // SubscribeCallback starts a subscription over HTTP and returns its id. The node then calls the application for each
 // change of an item.
 //
-// If the application already has an HTTP subscription to the same keys with the same metadata, this subscription is
-// renewed or replaced, and its old id becomes invalid. A subscription lasts until UnsubscribeCallback is called, the
-// store is removed, or the node stops.
+// If the application already has an HTTP subscription to the same keys with the same metadata, SubscribeCallback renews
+// or replaces this subscription. The old id then becomes invalid. A subscription lasts until UnsubscribeCallback is
+// called, the store is removed, or the node stops.
 func (c *Service) SubscribeCallback(ctx context.Context, r Request) (string, error) {
 	if _, failure := c.store(r.Store); failure != nil {
 		return "", failure
@@ -136,7 +136,7 @@ type callback struct {
 	stopRetries context.CancelFunc
 }
 
-// finished is the result of one call.
+// finished is the result of one call to the application.
 type finished struct {
 	key     string
 	version *callback
@@ -271,9 +271,9 @@ func (p *callbacks) count(outcome string) {
 	p.stream.service.options.Metrics.events.WithLabelValues(p.stream.store, outcome).Inc()
 }
 
-// notify sends a changed item to the application, with the retries of the resiliency policy. ctx bounds the calls, and
-// the other context bounds only the retries. When the retries end, a call in progress continues, because the
-// application must not get two values of a key at the same time.
+// notify sends a changed item to the application, with the retries of the resiliency policy. The context ctx bounds the
+// calls, and the context retrying bounds only the retries. When the context retrying ends, a call in progress
+// continues, because the application must not get two values of a key at the same time.
 func (p *callbacks) notify(ctx, retrying context.Context, i *configuration.Item) error {
 	body, err := json.Marshal(struct {
 		ID    string          `json:"id"`

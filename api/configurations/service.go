@@ -11,8 +11,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Stores are the opened configuration stores. The set changes while components are being loaded. Implementations are
-// safe for concurrent use.
+// Stores are the opened configuration stores. The set of stores changes while components are being loaded.
+// Implementations are safe for concurrent use.
 type Stores interface {
 	// ConfigurationStore returns the store with the given component name.
 	ConfigurationStore(name string) (*configuration.Instance, bool)
@@ -36,8 +36,8 @@ const (
 	metadataInitial     = "initial"     // "true" = a subscription begins with the present items
 )
 
-// Service serves the configuration API of one application. It is safe for concurrent use. All errors are
-// *api.Error. Close ends its subscriptions.
+// Service serves the configuration API of one application. It is safe for concurrent use. All errors are *api.Error.
+// Close ends the subscriptions of the service.
 type Service struct {
 	options       Options
 	subscriptions subscriptions

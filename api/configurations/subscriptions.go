@@ -144,8 +144,8 @@ func (c *Service) subscribe(ctx context.Context, r Request, protocol string) (*S
 	return s, nil
 }
 
-// identityOf returns a string that is equal for two subscriptions if they have the same store, keys and metadata. The
-// order of the keys does not matter.
+// identityOf returns the identity of a subscription as a string. Two subscriptions have the same identity if they have
+// the same store, keys and metadata. The order of the keys does not matter.
 func identityOf(r *Request) string {
 	keys := slices.Clone(r.Keys)
 	slices.Sort(keys)
@@ -181,8 +181,8 @@ func errStopping(store string) *api.Error {
 		fault.New(fault.Unavailable, "configurations.Subscribe", "the node stops"))
 }
 
-// identicalTo returns the other HTTP subscriptions with the same identity as the given one, or none if the given one
-// uses gRPC. The caller must hold s.mu.
+// identicalTo returns the other HTTP subscriptions with the same identity as the given subscription. If the given
+// subscription uses gRPC, the result is empty. The caller must hold s.mu.
 func (s *subscriptions) identicalTo(one *Stream) (found []*Stream) {
 	for _, other := range s.open {
 		if other != one && one.protocol == subscribedHTTP && other.protocol == one.protocol &&
@@ -250,8 +250,8 @@ const (
 	lastResubscribe  = 5 * time.Second
 )
 
-// Overflow returns a context that ends when changes are dropped because too many wait. It is valid until the next call
-// of Next.
+// Overflow returns a context that ends when changes are dropped because too many changes wait. The context is valid
+// until the next call of Next.
 func (s *Stream) Overflow() context.Context { return s.current.Overflow() }
 
 // next waits for changes and returns them. It subscribes to the store again in two cases:
@@ -314,7 +314,8 @@ func (s *Stream) expect() {
 	}
 }
 
-// note records which keys were reported as existing, and which as deleted.
+// note updates the known keys of an HTTP subscription. It adds the keys of changed items, and removes the keys of
+// deleted items.
 func (s *Stream) note(items []configuration.Item) {
 	if s.known == nil {
 		return
@@ -328,8 +329,8 @@ func (s *Stream) note(items []configuration.Item) {
 	}
 }
 
-// expected returns the keys that the subscriber knows to exist. If one of them is no longer in the store, the
-// subscription must report its deletion.
+// expected returns the keys of which the subscriber must assume that they exist. If one of these keys is no longer in
+// the store, the subscription must report its deletion.
 func (s *Stream) expected() []string {
 	keys := slices.AppendSeq(s.current.Present(), maps.Keys(s.known))
 	slices.Sort(keys)

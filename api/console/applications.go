@@ -25,7 +25,8 @@ func applicationsBody(r *request) (html, error) {
 		card("instances", "Instances", instanceTable(instances)), nil
 }
 
-// instances returns the application instances that this node knows, or nil if the snapshot has no view of this node.
+// instances returns the application instances that this node knows. It returns nil if the snapshot does not contain
+// what this node knows of the cluster.
 func (s *Snapshot) instances() []schema.AppInstance {
 	if v := s.self(); v != nil {
 		return v.Apps
@@ -75,7 +76,7 @@ type application struct {
 	in, out   callRate
 }
 
-// applications returns all applications that run or call each other, by name.
+// applications returns all applications that run or call each other, sorted by name.
 func applications(instances []schema.AppInstance, edges []call) []application {
 	byName := map[string]*application{}
 	of := func(name string) *application {
@@ -181,7 +182,7 @@ func instanceTable(list []schema.AppInstance) html {
 	return grid("Instances", "Application|Namespace|Node|State|Protocol|Load|Calls from here in flight", rows)
 }
 
-// box is an application in the graph. x and y are its middle.
+// box is an application in the graph. x and y are the coordinates of its middle.
 type box struct{ x, y, wide float64 }
 
 const (
@@ -189,7 +190,8 @@ const (
 	boxTall   = 34.0
 )
 
-// place puts applications on an ellipse, and returns the height of the picture.
+// place puts applications on an ellipse. It returns the box of each application, by name, and the height of the
+// picture.
 func place(apps []application) (at map[string]box, tall float64) {
 	at = map[string]box{}
 	n := float64(len(apps))
@@ -273,8 +275,8 @@ func marker(id html) html {
 		`markerUnits="userSpaceOnUse" orient="auto-start-reverse"><path d="M 0 0 L 10 5 L 0 10 z"/></marker>`, id)
 }
 
-// freePlace chooses where to draw the label of an arrow: at the first of the given places that overlaps no taken one.
-// If there is none, ok is false, and the arrow gets no label.
+// freePlace chooses where to draw the label of an arrow. It returns the first of the given places that does not overlap
+// a taken place. If there is none, ok is false, and the arrow gets no label.
 func freePlace(places, taken []box) (free box, ok bool) {
 	for _, p := range places {
 		if !slices.ContainsFunc(taken, func(t box) bool {
@@ -291,7 +293,7 @@ func freePlace(places, taken []box) (free box, ok bool) {
 // opposite arrows do not overlap.
 func alongCurve() []float64 { return []float64{0.35, 0.25, 0.45, 0.18, 0.55, 0.65, 0.75, 0.82} }
 
-// arrow draws the calls from one application to another. It returns the line, the text of its label, and the possible
+// arrow draws the calls from one application to another. It returns the line, the text of the label, and the possible
 // places of the label. The line is curved, so that calls in both directions have separate lines. The line is wider if
 // the rate of calls is higher.
 func arrow(c *call, from, to box) (line html, shown string, places []box) {

@@ -45,8 +45,8 @@ func (r *request) callFilter() api.CallFilter {
 	return f
 }
 
-// followCalls is the follower of the page of calls. It watches the API requests of this node that match the filter of
-// the page, and the state of the cluster.
+// followCalls sends news for the console's page Calls. It watches the API requests of this node that match the filter
+// of the page, and the state of the cluster.
 func followCalls(r *request) (news <-chan struct{}, closed func(), err error) {
 	changed := make(chan struct{}, 1)
 	w, err := r.console.config.Calls.Watch(r.callFilter(), changed)

@@ -9,7 +9,7 @@ import (
 	"github.com/quorate/quorate/api/admin/schema"
 )
 
-// componentsBody lists the components of all nodes and what was done with them.
+// componentsBody lists the components of all nodes, and shows how often state stores and bindings were used.
 func componentsBody(r *request) (html, error) {
 	var stores, bindings []schema.NamedCount
 	for _, m := range r.snap.Members {
@@ -57,8 +57,8 @@ func componentTable(s *Snapshot) html {
 	return grid("Components", "Component|Type|Nodes|State|Declared in|Problem", rows)
 }
 
-// reloads renders a table with one line for each node. It shows when the node last read its component files, and
-// whether it runs with the components in these files.
+// reloads renders a table with one line for each node. A line shows when the node last read its component files, and
+// whether the node runs with the components in these files.
 func reloads(s *Snapshot) html {
 	var rows []html
 	for _, m := range s.Members {

@@ -38,7 +38,8 @@ type contentDoc struct {
 	Example json.RawMessage `json:"example"`
 }
 
-// describe names the type of a body, and returns an example if there is one.
+// describe describes a body with the given media type. The result body names the media type and the type of the body.
+// The result example is empty if there is no example.
 func (c *contentDoc) describe(media string) (body, example string) {
 	name := func(ref string) string { return ref[strings.LastIndex(ref, "/")+1:] }
 	body = c.Schema.Type

@@ -134,8 +134,8 @@ func (r *request) leaderList(group uint64) html {
 // maxLeaders bounds the leaders that the page of a group shows.
 const maxLeaders = 20
 
-// leaders returns the last known leaders of a group, the newest first. There is at most one per term, and at most
-// maxLeaders in total. If several nodes report a leader, its time is the earliest that they report.
+// leaders returns the last known leaders of a group, the newest first. The result has at most one leader per term, and
+// at most maxLeaders leaders. If several nodes report a leader, the result has the earliest time that they report.
 func (s *Snapshot) leaders(group uint64) (out []schema.LeaderSeen) {
 	byTerm := map[uint64]schema.LeaderSeen{}
 	for _, m := range s.Members {

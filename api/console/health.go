@@ -109,8 +109,8 @@ func health(s *Snapshot) (level, text string) {
 		" with a leader, no problem."
 }
 
-// missing returns lead, followed by a text about the nodes that do not answer, such as "node n2 does not answer". If
-// there are no such nodes, it returns "".
+// missing returns a text about silent, the nodes that do not answer, such as "node n2 does not answer". The text begins
+// with the prefix lead. If silent is empty, missing returns "".
 func missing(silent []Member, lead string) string {
 	if len(silent) == 0 {
 		return ""
@@ -192,7 +192,7 @@ func (s *Snapshot) alerts() (out []alert) {
 	return sorted(append(out, s.backupAlerts()...))
 }
 
-// leaderChanges counts the changes of leadership of a group in the period changesIn.
+// leaderChanges counts the changes of leadership of a group in the period changesIn before the snapshot.
 func (s *Snapshot) leaderChanges(group uint64) (n int) {
 	list := s.leaders(group)
 	for i := range list {
@@ -203,8 +203,8 @@ func (s *Snapshot) leaderChanges(group uint64) (n int) {
 	return n
 }
 
-// backupAlerts returns the problems with the backups of the cluster. Backups are optional: a cluster without backups
-// has no problem, unless a backup has failed.
+// backupAlerts returns the problems with the backups of the cluster. Backups are optional: if the cluster has never
+// made a backup, only a failed backup is a problem.
 func (s *Snapshot) backupAlerts() (out []alert) {
 	var b schema.Backups
 	for _, m := range s.Members {

@@ -21,8 +21,8 @@ type session struct {
 	seen time.Time
 }
 
-// sessions holds the sessions of signed-in browsers and the unused tokens of sign-in links. Both are lost when the
-// node stops. It is safe for concurrent use.
+// sessions holds the sessions of signed-in browsers and the unused tokens of sign-in links. Both are lost when the node
+// stops. The type sessions is safe for concurrent use.
 type sessions struct {
 	cookie string // name of the cookie: one for each port, because browsers share cookies between ports
 	now    func() time.Time
@@ -75,8 +75,8 @@ func (s *sessions) enter(w http.ResponseWriter, token string) bool {
 	return true
 }
 
-// find returns the session of the browser that sent the request, and prolongs the session. It returns nil if the
-// browser is not signed in.
+// find returns the session of the browser that sent the request, and extends the session. It returns nil if the browser
+// is not signed in.
 func (s *sessions) find(r *http.Request) *session {
 	one := s.look(r)
 	if one != nil {
@@ -122,7 +122,8 @@ func (s *session) allows(token string) bool {
 	return subtle.ConstantTimeCompare([]byte(s.csrf), []byte(token)) == 1
 }
 
-// dropOldest makes room for one more element in m.
+// dropOldest removes the oldest elements of m until m has fewer than limit elements. The function at returns the time
+// of an element.
 func dropOldest[T any](m map[string]T, limit int, at func(T) time.Time) {
 	for len(m) >= limit {
 		oldest := ""

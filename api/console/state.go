@@ -236,8 +236,8 @@ func indented(v []byte) (string, bool) {
 	return b.String(), true
 }
 
-// change renders a form that deletes the value of item and, for JSON without a content type, a form that replaces it.
-// Submitting a form fails if the ETag of the value has changed meanwhile.
+// change renders a form that deletes the value of item. For JSON without a content type, it also renders a form that
+// replaces the value. Submitting a form fails if the ETag of the value has changed meanwhile.
 func (r *request) change(c choice, item state.Item, shown string) html {
 	deletion := h(`<form class="inline" method="post" action="/state/delete">%%<button class="danger" `+
 		`data-confirm="%">Delete</button></form>`, r.csrf(), formTarget(c, item), esc("Delete "+c.key+"?"))
@@ -247,8 +247,8 @@ func (r *request) change(c choice, item state.Item, shown string) html {
 	return h("<details><summary>Edit</summary>%</details>", r.editor(c, item, shown)) + deletion
 }
 
-// formTarget returns the hidden fields of a form that identify an item. They contain the application, the store, the
-// key and the ETag.
+// formTarget returns the hidden fields of a form that identify an item. The fields contain the application, the store,
+// the prefix, the ETag and, if c has one, the key.
 func formTarget(c choice, item state.Item) html {
 	fields := hidden("app", c.app) + hidden("store", c.store) + hidden("prefix", c.prefix) + hidden("etag", item.ETag)
 	if c.key != "" {

@@ -254,8 +254,8 @@ func shownData(m *schema.TopicMessage) string {
 	return cutData(string(v), whole, maxMessage)
 }
 
-// cutData returns the shown beginning of some data. If the whole data has more bytes than limit, cutData appends a note
-// with the size.
+// cutData returns first, which is the beginning of some data. whole is the size of the data in bytes. If whole exceeds
+// limit, cutData appends a note with this size.
 func cutData(first string, whole, limit int) string {
 	if whole <= limit {
 		return first

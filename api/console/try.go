@@ -24,7 +24,7 @@ const (
 // tryPage returns the page that composes a request to the API, shows it as a command, and sends it.
 func tryPage() page { return page{"/try", "Try it", nil, tryBody} }
 
-// attempt has the fields of the form.
+// attempt has the values of the form that describes the request.
 type attempt struct {
 	kind, app, store, key, value, etag, target, method, verb string
 }
@@ -123,7 +123,8 @@ func kindLinks(a *attempt) html {
 	return h(`<nav class="tabs" aria-label="Kind of request"><ul>%</ul></nav>`, joined(links))
 }
 
-// fields returns the name, the label and an example of each field of a kind, in order.
+// fields returns the fields that the form has for the kind a.kind, in order. Each element has the name, the label and
+// an example of a field.
 func (a *attempt) fields() [][3]string {
 	store, key := [3]string{"store", "Store", "statestore"}, [3]string{"key", "Key", "order-1"}
 	value, etag := [3]string{"value", "Value (JSON)", `{"total": 12}`}, [3]string{"etag", "ETag (empty = any)", ""}

@@ -47,7 +47,7 @@ type logOf struct {
 // partOf identifies a part of a node or of an application, such as a store or an alert.
 type partOf struct{ Of, Part string }
 
-// recent is the time constant with which calls lose their weight in Snapshot.Recent.
+// recent is the time constant with which the weight of older calls in Snapshot.Recent decreases.
 const recent = time.Minute
 
 // Sample is one point of the charts of a node.
@@ -75,8 +75,8 @@ func newWatcher(c Cluster, now func() time.Time) *watcher {
 	return &watcher{cluster: c, now: now, pages: map[chan<- struct{}]struct{}{}, past: map[string][]Sample{}}
 }
 
-// open keeps the snapshot up to date until closed is called. For each new snapshot, it sends an element to the given
-// channel. The channel needs a buffer of one element, because open does not wait if the channel is full.
+// open keeps the snapshot up to date until closed is called. For each new snapshot, the watcher sends an element to the
+// given channel. The channel needs a buffer of one element, because the watcher does not wait if the channel is full.
 func (w *watcher) open(changed chan<- struct{}) (closed func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -191,7 +191,8 @@ func (w *watcher) remember(s *Snapshot) {
 	w.past = s.Past // nodes that are gone are forgotten
 }
 
-// derive computes the rates since the snapshot earlier, which may be nil.
+// derive computes the rates of s from the differences to the parameter earlier, the previous snapshot. If earlier is
+// nil, all rates are unknown.
 func (s *Snapshot) derive(earlier *Snapshot) {
 	s.Rates, s.Calls, s.Logs = map[string]schema.Rates{}, map[edge]callRate{}, map[logOf]float64{}
 	s.Recent, s.Grew = map[partOf]callRate{}, map[partOf]time.Time{}
@@ -221,8 +222,8 @@ func (s *Snapshot) derive(earlier *Snapshot) {
 	}
 }
 
-// count adds the calls, log entries and alerts of the node m to s. It computes them from the difference between two
-// views of the node: older and m.View.
+// count adds the calls, log entries and alerts of the node m to s. To compute these figures, it compares two views of
+// the node: the previous view older and the current view m.View.
 func (s *Snapshot) count(m Member, older *schema.NodeView) {
 	seconds, calls, logs := m.View.At.Sub(older.At).Seconds(), map[edge]schema.AppCalls{}, map[string]float64{}
 	counters := map[string]float64{}

@@ -120,7 +120,7 @@ func stamp(t, now time.Time) string {
 	return t.Format("Jan 2 15:04:05")
 }
 
-// cut returns a note that a table shows only some of n rows, or "" if it shows all.
+// cut returns a note that a table shows only the first of n rows, or "" if the table has room for all n rows.
 func cut(n int) string {
 	if n <= maxRows {
 		return ""

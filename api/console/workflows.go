@@ -101,7 +101,8 @@ func workflowBadge(status string) html {
 	}
 }
 
-// workflow shows one instance over time. Reading payloads is written to the audit log.
+// workflow shows one instance over time. If payloads is true, the result contains the payloads, and workflow writes an
+// audit log line.
 func (r *request) workflow(ctx context.Context, ref schema.WorkflowRef, payloads bool) html {
 	d, err := r.console.config.Workflows.ShowWorkflow(ctx, ref, payloads)
 	if payloads {
@@ -213,7 +214,8 @@ func stepPicture(d *schema.WorkflowDetail, now time.Time) html {
 	return h("<h3>Steps</h3>%", grid("Steps", "Step|Name|Time|Outcome|Took|Details", rows)) + dim(note)
 }
 
-// stepTime returns how long a step took, or has taken until end.
+// stepTime returns how long a step took. For a step that has not ended, it returns the time from the beginning of the
+// step until end.
 func stepTime(s *schema.WorkflowStep, end time.Time) time.Duration {
 	if !s.End.IsZero() {
 		end = s.End

@@ -56,9 +56,9 @@ func (c *core) answering(ctx context.Context, message any, size int) (any, error
 	return a, nil
 }
 
-// held reads a value and reserves memory for the answer. While it waits for memory, it holds no value. Therefore it may
-// call read twice: first with a small options.MaxValue, for which the store returns only the size of a large value, and
-// then without the limit. read must pass the options to the store.
+// held reads a value and reserves memory for the answer. It first reads with a small options.MaxValue, so that the
+// store returns only the size of a large value. If the value is large, held waits for memory and then reads again
+// without the limit. A waiting call therefore holds no large value. read must pass the options to the store.
 func (c *core) held(
 	ctx context.Context, options *api.ReadOptions, read func() (state.Item, error),
 ) (state.Item, error) {
@@ -98,7 +98,7 @@ const (
 	bulkCopies = 2 // the values, and the encoded answer
 )
 
-// largeList is the total size in bytes of the jobs or reminders that one call may list.
+// largeList is the maximum total size in bytes of the jobs or reminders that one call lists.
 const largeList = largeBulk
 
 // bulk reads several keys within the memory budget for answers. It first reads with a small limit. If the values are
@@ -169,7 +169,7 @@ func (a *answer) end() {
 }
 
 // marshal encodes the message as several buffers. It copies neither the data of a frame nor the value of a
-// GetStateResponse. After grpc-go has sent or discarded a piece of the data, it calls sent.Put.
+// GetStateResponse. grpc-go calls sent.Put after it has sent or discarded a piece of the data.
 func (a *answer) marshal() (mem.BufferSlice, error) {
 	if f, ok := a.message.(*frame); ok {
 		return a.cut(nil, f.data, nil), nil
@@ -217,8 +217,8 @@ func (a *answer) cut(head, data, rest []byte) mem.BufferSlice {
 	return out
 }
 
-// The type sent implements mem.BufferPool for the buffers of an answer. It counts the buffers that grpc-go puts back.
-// It does not reuse them, because their bytes may belong to a stored value.
+// The type sent implements mem.BufferPool for the buffers of an answer. It counts the buffers that grpc-go puts back,
+// but does not reuse them, because their bytes may belong to a stored value.
 type sent answer
 
 // Get returns a new buffer. grpc-go does not call it.

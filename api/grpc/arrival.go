@@ -12,8 +12,9 @@ import (
 	"github.com/quorate/quorate/internal/admission"
 )
 
-// arrival is the context of a call. For a unary call, it ends if the message does not arrive within the request
-// timeout. Otherwise, a client that sends no message would occupy a goroutine until it disconnects.
+// arrival is the context of a call. For a unary call, the context ends if the message does not arrive within the
+// request timeout. Without this limit, a client that sends no message would occupy a goroutine until the client
+// disconnects.
 type arrival struct {
 	context.Context
 	refused error              // the error to answer the call with; nil = the call is not refused
@@ -64,7 +65,7 @@ func arrived(ctx context.Context) error {
 
 // arrive checks the token of a call before its first message is read. If the token is valid or not needed, the returned
 // context is an arrival. For a unary call, the time limit for the message starts now. grpc-go calls arrive in the
-// goroutine that reads the connection, so it must not block.
+// goroutine that reads the connection, so arrive must not block.
 func (s *Server) arrive(ctx context.Context, info *tap.Info) (context.Context, error) {
 	if err := s.check(info.Header, info.FullMethodName); err != nil {
 		s.away.Note(s.log, remote(ctx), s.metrics.label(info.FullMethodName), err)

@@ -14,9 +14,9 @@ import (
 	"github.com/quorate/quorate/internal/connlimit"
 )
 
-// bounded is a listener with a connection limit. If there are too many connections, it closes the one that has been
-// idle longest. A connection is idle if it has no open calls. Calls of the health service do not count, because clients
-// can make them without a token.
+// bounded is a listener with a connection limit. If there are too many connections, the listener closes the connection
+// that has been idle longest. A connection is idle if it has no open calls. Calls of the health service do not count,
+// because clients can make them without a token.
 type bounded struct {
 	net.Listener
 	crowd *connlimit.Limiter
@@ -118,7 +118,7 @@ type address struct {
 
 func (c *conn) RemoteAddr() net.Addr { return address{c.Conn.RemoteAddr(), c} }
 
-// Close closes the connection and releases its slot once.
+// Close closes the connection, and releases its slot in the connection limit once.
 func (c *conn) Close() error {
 	c.mu.Lock()
 	if !c.closed {
@@ -161,9 +161,9 @@ func (c *conn) finish(a *answer) {
 	delete(c.answers, a)
 }
 
-// pause stops reading from the connection because a call was refused. Otherwise grpc-go could buffer one flow-control
-// window of data for each refused call. The caller must call resume when the call ends. Reading continues after the
-// answers to all refused calls are written.
+// pause stops reading from the connection because a call was refused. Without the pause, grpc-go could buffer one
+// flow-control window of data for each refused call. The caller must call resume when the call ends. Reading continues
+// after the answers to all refused calls are written.
 func (c *conn) pause() {
 	c.gate.Lock()
 	defer c.gate.Unlock()
@@ -231,8 +231,8 @@ func (c *conn) leave() {
 	}
 }
 
-// hold marks the connection of a call as busy, so that the connection limit does not close it. The caller must call
-// release when the call ends.
+// hold counts a call on its connection, so that the connection limit does not close the connection. The caller must
+// call release when the call ends.
 func hold(ctx context.Context) (release func()) {
 	c := connOf(ctx)
 	if c == nil {

@@ -6,9 +6,9 @@
 //   - the services of quorate.runtime.v1
 //   - the standard services for health checks and reflection
 //
-// The package translates protobuf messages to the types of package api, and public errors to gRPC codes. A handler
-// decodes the message, calls one service of package api, and encodes the result. methods.go lists the building blocks.
-// The package does not depend on a store or on Raft. Methods that Quorate does not offer fail with Unimplemented.
+// A handler decodes the message, calls one service of package api, and encodes the result. methods.go lists the
+// building blocks. The package does not depend on a store or on Raft. Methods that Quorate does not offer fail with
+// Unimplemented.
 //
 // Each call runs in a goroutine of grpc-go. A Server has one more goroutine for each listener, and one or two for each
 // stream of actors or messages. Close waits for them.

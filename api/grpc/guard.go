@@ -48,9 +48,9 @@ func (s *Server) check(md metadata.MD, method string) error {
 	return api.TokenInvalid()
 }
 
-// enter must be called when the server begins to serve a call. A unary call begins when its message has arrived. enter
-// stops the timer for the message. If the call needs a token, the connection limit does not close the connection before
-// leave is called. The caller must call leave when the call ends. leave is never nil.
+// enter must be called when the server begins to serve a call. A unary call begins when its message has arrived, and
+// enter stops the timer that limits the wait for this message. The caller must call leave when the call ends. leave is
+// never nil. If the call needs a token, the connection limit does not close its connection before leave is called.
 //
 // enter returns an error if a streaming call was refused when it arrived. Refused unary calls were already answered by
 // Server.guard.

@@ -8,8 +8,8 @@ import (
 	"github.com/quorate/quorate/api/runtimepb"
 )
 
-// daprMethods implements Dapr's service. It embeds one type for each building block, which holds the services that its
-// methods call. A new building block needs a line here and in newDaprMethods.
+// daprMethods implements Dapr's service. It embeds one type for each building block. Each of these types holds the
+// services that its methods call. A new building block needs a line here and in newDaprMethods.
 type daprMethods struct {
 	stateMethods
 	actorMethods
@@ -25,8 +25,8 @@ type daprMethods struct {
 	unimplemented
 }
 
-// unimplemented refuses all calls of Dapr's service. The methods of the building blocks take precedence over its
-// methods, because UnimplementedDaprServer is embedded one level deeper.
+// unimplemented refuses all calls of Dapr's service. In daprMethods, the methods of the building blocks take precedence
+// over those of unimplemented, because UnimplementedDaprServer is embedded one level deeper.
 type unimplemented struct {
 	runtimev1.UnimplementedDaprServer
 }

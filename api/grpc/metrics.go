@@ -73,7 +73,7 @@ func (m *metrics) know(services map[string]grpc.ServiceInfo) {
 	}
 }
 
-// label returns the metric label of a method. All unknown methods share one label. Otherwise clients could create any
+// label returns the metric label of a method. All unknown methods share one label, so that clients cannot create any
 // number of labels.
 func (m *metrics) label(method string) string {
 	if label, ok := m.methods[method]; ok {

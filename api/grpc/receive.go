@@ -126,8 +126,8 @@ func (r *receiver) release() {
 	r.share.Release()
 }
 
-// finish releases the reserved memory when the call ends. If receive is still running in another goroutine, it can no
-// longer reserve memory.
+// finish releases the reserved memory when the call ends. A receive that is still running in another goroutine can then
+// no longer reserve memory.
 func (r *receiver) finish() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -144,8 +144,8 @@ func (r *receiver) unwaitLocked() {
 // read fills b. It fails when the call ends.
 func (r *receiver) read(b []byte) error { return r.wire.ReadMessageHeader(b) }
 
-// body reads a message of size bytes. It reserves memory only after the first part has arrived. Otherwise a client
-// could block memory by announcing a large message.
+// body reads a message of size bytes. If the message is larger than firstPiece, body reserves memory for it, but only
+// after the first part has arrived. Therefore a client cannot block memory by merely announcing a large message.
 func (r *receiver) body(size int64) (*[]byte, error) {
 	pool := r.server.buffers
 	data, have, reserved := pool.Get(int(min(size, firstPiece))), 0, false
@@ -183,9 +183,9 @@ func (r *receiver) body(size int64) (*[]byte, error) {
 	return data, nil
 }
 
-// wait reports whether the given number of bytes may arrive before memory is reserved for them. It returns false if all
-// calls together would have more than maxWaiting such bytes, or if the call has ended. Despite its name, wait does not
-// block.
+// wait reports whether the given number of bytes may arrive before memory is reserved for them. It returns false if the
+// call has ended. It also returns false if all calls together would have more than maxWaiting bytes without a
+// reservation. Despite its name, wait does not block.
 func (r *receiver) wait(bytes int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -59,8 +59,8 @@ func (l *levelStream) SetHeader(md metadata.MD) error {
 	return l.ServerTransportStream.SetHeader(md)
 }
 
-// recordLevel returns a context that records the consistency that a unary call's answer reports. If no client watches
-// the calls, it returns ctx and nil.
+// recordLevel returns a context that records the consistency that the answer of a unary call reports. If there is no
+// open watch of API requests, or if ctx does not belong to a call, recordLevel returns ctx and nil.
 func (s *Server) recordLevel(ctx context.Context) (context.Context, *levelStream) {
 	if !s.calls.Watched() {
 		return ctx, nil

@@ -38,8 +38,8 @@ type tally struct {
 // in the request.
 type counted func(s *api.State, store string, n int) error
 
-// lists maps each list field with a limit of its own to the check of this limit. A limit that depends on the store
-// works only for a field of the outermost message, which has the name of the store.
+// lists maps each list field that has a limit of its own to the function that checks this limit. A limit that depends
+// on the store works only for a field of the outermost message, because only this message has the name of the store.
 var lists = map[protoreflect.FullName]counted{
 	field(&protos.CompleteWorkflowAction{}, "carryoverEvents"): func(_ *api.State, _ string, n int) error {
 		if n > turn.MaxCarried {
@@ -128,8 +128,8 @@ func shapeOf(shapes *sync.Map, d protoreflect.MessageDescriptor) *shape {
 	return s
 }
 
-// message counts the elements of an encoded message and of all messages nested in it. It returns an *api.Error if
-// there are too many elements or too many levels. It stops without an error at the first invalid byte, because the
+// message counts the elements of an encoded message and of all messages nested in it. It returns an *api.Error if there
+// are too many elements or too many levels. At the first invalid byte it stops counting without an error, because the
 // decoder will reject the message.
 func (t *tally) message(d protoreflect.MessageDescriptor, b []byte) error {
 	s := shapeOf(t.shapes, d)
@@ -175,8 +175,8 @@ func (t *tally) message(d protoreflect.MessageDescriptor, b []byte) error {
 	return nil
 }
 
-// checkEvery is the number of elements between two checks of the limit, so that a list that is too long is refused
-// early. A message of 4 MiB can have two million elements.
+// checkEvery is the number of elements of a list after which its limit is checked again. A list that is too long is
+// therefore refused early. A message of 4 MiB can have two million elements.
 const checkEvery = 1_000
 
 func (t *tally) field(p *part, num protowire.Number, typ protowire.Type, value []byte) error {

@@ -47,9 +47,8 @@ func waits(method string) bool {
 	return false
 }
 
-// refusal converts an error to the gRPC error that clients of workflows expect. If the instance does not exist, the
-// code is the parameter missing. If the request or the state of the instance does not allow the call, the code is the
-// parameter invalid.
+// refusal converts an error to the gRPC error that clients of workflows expect. missing is the code for an instance
+// that does not exist. invalid is the code for a call that the request or the state of the instance does not allow.
 func refusal(err error, missing, invalid codes.Code) error {
 	if err == nil {
 		return nil
@@ -92,9 +91,9 @@ func (s *hubServer) ended(ctx context.Context, err error) error {
 	return refusal(err, codes.Unknown, codes.Unknown)
 }
 
-// created converts the error of a call that creates an instance. err must not be nil. Normally it returns refusal(err,
-// missing, invalid). If the server closes and certainly no instance was created, the result makes clients retry the
-// call on another node.
+// created converts the error of a call that creates an instance. err must not be nil. Normally created returns
+// refusal(err, missing, invalid). If the server closes and certainly no instance was created, the result makes clients
+// retry the call on another node.
 func (s *hubServer) created(ctx context.Context, err error, missing, invalid codes.Code) error {
 	if s.life.Err() != nil && ctx.Err() == nil && api.AsError(err).Kind != api.Indeterminate {
 		return errClosing()
@@ -254,13 +253,13 @@ func (s *hubServer) CompleteOrchestratorTask(ctx context.Context,
 	return s.CompleteWorkflowTask(ctx, in)
 }
 
-// maxLost limits how many bytes of an oversized answer are read, as a multiple of the size limit. Fields after these
+// maxLost limits how many bytes of an oversized answer are read: maxLost times the size limit. Fields after these
 // bytes, such as the completion token, stay unknown.
 const maxLost = 8
 
-// lost returns a function that handles a worker's answer that exceeds a limit, or nil if workers send no answers with
-// the given method. If such an answer were only refused, the work item would stay assigned to the worker, because the
-// worker does not answer twice.
+// lost returns a function that handles a worker's answer that exceeds a limit, for example the size limit of messages.
+// The result is nil if workers send no answers with the given method. It is not sufficient to refuse such an answer:
+// the worker does not answer twice, so the work item would stay assigned to the worker.
 func (s *hubServer) lost(ctx context.Context, method string) func(message io.Reader, why error) {
 	activity, token := false, protowire.Number(4)
 	switch method {
@@ -345,7 +344,7 @@ func readLost(message io.Reader, token protowire.Number) (a lostAnswer, err erro
 }
 
 // GetWorkItems sends work to a worker until the worker leaves or the server closes. If a worker does not receive an
-// item within the stall timeout, its call is aborted, so that other workers get its work.
+// item within the stall timeout, the node aborts the call of this worker, so that other workers get the work.
 func (s *hubServer) GetWorkItems(in *protos.GetWorkItemsRequest,
 	out protos.TaskHubSidecarService_GetWorkItemsServer) error {
 	ctx, cancel := s.bound(out.Context())

@@ -31,9 +31,9 @@ type topicStream struct {
 	waiting map[string][]chan pubsub.Verdict // capacity 1; by the id of the event, in sending order
 }
 
-// SubscribeTopicEventsAlpha1 delivers the messages of a topic over a stream that the application opens. The stream is
-// a member of the consumer group of the application, like its other subscriptions. Several messages may wait for their
-// answers. When the stream ends, those messages are delivered again.
+// SubscribeTopicEventsAlpha1 delivers the messages of a topic over a stream that the application opens. The stream is a
+// member of the consumer group of the application, like its other subscriptions. Several messages may wait for their
+// answers. When the stream ends, the messages without an answer are delivered again.
 func (s *pubsubMethods) SubscribeTopicEventsAlpha1(out runtimev1.Dapr_SubscribeTopicEventsAlpha1Server) error {
 	first, err := out.Recv()
 	if err != nil {
@@ -116,8 +116,8 @@ func (t *topicStream) setLocked(id string, list []chan pubsub.Verdict) {
 	t.waiting[id] = list
 }
 
-// send sends a message to the client. If the client does not accept the message before ctx ends, send ends the stream.
-// Otherwise this message would block all further messages and the shutdown of the node.
+// send sends a message to the client. If the client does not accept the message before ctx ends, send ends the stream,
+// because the message would block all further messages and the shutdown of the node.
 func (t *topicStream) send(ctx context.Context, m *runtimev1.SubscribeTopicEventsResponseAlpha1) error {
 	sent := make(chan error, 1)
 	t.running.Go(func() { // ends with the stream

@@ -80,8 +80,8 @@ func (c *core) bulk(
 	return out, err
 }
 
-// room reserves memory for an answer that has already been made. size is its number of bytes. room does nothing if the
-// answer is small, or if memory was reserved before. It returns the errors of admission.Share.AddUsed.
+// room reserves memory for an answer of size bytes that has already been encoded. It does nothing if the answer is
+// small, or if memory for the answer is already reserved. It returns the errors of admission.Share.AddUsed.
 func (p *reply) room(size int) error {
 	if size < countedAnswer || p.answer.Held() {
 		return nil
@@ -89,8 +89,8 @@ func (p *reply) room(size int) error {
 	return p.answer.AddUsed(p.ctx, int64(size))
 }
 
-// transmit writes a body. It aborts the answer if the client reads slowly while others wait for the memory that this
-// request and its answer have reserved.
+// transmit writes a body. It aborts the answer if the client reads slowly while other requests wait for memory that
+// this request and its answer have reserved.
 func (p *reply) transmit(body []byte) {
 	cut := p.cutter()
 	answer, request := p.answer.Transfer(cut), p.share.Transfer(cut)
@@ -111,8 +111,8 @@ func (p *reply) transmit(body []byte) {
 }
 
 // cutter returns a function that aborts the answer, for use with Share.Transfer. Over HTTP/2, the function resets the
-// stream. The reset cannot be sent to a client that reads nothing. If the function is called again more than
-// admission.SlowAfter after its first call, it closes the connection.
+// stream. The reset cannot be sent to a client that reads nothing. Therefore the function closes the connection if it
+// is called again more than admission.SlowAfter after its first call.
 func (p *reply) cutter() (cut func()) {
 	control, conn := http.NewResponseController(p.ResponseWriter), watches.ConnOf(p.ctx)
 	var mu sync.Mutex // two budgets may call the function at the same time

@@ -82,8 +82,8 @@ func (c *core) body(p *reply, r *http.Request) (*buffer, error) {
 }
 
 // afford reserves memory for the decoded values of a body. If the body has too many elements, the caller passes the
-// error as tooMany, and afford returns it. afford also returns an error if the body has too much metadata. In both
-// cases, the error of the JSON parser takes precedence if the body is also invalid JSON.
+// error as tooMany. afford reserves nothing and returns an error if tooMany is not nil, or if the body has too much
+// metadata. If such a body is also invalid JSON, afford returns the error of the JSON parser instead.
 func (c *core) afford(p *reply, r *http.Request, body []byte, t *jsonbody.Tally, tooMany error) error {
 	if tooMany == nil {
 		tooMany = api.CheckMetadata(t.Metadata)

@@ -15,6 +15,7 @@ const (
 // checkOrigin refuses requests from web pages of other sites. It accepts a request if one of these is true:
 //
 //   - The request has no headers of a browser.
+//   - The page has the origin of this listener.
 //   - The configuration allows the site.
 //   - The API requires a token, and the request has a valid one, which a foreign page cannot know.
 //

@@ -18,8 +18,8 @@ type deadline struct {
 	cancel context.CancelFunc
 }
 
-// deadline returns a context for the service calls of a request. It ends at the request timeout. The caller must call
-// its end method.
+// deadline returns a context for the service calls of a request. The context ends at the request timeout. The caller
+// must call the method end of the context.
 func (c *core) deadline(p *reply, r *http.Request) *deadline {
 	return &deadline{parent: r.Context(), at: p.start.Add(c.timeout)}
 }

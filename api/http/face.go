@@ -207,9 +207,8 @@ func (f *Face) notFound(p *reply, r *http.Request) error {
 	return api.PathNotFound(r.URL.Path)
 }
 
-// byHeader reports whether a request that matches no endpoint is a call to an application that is named in a header
-// (see namesApp). It returns false if the path is another spelling of a path that needs no token, such as
-// "/V1.0//healthz".
+// byHeader reports whether a request that matches no endpoint is a call to an application that the request names (see
+// namesApp). It returns false if the path is another spelling of a path that needs no token, such as "/V1.0//healthz".
 func (f *Face) byHeader(r *http.Request) bool {
 	return f.call != nil && !f.exempt[strings.ToLower(path.Clean("/"+r.URL.Path))] && namesApp(r)
 }
@@ -312,8 +311,8 @@ func (f *Face) finish(p *reply, r *http.Request) {
 	f.replies.Put(p)
 }
 
-// panicked logs a panic in a handler. It answers with status 500, or marks the answer as broken if a part of it was
-// sent. The log contains no text that may include a value or a secret.
+// panicked logs a panic in a handler, and answers with status 500. If a part of the answer was already sent, it sets
+// p.broken instead. The log contains no text that may include a value or a secret.
 func (f *Face) panicked(p *reply, r *http.Request, cause any) {
 	f.log.Error("a request ended in a panic; please report it",
 		"method", r.Method, "route", p.count.pattern, "panic", fault.PanicText(cause), "stack", string(debug.Stack()))

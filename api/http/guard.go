@@ -13,8 +13,8 @@ import (
 )
 
 // guard checks every request before it is routed. It refuses requests from web pages of other sites (see checkOrigin).
-// On a loopback listener without a token, it also refuses host names (see localHost). It records whether the request
-// has a valid token.
+// On a loopback listener without a token, it also refuses host names other than localhost (see localHost). It records
+// whether the request has a valid token.
 type guard struct {
 	anyHost bool
 	origins origins

@@ -23,14 +23,14 @@ func restOf(u *url.URL, prefix string) rest {
 	return rest{text: u.Path[len(prefix):]}
 }
 
-// next returns the part up to the next slash and moves past the slash.
+// next returns the decoded text up to the next slash, and moves past the slash.
 func (r *rest) next() (string, error) {
 	part, after, _ := strings.Cut(r.text, "/")
 	r.text = after
 	return r.decode(part)
 }
 
-// all returns the whole rest, including slashes.
+// all returns the whole remaining path, decoded and including slashes.
 func (r *rest) all() (string, error) { return r.decode(r.text) }
 
 func (r *rest) decode(part string) (string, error) {

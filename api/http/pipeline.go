@@ -18,7 +18,7 @@ type Pipeline struct {
 }
 
 // NewPipeline returns a Pipeline without middleware. If expected is true, requests wait until Set is called. After the
-// request timeout, they are refused with 503.
+// request timeout, waiting requests are refused with 503.
 func NewPipeline(expected bool) *Pipeline { return &Pipeline{expected: expected} }
 
 // Set replaces the middleware. Requests pass the filters in the order of the slice.

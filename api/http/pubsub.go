@@ -31,8 +31,8 @@ type destination struct {
 	metadata         map[string]string
 }
 
-// open reads the path, the query and the body of a request that publishes. words is the number of segments of the path
-// before the component. The caller must release the body.
+// open reads the path, the query and the body of a request that publishes messages. words is the number of segments of
+// the path before the component. The caller must release the body.
 func (s *pubsubRoutes) open(p *reply, r *http.Request, words int) (to destination, body *buffer, err error) {
 	path := restOf(r.URL, "/")
 	for range words {
@@ -121,7 +121,7 @@ func (s *pubsubRoutes) publishBulk(p *reply, r *http.Request) error {
 }
 
 // bulkFailed answers a bulk request if some of its entries were not published. It writes the failed entries to the
-// body. It also writes them to headers if they are short enough, because some of Dapr's clients read only these.
+// body. It also writes them to headers if they are short enough, because some of Dapr's clients read only the headers.
 func bulkFailed(p *reply, err error, partial *pubsub.Partial) error {
 	e := api.AsError(err)
 	answer, failed := json.Marshal(struct {

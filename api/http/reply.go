@@ -160,8 +160,8 @@ func (p *reply) written(w *state.Written, etag string) {
 	p.empty()
 }
 
-// proofHeaders sets the headers that report the freshness of an answer. Like setHeader, it appends their values to
-// values and returns the result.
+// proofHeaders sets the headers that report the freshness of an answer. Like setHeader, it stores values of headers at
+// the end of values and returns the longer slice.
 func proofHeaders(h http.Header, values []string, proof *state.Proof) []string {
 	if proof.Session != "" {
 		values = setHeader(h, values, headerSession, proof.Session)

@@ -42,8 +42,8 @@ func (b *Body) done() bool {
 const drainTime = 250 * time.Millisecond
 
 // duplex lets the answer on w begin while the HTTP/1.1 request is still being forwarded. By default, net/http would
-// discard the rest of the request. If duplex returns true, the caller must call drain after an answer that has begun.
-// net/http then closes the connection.
+// discard the rest of the request. If duplex returns true and the caller begins an answer, the caller must call drain
+// after the answer. net/http closes the connection after the answer.
 func (b *Body) duplex(w http.ResponseWriter, r *http.Request) bool {
 	if r.ProtoMajor != 1 || b.done() {
 		return false

@@ -147,8 +147,8 @@ func (c *Copier) copy(w http.ResponseWriter, body io.Reader, p *[bufferSize]byte
 }
 
 // Informational returns the context for forwarding a request. With this context, informational answers (1xx) such as
-// early hints are forwarded to w as soon as they arrive. clean removes headers from each of them. 100 (Continue) is not
-// forwarded, because each hop sends its own. Clients with HTTP/1.0 get no informational answers.
+// early hints are forwarded to w as soon as they arrive. clean removes headers from each informational answer. 100
+// (Continue) is not forwarded, because each hop sends its own. Clients with HTTP/1.0 get no informational answers.
 func Informational(w http.ResponseWriter, r *http.Request, clean func(http.Header)) context.Context {
 	if !r.ProtoAtLeast(1, 1) {
 		return r.Context()

@@ -22,7 +22,7 @@ type Channel interface {
 }
 
 // Callee passes calls to the applications of this node, and applies access control. The calls come from this node and
-// from other nodes. It is safe for concurrent use.
+// from other nodes. A Callee is safe for concurrent use.
 type Callee struct {
 	channels atomic.Pointer[map[api.App]Channel]
 	access   atomic.Pointer[map[api.App]*Access]

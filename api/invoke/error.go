@@ -7,7 +7,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// The reasons for failed calls that Quorate defines, in addition to those for state.
+// The reasons that Quorate defines for failed calls. They add to its reasons for failed state requests.
 const (
 	ReasonUnreachable = "unreachable" // the application has not received the call
 	ReasonCircuitOpen = "circuit_open"
@@ -23,7 +23,8 @@ func MethodMissing() error {
 		"the header dapr-app-id")
 }
 
-// Failed returns the error for a call to target whose answer could not be forwarded. err is the reason.
+// Failed returns the error for a call whose answer could not be forwarded. target is the target of the call, and err is
+// the reason.
 func Failed(target string, err error) error {
 	return &api.Error{Kind: api.Failed, Code: api.CodeDirectInvoke, Cause: err,
 		Message: "failed to invoke, id: " + api.Shorten(target) + ", err: " + fault.Text(err)}

@@ -136,8 +136,9 @@ func (e *Externals) find(caller api.App, target string, proven bool) (*External,
 		address: u.Scheme + "://" + strings.ToLower(u.Host), limits: atmostonce.Limits{Memory: e.Memory}}, nil
 }
 
-// isBasePath reports whether the path of u can be put before the path of a method. Such a path is empty, or has no
-// empty segments and is returned unchanged by ParseMethod. A slash at its end is ignored.
+// isBasePath reports whether the path of u can be put before the path of a method. A slash at the end is ignored. The
+// rest of the path must be empty or meet two conditions: it has no empty segments, and ParseMethod returns it
+// unchanged.
 func isBasePath(u *url.URL) bool {
 	text := strings.TrimSuffix(writtenPath(u), "/")
 	if text == "" {

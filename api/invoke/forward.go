@@ -11,8 +11,9 @@ import (
 	"github.com/quorate/quorate/internal/headers"
 )
 
-// passes reports whether a header of a request or an answer is forwarded to the next hop. Names that end with -bin
-// (binary metadata of gRPC) are forwarded only if binary is true.
+// passes reports whether a header of a request or an answer is forwarded to the next hop. It returns false for
+// hop-by-hop headers, and for headers that only the runtime sets. Names that end with -bin (binary metadata of gRPC)
+// are forwarded only if binary is true.
 func passes(name string, binary bool) bool {
 	return !headers.PerHop(name) && (binary || !strings.HasSuffix(name, "-Bin")) && !headers.FoldsToOurs(name)
 }

@@ -212,8 +212,8 @@ func (a *attempts) run(ctx context.Context) (Answer, error) {
 	}
 }
 
-// doubtful returns the final error of a call whose last attempt failed with err. The result is err, unless the target
-// did not execute the last attempt but may have executed an earlier one. The kind is then api.Indeterminate.
+// doubtful returns the final error of a call whose last attempt failed with err. If the target did not execute the last
+// attempt but may have executed an earlier one, the error has the kind api.Indeterminate. Otherwise, the error is err.
 func (a *attempts) doubtful(err error) error {
 	e, ok := err.(*api.Error) //nolint:errorlint // all errors of attempts are
 	if !ok || !a.doubt || e.Kind != api.Unavailable && e.Kind != api.Timeout {
@@ -348,7 +348,8 @@ func (a *attempts) at(ctx context.Context, place *discovery.Instance) (Answer, e
 	return answer, nil
 }
 
-// hop returns the name of the hop that an attempt took, for the details of errors.
+// hop returns the name of the hop that an attempt took, for the details of errors. p is the chosen instance, or nil if
+// there is none.
 func (a *attempts) hop(p *discovery.Instance) string {
 	switch {
 	case a.external != nil:

@@ -36,7 +36,8 @@ type Observer interface {
 	PolicyActivated(source, document, policy, target, state string)
 }
 
-// id returns the id of an application for observers: its app id, or "unknown" if no known node serves it.
+// id returns the id of an application for observers: the app id of a known application, and "unknown" for any other
+// (see NewMetrics).
 func (m *Metrics) id(app api.App) string {
 	if m.known == nil || m.known(app) {
 		return app.ID

@@ -62,7 +62,7 @@ func everyReading(path string, allowed func(parts []string) bool) bool {
 }
 
 // ambiguities counts the places in a decoded path that servers interpret in different ways: slashes and backslashes
-// within a segment, semicolons, and empty segments except the last one.
+// within a segment, semicolons, and empty segments. An empty segment at the end of the path does not count.
 func ambiguities(parts []string) (n int) {
 	for i, part := range parts {
 		if part == "" && i < len(parts)-1 {
@@ -156,7 +156,7 @@ func trimEmpty(parts []string) []string {
 }
 
 // dropHost removes the first two segments of a path that begins with two slashes. The first segment is empty. Some
-// servers take the second one for a host, even if it is empty.
+// servers interpret the second segment as a host, even if it is empty.
 func dropHost(parts []string) []string {
 	if len(parts) > 1 && parts[0] == "" {
 		return parts[2:]

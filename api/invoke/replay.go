@@ -77,8 +77,8 @@ func (p *replay) open() io.ReadCloser {
 const readWait = 100 * time.Millisecond
 
 // again ends the last attempt, and reports whether another attempt can read the whole body. It returns false if too
-// much of the body was read (see replayLimit), or if the last attempt is still waiting for the caller to send a part of
-// it.
+// much of the body was read (see replayLimit). It also returns false if the last attempt is still waiting for the
+// caller to send a part of the body.
 func (p *replay) again() bool {
 	if p.source == nil {
 		return true

@@ -33,7 +33,7 @@ var lenient = protojson.UnmarshalOptions{DiscardUnknown: true}
 
 const policyForm = `write {"constant": {"interval": "1s", "maxRetries": 3}} or {"drop": {}}`
 
-// ToJob converts a protobuf message to a job. Record of the job is the encoded message.
+// ToJob converts a protobuf message to a job. The field Record of the job has the encoded message.
 func ToJob(in *runtimev1.Job) (api.Job, error) {
 	record, err := proto.Marshal(in)
 	if err != nil {

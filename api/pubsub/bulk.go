@@ -53,8 +53,8 @@ const MaxEntries = 10_000
 const maxFilled = 100_000
 
 // PublishBulk publishes several messages. It checks the component and the topic before it calls read, which returns the
-// entries. If the entries are sent to the broker and some or all are not published, the cause of the error is a
-// *Partial that lists them.
+// entries. If the broker does not publish all entries, the cause of the error is a *Partial with the entries that were
+// not published.
 func (s *Service) PublishBulk(ctx context.Context, r *BulkRequest, read func() ([]Entry, *api.Error)) error {
 	i, err := s.target(r.PubSub, r.Topic, r.Metadata)
 	if err != nil {

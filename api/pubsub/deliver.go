@@ -43,7 +43,7 @@ func (v Verdict) reason() string {
 	return "the application answered DROP"
 }
 
-// String returns the word of Dapr for a verdict.
+// String returns Dapr's word for a verdict.
 func (v Verdict) String() string {
 	switch v {
 	case Success:
@@ -104,8 +104,8 @@ type reader struct {
 	absent bool // the target could not be reached: wait before the next message
 }
 
-// run receives messages and delivers them. It stops receiving when its first context ends or the broker fails, and then
-// waits for the deliveries in progress. The end of its second context cancels these deliveries.
+// run receives messages and delivers them, until its first context ends or the broker fails. It then waits for the
+// deliveries in progress. The end of the second context cancels these deliveries.
 //
 // After a failure of the broker, run waits at most drainTime before it cancels the deliveries, and returns the error of
 // the broker. Otherwise, it returns nil.
@@ -127,8 +127,9 @@ func (r *reader) run(receiving, working context.Context) error {
 	return err
 }
 
-// receive receives messages until its first context ends or the broker fails. It delivers them in goroutines, which it
-// adds to handlers. It returns an error only if the broker fails.
+// receive receives messages until its first context ends or the broker fails. It delivers the messages in goroutines,
+// which it adds to handlers. The second context is for these deliveries. receive returns an error only if the broker
+// fails.
 func (r *reader) receive(receiving, working context.Context, handlers *sync.WaitGroup) error {
 	if r.sub.bulk > 0 {
 		return r.runBulk(receiving, working)
@@ -159,7 +160,7 @@ func (r *reader) receive(receiving, working context.Context, handlers *sync.Wait
 	return nil
 }
 
-// ended returns err, the error of Receive. It returns nil if ctx has ended.
+// ended returns nil if ctx has ended, and otherwise err, the error of Receive.
 func ended(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
@@ -167,7 +168,7 @@ func ended(ctx context.Context, err error) error {
 	return err
 }
 
-// room waits until more messages may be handled, and returns how many; 0 = ctx has ended.
+// room waits until more messages may be handled, and returns how many. It returns 0 if ctx has ended.
 func (r *reader) room(ctx context.Context) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -227,7 +228,7 @@ func sequences(list []pubsub.Delivery) (out [][]pubsub.Delivery) {
 }
 
 // handleSequence handles messages one after another. If a message must be delivered again, it returns all later
-// messages to the broker, so that the order is kept. Event.Sent calls begin.
+// messages to the broker, so that the order is kept. The method Event.Sent of each message calls begin.
 func (r *reader) handleSequence(ctx context.Context, list []pubsub.Delivery, begin func()) {
 	for i := range list {
 		if r.handle(ctx, &list[i], begin) {
@@ -241,7 +242,7 @@ func (r *reader) handleSequence(ctx context.Context, list []pubsub.Delivery, beg
 }
 
 // handle delivers one message and reports the outcome to the broker. It returns false if the message must be delivered
-// again. Event.Sent calls begin.
+// again. The method Event.Sent of the message calls begin.
 func (r *reader) handle(ctx context.Context, d *pubsub.Delivery, begin func()) bool {
 	start := time.Now()
 	path, verdict, err := r.decide(ctx, d, begin)
@@ -380,8 +381,8 @@ func (r *reader) settle(d *pubsub.Delivery, o pubsub.Outcome) bool {
 	return r.noted(o.String(), r.from.Settle(ctx, d, o))
 }
 
-// noted reports whether the broker has recorded an outcome. err is the result of the request to the broker. It is
-// logged, unless it is nil or fault.NotFound.
+// noted reports whether the broker has recorded an outcome. err is the result of the request to the broker. noted logs
+// err, unless err is nil or fault.NotFound.
 func (r *reader) noted(outcome string, err error) bool {
 	if err != nil && !fault.Is(err, fault.NotFound) {
 		r.warnings.Log(func(more int) {
@@ -393,7 +394,7 @@ func (r *reader) noted(outcome string, err error) bool {
 }
 
 // runBulk receives and delivers messages in batches, one batch after another. It returns when its first context ends or
-// the broker fails. It returns an error only if the broker fails.
+// the broker fails. The second context is for the deliveries. runBulk returns an error only if the broker fails.
 func (r *reader) runBulk(receiving, working context.Context) error {
 	for receiving.Err() == nil {
 		if !r.ready(receiving) {
@@ -512,7 +513,8 @@ func (r *reader) handleRound(ctx context.Context, list []pubsub.Delivery, held s
 }
 
 // deliverBatch delivers a batch, and repeats the delivery of the entries that have failed. If entries must be delivered
-// again after the last attempt, it adds their sequences to held. of maps the id of each entry to its delivery.
+// again after the last attempt, deliverBatch adds their sequences to held. of[id] is the delivery of the entry with
+// that id.
 func (r *reader) deliverBatch(ctx context.Context, b *Batch, of map[string]*pubsub.Delivery, held sequenceSet) {
 	start, messages := time.Now(), map[string]int{}
 	conclude := func(id string, v Verdict, err error) { // not limited by the timeout of an attempt

@@ -37,7 +37,7 @@ type envelope struct {
 // attributes are the attributes of a CloudEvent, as JSON.
 type attributes map[string]json.RawMessage
 
-// wrap returns the CloudEvent of a payload and its id.
+// wrap returns the CloudEvent of a payload, and the id of the event.
 func (e *envelope) wrap(p *Payload) (data []byte, id string, err error) {
 	if isCloudEvent(p.ContentType) {
 		return e.complete(p.Data)
@@ -140,7 +140,7 @@ func (a attributes) override(metadata map[string]string) {
 	}
 }
 
-// text returns an attribute that is a string; "" = there is none.
+// text returns the value of an attribute that is a string. It returns "" if there is no such attribute.
 func (a attributes) text(name string) (out string) {
 	value := a[name]
 	switch n := len(value); {

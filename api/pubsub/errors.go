@@ -25,8 +25,8 @@ const (
 	reasonPublish       = "DAPR_PUBSUB_PUBLISH_MESSAGE"
 )
 
-// failure returns a public error about a component. If resource is true, the details of the error name the component as
-// the resource.
+// failure returns a public error about a component. The parameter about becomes the metadata in the details of the
+// error. If resource is true, the details also name the component as the resource.
 func failure(kind api.Kind, code, reason, message, component string, resource bool, about []api.Attribute) *api.Error {
 	e := &api.Error{Kind: kind, Code: code, Message: message, Details: api.Details{Reason: reason, Metadata: about}}
 	if resource {
@@ -88,7 +88,7 @@ func cannotCreate(name, app string, cause error) *api.Error {
 }
 
 // eventsInvalid returns the error for a bulk request whose entries are invalid. The message consists of the sentence,
-// the topic, the component, the separator and the reason why.
+// the topic, the component, the separator and the text of why. The parameter reason is for the details of the error.
 func eventsInvalid(reason, sentence, name, topic, separator, app, why string) *api.Error {
 	return failure(api.Malformed, api.CodePubSubEvents, reason, sentence+" for topic "+api.Shorten(topic)+" pubsub "+
 		api.ShortenName(name)+separator+why, name, true, api.Attributes("appID", app, "error", why))

@@ -76,7 +76,8 @@ func (e *Event) wrapRaw(d *pubsub.Delivery) (err error) {
 	return err
 }
 
-// expired reports whether the time of the event has passed.
+// expired reports whether the expiration time of the event has passed. An event without a valid expiration time never
+// expires.
 func (e *Event) expired(now time.Time) bool {
 	text := e.fields.text("expiration")
 	if text == "" {
@@ -184,8 +185,8 @@ func levels(value []byte) (most int) {
 }
 
 // extensions returns the attributes that have no field of their own in a gRPC message. It omits attributes that are
-// nested too deeply for some clients (see maxLevels), because a client that cannot decode a message would end its
-// stream and then get the same message again.
+// nested too deeply for some clients (see maxLevels). A client that cannot decode a message would end its stream, and
+// would then get the same message again.
 func (e *Event) extensions() *structpb.Struct {
 	rest := maps.Clone(e.fields)
 	for _, name := range []string{"id", "source", "type", "specversion", "datacontenttype", "data", "data_base64"} {

@@ -175,10 +175,10 @@ func (m *markers) create(ctx context.Context, ids ...string) error {
 	return err
 }
 
-// committed reports whether the transaction of an event has been committed, which means that it has stored the marker.
-// If there is no marker yet, committed waits for it until doubtTime after e.Begun, but at least for minDoubt and at
-// most for doubtTime. If there is still no marker, it gives the event up, and the transaction can no longer be
-// committed.
+// committed reports whether the transaction of an event has been committed. A committed transaction has stored the
+// marker of the event. If there is no marker yet, committed waits for it until doubtTime after e.Begun. The wait takes
+// at least minDoubt and at most doubtTime. If there is still no marker, committed gives the event up (see create), so
+// the transaction can no longer be committed.
 func (m *markers) committed(ctx context.Context, e *marked) (bool, error) {
 	doubt := time.Now().Add(min(max(doubtTime-time.Since(e.Begun), minDoubt), doubtTime))
 	for pause := firstLook; ; pause = min(2*pause, lastLook) {

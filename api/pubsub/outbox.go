@@ -96,7 +96,7 @@ func (s *Service) Outbox(ctx context.Context, r *api.OutboxRequest) (out api.Out
 	return out, nil
 }
 
-// publishAll publishes messages, and returns an error unless the broker has all of them.
+// publishAll publishes messages, and returns an error unless the broker has accepted all of them.
 func publishAll(ctx context.Context, b pubsub.Broker, r pubsub.PublishRequest) error {
 	failures, err := b.Publish(ctx, r)
 	if err == nil && len(failures) > 0 {

@@ -148,7 +148,7 @@ func (s *Service) target(name, topic string, metadata map[string]string) (*pubsu
 // maxMetadata is the largest size of the metadata of one message, in bytes.
 const maxMetadata = 64 << 10
 
-// checkMetadata returns what is wrong with the metadata of a message; "" = nothing.
+// checkMetadata returns what is wrong with the metadata of a message, or "" if the metadata is valid.
 func checkMetadata(metadata map[string]string) string {
 	if len(metadata) > pubsub.MaxMessageMetadata {
 		return "there are " + strconv.Itoa(len(metadata)) + " pairs of metadata; the limit is " +
@@ -251,8 +251,8 @@ func isTTL(name string) bool {
 	return strings.EqualFold(name, keyTTL) || strings.EqualFold(name, keyTTLShort)
 }
 
-// ttlOf returns the time to live in metadata; 0 = none. The result is at most maxTTL. As in Dapr, a value that cannot
-// be parsed is ignored. The first of these names has priority:
+// ttlOf returns the time to live in metadata, or 0 if there is none. The result is at most maxTTL. As in Dapr, a value
+// that cannot be parsed is ignored. The first of these names has priority:
 //
 //   - ttlInSeconds, and then its other spellings, such as TTLInSeconds
 //   - ttl, and then its other spellings, such as TTL
@@ -297,7 +297,7 @@ func parseTTL(text string) time.Duration {
 	return min(max(d, 0), maxTTL)
 }
 
-// maxTTL bounds times to live and delays. Larger ones overflow in some brokers.
+// maxTTL limits times to live and delays. Larger values overflow in some brokers.
 const maxTTL = 100 * 365 * 24 * time.Hour
 
 // deliverAt returns the time before which a message must not be delivered, or the zero time if metadata sets none. If
@@ -328,7 +328,8 @@ type trace struct {
 	parent, state string
 }
 
-// span starts the span of a publish. Without a tracer, the trace is that of the caller.
+// span starts the span of a publish. It returns the trace to send with the messages, and a context with the span.
+// The parameter from has the headers of the caller. Without a tracer, the trace is the one in these headers.
 func (s *Service) span(ctx context.Context, from http.Header, name, topic string) (*trace, context.Context) {
 	h := http.Header{}
 	for _, key := range []string{"Traceparent", "Tracestate"} {
@@ -357,7 +358,7 @@ func (t *trace) end(failure *api.Error) {
 	t.span.EndBinding(nil)
 }
 
-// addTo returns metadata with the trace.
+// addTo returns a copy of metadata with the trace context added.
 func (t *trace) addTo(metadata map[string]string) map[string]string {
 	out := maps.Clone(metadata)
 	out["traceid"] = t.parent

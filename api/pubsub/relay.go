@@ -44,7 +44,7 @@ func relayTopic(app api.App, store *state.Instance) string {
 //   - a component that can take part in transactions, preferably the one named pubsub
 //   - the component to which the events are published, as in Dapr
 //
-// For a store with Effects, the component must be able to take part in transactions.
+// If store.Effects is true, relayed considers only components that can take part in transactions.
 func relayed(source Source, app string, store *state.Instance) *pubsub.Instance {
 	o := store.Outbox
 	fits := func(i *pubsub.Instance, ok bool) bool {
@@ -214,9 +214,9 @@ func (s *Subscriber) forwardMarked(ctx context.Context, r *relay, from pubsub.Su
 	}
 }
 
-// forwardOne publishes an event from the internal topic if its transaction is committed. Its first context limits how
-// long it waits for the outcome of the transaction, and the second one limits the publishing. If it returns nil, the
-// message can be removed from the internal topic.
+// forwardOne publishes an event from the internal topic if its transaction is committed. The context ctx limits how
+// long forwardOne waits for the outcome of the transaction, and the context work limits the publishing. If forwardOne
+// returns nil, the message can be removed from the internal topic.
 func (s *Subscriber) forwardOne(ctx, work context.Context, r *relay, m *pubsub.Message,
 	warn func(what string, err error)) error {
 	e, err := unmark(m)

@@ -20,7 +20,7 @@ const (
 	eventVariable = "event"
 )
 
-// rule sends the events that match to a path of the application.
+// rule sends matching events to a path of the application.
 type rule struct {
 	match   string
 	path    string
@@ -63,7 +63,7 @@ func compile(match, path string) (rule, error) {
 	return r, nil
 }
 
-// unknownNames returns declarations of the names in an expression, except event.
+// unknownNames returns a declaration for each name in an expression, except for the name event.
 func unknownNames(parsed *cel.Ast) (out []cel.EnvOption) {
 	seen := map[string]bool{eventVariable: true}
 	celast.PostOrderVisit(parsed.NativeRep().Expr(), celast.NewExprVisitor(func(e celast.Expr) {

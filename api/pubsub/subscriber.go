@@ -221,7 +221,8 @@ func (s *Subscriber) report() {
 	s.reported = found
 }
 
-// hindrance returns why a subscription cannot receive, and how to fix it; "" = it can.
+// hindrance returns the reason why a subscription cannot receive, and a hint how to fix this. If the subscription can
+// receive, the reason is "".
 func (s *Subscriber) hindrance(sub *Subscription) (reason, hint string) {
 	i, ok := s.o.Source.PubSub(sub.PubSub)
 	switch {
@@ -282,7 +283,7 @@ func (s *Subscriber) discover() {
 }
 
 // goal returns the subscriptions that are to run now. There are none until the application is ready and discover has
-// requested its list, because the previous list may contain routes that the application no longer has.
+// requested the list of the application. The previous list may contain routes that the application no longer has.
 func (s *Subscriber) goal() (out []*Subscription) {
 	if !s.ready() {
 		return nil
@@ -301,9 +302,9 @@ func (s *Subscriber) goal() (out []*Subscription) {
 	return out
 }
 
-// checkLocked computes s.subs from the declared subscriptions and the list of the application. It logs invalid ones.
-// The caller must hold s.mu from the change of a declaration or list until checkLocked returns, so that other
-// goroutines always see a matching s.subs.
+// checkLocked computes s.subs from the declared subscriptions and the list of the application. It logs invalid
+// subscriptions. The caller must hold s.mu from the change of a declaration or list until checkLocked returns, so that
+// other goroutines always see a matching s.subs.
 func (s *Subscriber) checkLocked() {
 	s.subs = nil
 	for _, d := range effective(s.declared, s.discovered) {
@@ -358,8 +359,9 @@ func (s *Subscriber) reconcile(goal []*Subscription) {
 // block changes of other subscriptions, and would keep this one from joining its group again.
 const drainTime = 30 * time.Second
 
-// start runs a subscription until end of the result is called. After each failure, it tries again after a longer pause.
-// A reason is not logged twice in a row, unless the subscription has joined its group in between.
+// start runs a subscription in a goroutine. The goroutine ends when the caller calls running.end, or when the
+// Subscriber is closed. After each failure, it tries again after a longer pause. It does not log the same reason twice
+// in succession, unless the subscription has joined its group between the two failures.
 func (s *Subscriber) start(sub *Subscription, i *pubsub.Instance) *running {
 	receiving, end := context.WithCancel(s.life)
 	working, cut := context.WithCancel(s.work)
@@ -398,7 +400,7 @@ func (s *Subscriber) start(sub *Subscription, i *pubsub.Instance) *running {
 }
 
 // read joins the consumer group of a subscription and delivers messages to the target. It returns when its first
-// context ends or the broker fails (see reader.run). joined is false if it could not join the group.
+// context ends or the broker fails (see reader.run). joined is false if read could not join the group.
 func (s *Subscriber) read(receiving, working context.Context, sub *Subscription, i *pubsub.Instance, to Target,
 	log *slog.Logger) (joined bool, err error) {
 	if err := s.permitted(i, sub); err != nil {

@@ -27,7 +27,7 @@ const (
 // Dial opens a connection to a server by its id.
 type Dial func(ctx context.Context, server string) (net.Conn, error)
 
-// What another node may add to the headers of an application's answer.
+// The limits for what another node may add to the headers of an application's answer: bytes and header fields.
 const (
 	addedBytes  = 64 << 10
 	addedFields = 100
@@ -132,7 +132,7 @@ func (c *Client) setRoutingHeaders(in *invoke.Inbound) {
 	}
 }
 
-// forwarding has the values of forwarding headers for an address.
+// forwarding holds a network address in the forms that the forwarding headers need.
 type forwarding struct {
 	address   netip.Addr
 	text      string

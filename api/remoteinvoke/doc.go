@@ -36,7 +36,8 @@ const (
 // host.
 const prefix = "/-"
 
-// faultStatus is the status of an answer with a fault. The client looks only at the header.
+// faultStatus is the status of an answer with a fault. The client ignores this status, and looks only for the header
+// headerFault.
 const faultStatus = http.StatusBadGateway
 
 func encodeFault(err error) string {
@@ -65,7 +66,8 @@ func decodeApp(text string) (api.App, bool) {
 	return api.App{ID: id, Namespace: ns}, ok && id != ""
 }
 
-// stripPrefix removes prefix from a request target, and splits it into path and query.
+// stripPrefix removes prefix from a request target, and splits the rest into path and query. ok is false if the target
+// does not begin with prefix and a slash.
 func stripPrefix(target string) (path, query string, mark, ok bool) {
 	target, query, mark = strings.Cut(target, "?")
 	path, ok = strings.CutPrefix(target, prefix)

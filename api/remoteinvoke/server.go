@@ -161,7 +161,7 @@ func (s *Server) inbound(w http.ResponseWriter, r *http.Request, body io.ReadClo
 
 // remoteOf returns the network address of the calling application. The calling node has sent address, and its own
 // address is node. If address is a loopback address or not an IP address, the application runs on the host of its node,
-// and the result is node. Otherwise it is address.
+// and the result is node. Otherwise the result is address.
 func remoteOf(address, node string) string {
 	if at, err := netip.ParseAddrPort(address); err != nil || at.Addr().Unmap().IsLoopback() {
 		return node

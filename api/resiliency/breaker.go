@@ -73,7 +73,8 @@ func (b *Breakers) breaker(of Circuit) *gobreaker.TwoStepCircuitBreaker[struct{}
 // State returns the state of the breaker of a circuit: closed, half-open or open.
 func (b *Breakers) State(of Circuit) string { return b.breaker(of).State().String() }
 
-// errNotCounted ends an attempt that is neither a success nor a failure of the target.
+// errNotCounted is the outcome of an attempt that is neither a success nor a failure of the target. Circuit breakers do
+// not count such an attempt.
 var errNotCounted = errors.New("the attempt says nothing about the target")
 
 func (b *Breakers) make(of Circuit) *gobreaker.TwoStepCircuitBreaker[struct{}] {

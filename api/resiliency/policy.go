@@ -34,8 +34,8 @@ func NewPolicies() *Policies {
 	return p
 }
 
-// Set replaces all policies. The map has the policies of single applications, and the last argument is the policy for
-// all other applications. The caller must not change the arguments afterwards.
+// Set replaces all policies. targets has the policies of single applications, and others is the policy for all other
+// applications. The caller must not change the arguments afterwards.
 func (p *Policies) Set(targets map[discovery.App]*Policy, others *Policy) {
 	p.plain.Store(others)
 	p.targets.Store(&targets)
@@ -187,8 +187,9 @@ func (l *AttemptTimer) Answered() {
 // Passed reports whether the timeout has expired.
 func (l *AttemptTimer) Passed() bool { return l != nil && l.passed.Load() }
 
-// Explain stops the timeout and returns the error to report for a failed attempt. If the timeout has expired, this
-// error says so and has the code of err. Otherwise, or if the code is fault.Unavailable, it is err itself.
+// Explain stops the timeout and returns the error to report for a failed attempt. If the timeout has not expired, or if
+// the code of err is fault.Unavailable, the result is err. Otherwise, the result says that the timeout has expired, and
+// has the code of err.
 func (l *AttemptTimer) Explain(err error) error {
 	if l == nil {
 		return err

@@ -1,5 +1,5 @@
-// Package runtimepb has the messages and services of quorate.runtime.v1. This is the gRPC API for features of Quorate
-// that Dapr does not have.
+// Package runtimepb has the messages and services of quorate.runtime.v1, the gRPC API for features of Quorate that Dapr
+// does not have.
 //
 // It owns runtime.proto. The other files are generated with protoc, protoc-gen-go and protoc-gen-go-grpc:
 //

@@ -25,7 +25,8 @@ func failed(code, sentence string, err error) error {
 		Details: api.Details{Reason: reason}}
 }
 
-// named is like failed, but has an error of its own for an instance that does not exist.
+// named is like failed, but returns a different error for an instance that does not exist. That error has the kind
+// NotFound and names the id.
 func named(code, sentence, id string, err error) error {
 	if fault.Is(err, fault.NotFound) {
 		return &api.Error{Kind: api.NotFound, Code: api.CodeInstanceNotFound, Cause: err,

@@ -382,8 +382,8 @@ func (s *Service) LoseResult(ctx context.Context, lost *protos.ActivityResponse,
 }
 
 // LoseTurn makes the engine hand out a turn again after a pause. It is for an answer that was not received because it
-// exceeds a limit. The parameter lost has what is known of this answer. LoseTurn gives it an unknown action, so that
-// the engine refuses it.
+// exceeds a limit. The parameter lost has what is known of this answer. LoseTurn replaces the actions in lost with an
+// unknown action, so that the engine refuses the answer.
 func (s *Service) LoseTurn(ctx context.Context, lost *protos.WorkflowResponse, message string) {
 	lost.Actions = []*protos.WorkflowAction{{}}
 	err := s.CompleteTurn(ctx, lost)

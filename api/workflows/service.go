@@ -78,7 +78,7 @@ func (s *Service) target(app string) (string, error) {
 		": call the sidecar of that application, or start a child workflow there")
 }
 
-// routed is like target, but takes the application from the router of a request.
+// routed does the same as target, but takes the application from the router of a request.
 func (s *Service) routed(r *protos.TaskRouter) (string, error) {
 	if ns := r.GetTargetAppNamespace(); ns != "" && ns != cmp.Or(s.o.App.Namespace, "default") {
 		return "", denied("application " + s.o.App.ID + " may not use the workflows of namespace " + api.Shorten(ns))
@@ -215,7 +215,7 @@ func (s *Service) at(id, app string) (string, error) {
 	return s.target(app)
 }
 
-// to is like at, but takes the application from the router of a request.
+// to does the same as at, but takes the application from the router of a request.
 func (s *Service) to(id string, r *protos.TaskRouter) (string, error) {
 	if err := checkID(id); err != nil {
 		return "", err

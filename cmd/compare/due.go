@@ -103,8 +103,8 @@ func (r *runner) running(ctx context.Context) (store, error) {
 	return r, nil
 }
 
-// once makes one request of an operation: the request with number i, by the client with the given number. A job or
-// reminder that it creates is due after the given time.
+// once makes one request of an operation: the request with number i, by the client with the given number. If the
+// operation creates a job or a reminder, the parameter due is how far in the future its due time is.
 func (r *runner) once(ctx context.Context, c *bare, op operation, client, i int, due time.Duration) error {
 	body := fmt.Appendf(nil, `{"dueTime":%q}`, due)
 	return r.request(ctx, c, op, client, i, body)

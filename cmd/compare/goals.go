@@ -46,7 +46,7 @@ var latencyGoals = map[string]map[operation]map[int]time.Duration{
 // failoverGoal is the longest acceptable median time from a kill of the leader until writes succeed.
 const failoverGoal = 1500 * time.Millisecond
 
-// goalOf returns the goal of a table cell; 0 = none.
+// goalOf returns the goal of a table cell, or 0 if there is none.
 func goalOf(s *settings, table, other string, op operation, clients int) float64 {
 	if other == "etcd" && !s.bare {
 		return 0

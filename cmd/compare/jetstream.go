@@ -13,7 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// natsConfig is the configuration of one server. natsCluster is added if there are several.
+// natsConfig is the configuration of one server. natsCluster is added if there are several servers.
 const (
 	natsConfig = `server_name: n%[1]d
 listen: "127.0.0.1:%[2]s"

@@ -27,8 +27,8 @@ type quorate struct {
 }
 
 // findQuorate finds the quorate program for the system with the given title, and creates the directory of the system
-// below dir. The program is that of the flag -quorate, except for the title "beside". For this title it is that of the
-// flag -beside, and p is nil if the flag is not set.
+// below dir. For the title "beside", the program is that of the flag -beside, and p is nil if this flag is not set. For
+// all other titles, the program is that of the flag -quorate.
 func findQuorate(title string, s *settings, dir string) (program string, p *processes, err error) {
 	name := s.quorate
 	if title == "beside" {

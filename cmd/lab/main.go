@@ -28,7 +28,7 @@ import (
 var version = "devel"
 
 // subcommand is one command of the program. The function make declares the flags of the command, and returns a function
-// that runs it until it is finished or ctx ends.
+// that runs the command until the command has finished or ctx ends.
 type subcommand struct {
 	name, about string
 	args        int // number of arguments

@@ -82,7 +82,7 @@ func homeDir() string {
 	return u.HomeDir
 }
 
-// orNone returns n as an interface, or a nil interface if err is not nil. Without it, a nil pointer would become an
+// orNone returns n as an interface, or a nil interface if err is not nil. Without orNone, a nil pointer would become an
 // interface that is not equal to nil.
 func orNone[N cli.Node](n N, err error) (cli.Node, error) {
 	if err != nil {

@@ -17,11 +17,11 @@ const (
 	shareOfMachine = 0.5
 )
 
-// limitMemory sets the soft memory limit of the Go runtime to the configured limit, or to the default limit if setting
-// is 0. It returns the limit in bytes, or 0 if there is no limit.
+// limitMemory sets the soft memory limit of the Go runtime to setting, or to the default limit if setting is 0. It
+// returns the limit in bytes, or 0 if there is no limit.
 //
-// If the environment variable GOMEMLIMIT is set, the Go runtime has already applied it. Then limitMemory changes
-// nothing and returns that limit, or setting if the value is "off".
+// If the environment variable GOMEMLIMIT is set, the Go runtime has already applied it. limitMemory then changes
+// nothing, and returns the limit of the runtime. If the value of GOMEMLIMIT is "off", it returns setting.
 func limitMemory(setting int64, log *slog.Logger) int64 {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		if limit := debug.SetMemoryLimit(-1); limit < math.MaxInt64 {

@@ -1,6 +1,6 @@
 // Package bindings defines the contract of bindings. An output binding sends data to an external system. An input
-// binding receives events from one. The package also defines Sink and Claims, the interfaces through which a binding
-// uses its node. The package owns only the contract.
+// binding receives events from an external system. The package also defines Sink and Claims, the interfaces through
+// which a binding uses its node. The package owns only the contract.
 //
 // The implementations are in subdirectories, and pass the test suite in package bindingstest. This package starts no
 // goroutines.
@@ -76,7 +76,7 @@ type Binding struct {
 	Close func(ctx context.Context) error
 }
 
-// Claims lets one of several nodes take work that all of them see.
+// Claims decides which node does a piece of work that several nodes could do.
 type Claims interface {
 	// Claim reports whether this call is the first in the cluster for key. If it is, key is taken until the duration
 	// life has passed. The result is linearizable. After an error the result is unknown, and the caller must not act.

@@ -1,10 +1,9 @@
 // Package configuration defines the contract of a configuration store. Such a store keeps named values for
-// applications, and reports when the values change. The package owns the request and answer types, the queue of a
-// subscription, the warnings about flawed items, and a wrapper that adds metrics to a store.
+// applications, and reports when the values change.
 //
-// The package has the request and answer types, and the queue of a subscription. It also has metrics, and warnings
-// about items that cannot be delivered. Implementations are in the folders below and must pass the suite in
-// configurationtest. The package starts no goroutines.
+// The package owns the request and answer types, and the queue of a subscription. It also owns the metrics of stores,
+// and the warnings about items that cannot be delivered unchanged. Implementations are in the folders below and must
+// pass the suite in configurationtest. The package starts no goroutines.
 package configuration
 
 import (
@@ -24,7 +23,8 @@ const (
 // zero value is empty.
 type Tally struct{ size int }
 
-// Add adds an item. It returns fault.TooLarge if all items together have more than 64 MiB.
+// Add adds an item. It returns fault.TooLarge if the items so far are larger than 64 MiB together (the constant
+// largestRead).
 func (t *Tally) Add(op string, i *Item) error {
 	t.size += itemCost + len(i.Key) + len(i.Value) + len(i.Version)
 	for name, value := range i.Metadata {

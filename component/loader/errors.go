@@ -52,7 +52,8 @@ func parts(err error) []error {
 	return []error{err}
 }
 
-// joined is an error made by join. The message of whole contains the messages of all parts.
+// joined is an error made by join. The field whole has the code of the first error, and a message that contains the
+// messages of all parts.
 type joined struct {
 	whole *fault.Error
 	parts []error
@@ -61,7 +62,7 @@ type joined struct {
 // Error returns the texts of all joined errors.
 func (j *joined) Error() string { return j.whole.Text() }
 
-// Unwrap returns the fault with the joined text, then every cause.
+// Unwrap returns the fault with the joined text, followed by the errors that were joined.
 func (j *joined) Unwrap() []error { return append([]error{j.whole}, j.parts...) }
 
 // joinClose adds the error of a cleanup, which may be nil, to the error of a failed start. The result has the code of

@@ -124,8 +124,8 @@ func (p *opening) run(ctx context.Context, plan *Plan) error {
 	return p.httpEndpoints(ctx, plan.endpoints)
 }
 
-// secretStores opens the secret stores. A secret store that refers to another one is opened after it. A cycle of such
-// references is an error.
+// secretStores opens the secret stores. A secret store that refers to another secret store is opened after that store.
+// A cycle of such references is an error.
 func (p *opening) secretStores(ctx context.Context, pending []*unit) error {
 	pending = slices.Clone(pending)
 	for len(pending) > 0 {
@@ -160,8 +160,8 @@ func waits(u *unit, pending []*unit) bool {
 // resolveAll resolves the references in the metadata of the given components. It returns the components for which this
 // succeeded.
 //
-// Open calls it for all state stores before it opens the first one, because only one store may claim the actor state,
-// and a reference can decide whether a store does.
+// Open resolves the references of all state stores before it opens the first store. Only one store may claim the actor
+// state, and a reference can decide whether a store claims it.
 func (p *opening) resolveAll(ctx context.Context, units []*unit) ([]*unit, error) {
 	var out []*unit
 	for _, u := range units {
@@ -185,8 +185,8 @@ func (p *opening) resolveAll(ctx context.Context, units []*unit) ([]*unit, error
 // case that applies decides what happens:
 //
 //   - ctx has ended: attempt returns the error.
-//   - This is a reload, and the component does not set ignoreErrors or its document is unchanged: attempt records the
-//     error and returns nil. The new set keeps the component of the previous set, if there is one.
+//   - This is a reload, and either the component does not set ignoreErrors or its document is unchanged: attempt
+//     records the error and returns nil. The new set keeps the component of the previous set, if there is one.
 //   - The component sets ignoreErrors: attempt records the error and returns nil. The new set lacks the component.
 //   - Otherwise, attempt returns the error.
 func (p *opening) attempt(ctx context.Context, u *unit, step func(context.Context) error) error {

@@ -49,8 +49,8 @@ func (c Changes) Close() error {
 // sets. The previous set stays usable until Changes.Close.
 //
 // If a file is invalid, Reload returns an error and opens nothing. If a component fails to open, the new set keeps the
-// component of the previous set, and Changes.Failed has the error, unless the document of the component has changed and
-// sets ignoreErrors. Such a component is missing from the new set, and Changes.Ignored has its error.
+// component of the previous set, and Changes.Failed has the error. The exception is a component whose document has
+// changed and sets ignoreErrors. This component is missing from the new set, and Changes.Ignored has its error.
 func Reload(ctx context.Context, o Options, old *Set) (*Set, Changes, error) {
 	o.keepDefault = true
 	if o.DefaultState != nil && !old.hasDefault(o.DefaultState.Name) {
@@ -126,7 +126,8 @@ func (p *opening) carry(u *unit) bool {
 	return false
 }
 
-// keep records a failure and adds the component of the previous set, if there is one.
+// keep records a failure, and adds the component of the previous set to the new set. If the previous set has no such
+// component, keep lists the component as failed.
 func (p *opening) keep(u *unit, err error) {
 	p.failures = append(p.failures, err)
 	if p.old.has(u) {

@@ -28,8 +28,8 @@ func (b *planner) addScopes(doc component.Document) error {
 // applyScopes assigns the secret scopes to the secret stores.
 //
 // A scope for a store that this node does not declare causes a warning, because several nodes may share one
-// Configuration. It causes an error if its store name is similar to that of a store without a scope: the name is
-// probably misspelt, and the store would be unrestricted.
+// Configuration. But if the store name in the scope is similar to the name of a store without a scope, the scope causes
+// an error. The name in the scope is then probably misspelt, and a warning would leave the store unrestricted.
 func (b *planner) applyScopes() (errs []error) {
 	for i := range b.scopes {
 		scope := &b.scopes[i]

@@ -85,7 +85,7 @@ func (u *unit) logger(l *slog.Logger) *slog.Logger {
 func (u *unit) typ() string { return strings.ToLower(u.spec.Type) }
 
 // late converts an error that was caused by initTimeout to fault.Timeout, with a hint to raise initTimeout. It returns
-// other errors unchanged. The second context has this timeout, and the first is its parent.
+// other errors unchanged. The context bounded has this timeout, and ctx is the parent of bounded.
 func (u *unit) late(ctx, bounded context.Context, err error) error {
 	if err == nil || ctx.Err() != nil || !errors.Is(bounded.Err(), context.DeadlineExceeded) {
 		return err

@@ -13,7 +13,8 @@ import (
 // component.
 const withoutIt = "or remove it from this folder, or set ignoreErrors: true in its spec to start without it"
 
-// blockNames maps the first part of a type to what components of the block are called.
+// blockNames returns what messages call a component, such as "state store". The key is the first part of the component
+// type, such as "state".
 func blockNames() map[string]string {
 	return map[string]string{blockState: "state store", blockSecrets: "secret store", blockBindings: "binding",
 		blockFilters: "HTTP middleware", blockLocks: "lock store", blockConfiguration: "configuration store",

@@ -72,7 +72,7 @@ type Grant struct {
 	Expiry time.Duration // how long the lock is valid from now on
 }
 
-// Status is the result of Unlock. Dapr's API has the same numbers.
+// Status is the result of Unlock. The values are the same as in Dapr's API.
 type Status int
 
 // The results of Unlock.

@@ -1,8 +1,7 @@
 // Package middleware defines the contract of HTTP middleware. A middleware is a component that inspects each request of
-// the HTTP API before the request is routed. The package owns the interface Filter, the type for the refusal of a
-// request, and the instance of a component.
+// the HTTP API before the request is routed.
 //
-// The package has the interface Filter, the type Refusal for refused requests, and the type Instance for opened
+// The package owns the interface Filter, the type Refusal for refused requests, and the type Instance for opened
 // components. It starts no goroutines.
 package middleware
 

@@ -102,8 +102,8 @@ func (in *input) accept(s *eventStream, event *components.ReadResponse) error {
 	return nil
 }
 
-// admit starts to deliver an event and returns true. It returns false if the input is closing, or if another event with
-// the same id is in progress. The event is then not delivered.
+// admit starts to deliver an event and returns true. If the input is closing, or if another event with the same id is
+// in progress, admit returns false and does not deliver the event.
 func (in *input) admit(s *eventStream, event *components.ReadResponse) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()

@@ -80,8 +80,8 @@ type session struct {
 	users int  // calls in progress; guarded by link.mu
 }
 
-// openLink opens the first connection to the process. Until ctx ends, it retries while the socket does not exist or no
-// process listens on it.
+// openLink opens the first connection to the process. While the socket does not exist, or no process listens on it,
+// openLink retries until ctx ends. The function greet initialises the process on each new connection.
 func openLink(ctx context.Context, o Options, greet func(ctx context.Context, s *session) error) (*link, error) {
 	l := &link{options: o, greet: greet, openTime: openTime}
 	if until, ok := ctx.Deadline(); ok {
@@ -295,8 +295,8 @@ func (t *tracked) Close() error {
 	return t.Conn.Close()
 }
 
-// end marks the session as over, so that the next call opens a new connection. Calls in progress may still succeed, for
-// example if the process is shutting down gracefully.
+// end records that the session is over, so that the next call opens a new connection. Calls in progress may still
+// succeed, for example if the process is shutting down gracefully.
 func (s *session) end() {
 	l := s.link
 	l.mu.Lock()
@@ -345,7 +345,7 @@ func (s *session) need(service string) error {
 	return s.lacks(service)
 }
 
-// lacks returns the error of a missing service.
+// lacks returns the error for a service that the process does not have.
 func (s *session) lacks(service string) error {
 	return &fault.Error{Code: fault.Invalid, Op: "pluggable.Open",
 		Msg:  s.link.who() + " has no service " + service + "; it has: " + shorten(strings.Join(s.services, ", ")),
@@ -361,8 +361,9 @@ func (l *link) outgoing(ctx context.Context) context.Context {
 	return metadata.NewOutgoingContext(ctx, metadata.Pairs(keyInstance, name))
 }
 
-// call runs f, which makes one call to the process. If the connection is lost, it runs f again on a new connection, up
-// to three attempts in total, unless the process may have received a write. It returns nil on success.
+// call runs f, which makes one call to the process. If the connection is lost, call runs f again on a new connection,
+// up to three attempts in total. It does not repeat a write that the process may have received. call returns nil on
+// success.
 func (l *link) call(ctx context.Context, doing verb, f func(context.Context, grpc.ClientConnInterface) error) *failure {
 	const attempts = 3
 	ctx, cancel := context.WithTimeout(l.outgoing(ctx), callTime)
@@ -389,7 +390,7 @@ func errClosed(op string) error {
 	return &fault.Error{Code: fault.Unavailable, Op: op, Msg: "the component is closed"}
 }
 
-// tooMany returns the error of an answer with too many parts.
+// tooMany returns the error for an answer with more than limit parts. The parameter what says what the parts are.
 func (l *link) tooMany(op, what string, limit int) error {
 	return &fault.Error{Code: fault.TooLarge, Op: op,
 		Msg: fmt.Sprintf("%s has more than %d %s", l.who(), limit, what)}

@@ -45,7 +45,8 @@ func (o *Options) socket() string {
 	return name
 }
 
-// properties returns the metadata for Init. The keys that encrypt values stay in the node.
+// properties returns the metadata for Init. The keys that encrypt values are left out, because the node itself encrypts
+// the values.
 func (l *link) properties() *components.MetadataRequest {
 	out := &components.MetadataRequest{Properties: map[string]string{}}
 	for name, value := range l.options.Metadata.Properties() {

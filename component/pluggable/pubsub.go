@@ -19,7 +19,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Names of metadata of messages. Dapr has the first two names.
+// Names of metadata of messages. Dapr defines the first two names.
 const (
 	metaTTL       = "ttlInSeconds"
 	metaPartition = "partitionKey"
@@ -48,7 +48,7 @@ func OpenPubSub(ctx context.Context, o Options) (pubsub.Broker, error) {
 	return b, nil
 }
 
-// greet initialises the process.
+// greet initialises the process of the component. The first call also records the features of the process.
 func (b *broker) greet(ctx context.Context, c *session) error {
 	if err := c.need(components.PubSub_ServiceDesc.ServiceName); err != nil {
 		return err
@@ -92,7 +92,8 @@ func merge(parts ...map[string]string) map[string]string {
 	return out
 }
 
-// metadataOf returns the metadata of a message for the process.
+// metadataOf returns the metadata that is sent to the process with a message. It contains the metadata of the request
+// and of the message, and the TTL, key and id of the message.
 func metadataOf(m *pubsub.Message, request map[string]string) map[string]string {
 	out := merge(request, m.Metadata)
 	if m.TTL > 0 {

@@ -72,7 +72,7 @@ func (s *secrets) Close() error {
 	return nil
 }
 
-// Get implements secretstores.Store. A secret without keys does not exist.
+// Get implements secretstores.Store. It returns fault.NotFound for a secret without keys.
 func (s *secrets) Get(ctx context.Context, name string, metadata map[string]string) (map[string]string, error) {
 	if err := s.gate.Enter(ctx); err != nil {
 		return nil, err

@@ -25,7 +25,7 @@ import (
 // maxETag is the largest ETag, in bytes. An ETag becomes a header of a response.
 const maxETag = 1 << 10
 
-// gatherers is how many keys are read at a time from a process without bulk reads.
+// gatherers is the maximum number of keys that are read at the same time from a process without bulk reads.
 const gatherers = 8
 
 // store is a state store without transactions. It is safe for concurrent use.
@@ -175,8 +175,8 @@ func level(c state.Consistency) components.StateOptions_StateConsistency {
 	}
 }
 
-// answered is the part of a response that describes one key. The response to Get and each item in the response to
-// BulkGet implement it.
+// answered is the part of a response that describes one key. Two types implement it: the response to Get, and an item
+// in the response to BulkGet.
 type answered interface {
 	GetData() []byte
 	GetEtag() *components.Etag
@@ -184,7 +184,7 @@ type answered interface {
 	GetContentType() string
 }
 
-// item makes an item of the answer for a key. A key without value and ETag does not exist.
+// item converts the answer for a key to an item. If the answer has neither a value nor an ETag, the key does not exist.
 func (s *store) item(op, key string, a answered) (state.Item, error) {
 	out := state.Item{Key: key, ETag: a.GetEtag().GetValue(), Proof: proof()}
 	if len(out.ETag) > maxETag || strings.ContainsFunc(out.ETag, unicode.IsControl) {
@@ -206,7 +206,7 @@ func (s *store) item(op, key string, a answered) (state.Item, error) {
 	return out, nil
 }
 
-// BulkGet implements state.BulkGetter. A key that is missing from the response of the process does not exist.
+// BulkGet implements state.BulkGetter. A key that is missing from the response of the process counts as absent.
 func (s *store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.Item, error) {
 	const op = "pluggable.BulkGet"
 	if err := s.gate.Enter(ctx, op); err != nil {
@@ -283,8 +283,8 @@ func (s *store) bulk(ctx context.Context, op string, r *state.BulkGetRequest) (m
 	return found, nil
 }
 
-// each reads the keys in separate calls, at most gatherers of them at a time. If a key cannot be read, Err of its item
-// is set. If the values together exceed r.MaxBytes, each stops early and returns state.ValuesTooLarge.
+// each reads the keys in separate calls, with at most gatherers calls at a time. If a key cannot be read, Err of its
+// item is set. If the values together exceed r.MaxBytes, the reads stop early and the result is state.ValuesTooLarge.
 func (s *store) each(ctx context.Context, op string, items []*components.GetRequest, r *state.BulkGetRequest,
 ) (map[string]state.Item, error) {
 	unfilled, stop := context.WithCancel(ctx)
@@ -463,8 +463,9 @@ func (s *store) one(ctx context.Context, op string, o *state.Operation, c state.
 	return s.tooLarge(s.link.fault(op, o.Key, failed, writing), len(o.Value))
 }
 
-// tooLarge converts fault.Overloaded to fault.TooLarge if size exceeds the default limit of gRPC servers. This is
-// necessary because gRPC servers return the same status for overload and for a request that is too large.
+// tooLarge converts fault.Overloaded to fault.TooLarge if size, the size of the request, exceeds the default limit of
+// gRPC servers. This is necessary because gRPC servers return the same status for overload and for a request that is
+// too large.
 func (s *store) tooLarge(err error, size int) error {
 	const usual = 4<<20 - 1<<10
 	if size < usual || !fault.Is(err, fault.Overloaded) {
@@ -569,9 +570,9 @@ func etag(text string) *components.Etag {
 	return &components.Etag{Value: text}
 }
 
-// options returns the options of a write. A conditional write has first-write concurrency, because many components
-// otherwise ignore the ETag. Other writes do not have it, because some components would refuse to remove a key without
-// an ETag.
+// options returns the options of a write. It sets first-write concurrency for a conditional write, because otherwise
+// many components ignore the ETag. It sets no concurrency for any other write, because with first-write concurrency
+// some components refuse to remove a key without an ETag.
 func options(o *state.Operation, c state.Consistency) *components.StateOptions {
 	out := &components.StateOptions{Consistency: level(c)}
 	if outside.Conditional(o) {

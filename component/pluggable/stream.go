@@ -95,7 +95,7 @@ type reader[A, T any] struct {
 	closing <-chan struct{} // closed when no further stream is opened
 }
 
-// open opens a stream. ctx applies only until the stream is open.
+// open opens a stream. When the stream is open, the end of ctx no longer affects it.
 func (r *reader[A, T]) open(ctx context.Context) (*stream[A, T], error) {
 	session, err := r.link.enter(ctx)
 	if err != nil {
@@ -116,8 +116,9 @@ func (r *reader[A, T]) open(ctx context.Context) (*stream[A, T], error) {
 	return &stream[A, T]{duplex: client, session: session, cancel: cancel, pending: map[string]bool{}}, nil
 }
 
-// run reads streams one after another, beginning with s. It waits before it opens the next stream. The wait doubles
-// each time, up to maxPause, and is minPause again after a stream on which something was accepted.
+// run reads streams one after another, beginning with s. Before it opens the next stream, it waits for minPause. Each
+// further wait is twice as long, up to maxPause. After a stream on which something was accepted, the wait is minPause
+// again.
 func (r *reader[A, T]) run(s *stream[A, T]) {
 	pause := minPause
 	for down := false; ; {

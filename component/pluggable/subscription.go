@@ -133,8 +133,8 @@ func (m *member) ready(s *pullStream) error {
 	}
 }
 
-// accept implements consumer. It puts a message into the queue. If the id of the message is missing, too long or
-// already in use, accept returns an error, which ends the stream, because such a message could not be acknowledged.
+// accept implements consumer. It puts a message into the queue. It returns an error, which ends the stream, if the id
+// of the message is missing, too long or already in use. Such a message could not be acknowledged.
 func (m *member) accept(s *pullStream, in *components.PullMessagesResponse) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

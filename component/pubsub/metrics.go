@@ -72,8 +72,8 @@ func (c *counted) Publish(ctx context.Context, r PublishRequest) ([]Failure, err
 	return failures, nil
 }
 
-// Staged records the result of a transaction that publishes messages to b. If err is not nil, the messages count as
-// failed. Staged does nothing if b does not record metrics.
+// Staged records the result of a transaction that publishes the given number of messages to b. If err is not nil, the
+// messages are counted under the code of err. Staged does nothing if b does not record metrics.
 func Staged(b Broker, messages int, err error) {
 	c, ok := b.(*counted)
 	if !ok {

@@ -1,9 +1,8 @@
 // Package pubsub defines the contract of a publish/subscribe component. The contract covers topics, messages, consumer
-// groups and deliveries. The package owns the request and answer types, the scopes of topics, and a wrapper that adds
-// metrics to a broker.
+// groups and deliveries. The package owns the request and answer types, the rules for which application may use which
+// topic, and a wrapper that records metrics of a broker.
 //
-// The package has the request and answer types, the rules for who may use which topic, and the metrics of brokers.
-// Implementations are in the folders below and must pass the suite in pubsubtest. This package starts no goroutines.
+// The brokers are in the subfolders and must pass the test suite in pubsubtest. This package starts no goroutines.
 package pubsub
 
 import (
@@ -57,9 +56,9 @@ type Failure struct {
 	Err   error
 }
 
-// AllFailed returns one error for a request in which every message has failed. It is the first error with
-// fault.Indeterminate, whose message may have been published. If there is no such error, it is the first error.
-// failures must not be empty.
+// AllFailed returns one error for a request in which every message has failed. It returns the first error with the code
+// fault.Indeterminate, because the message of such an error may have been published. If no error has this code, it
+// returns the first error. failures must not be empty.
 func AllFailed(failures []Failure) error {
 	for _, f := range failures {
 		if fault.Is(f.Err, fault.Indeterminate) {

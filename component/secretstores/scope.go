@@ -1,8 +1,8 @@
 package secretstores
 
-// Scope limits which secrets of a store applications may read. If it has allowed names, only these can be read.
-// Otherwise, denied names cannot be read, and a default applies to all other names. A Scope is immutable and safe for
-// concurrent use.
+// Scope limits which secrets of a store applications may read. If the Scope has allowed names, only the secrets with
+// these names can be read. Otherwise, the secrets with denied names cannot be read, and a default applies to all other
+// secrets. A Scope is immutable and safe for concurrent use.
 type Scope struct {
 	deny    bool // secrets that are not in denied cannot be read
 	allowed map[string]struct{}

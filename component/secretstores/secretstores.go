@@ -1,11 +1,9 @@
 // Package secretstores defines the interface of secret stores. The secrets API reads secrets through this interface,
 // and the loader resolves the secret references in component files through it. The package owns the contract, the
-// scopes that determine which secrets an application may read, and a wrapper that adds metrics to a store.
+// scopes that determine which secrets an application may read, and a wrapper that records metrics of a store.
 //
-// The package also contains scopes, which limit the secrets that applications may read, and a wrapper that records
-// metrics. The stores are in the subfolders, and all pass the test suite in secretstorestest.
-//
-// The only goroutines of the package are those of Gather, which end before Gather returns.
+// The stores are in the subfolders, and all pass the test suite in secretstorestest. The only goroutines of the package
+// are those of Gather, which end before Gather returns.
 package secretstores
 
 import (

@@ -12,8 +12,8 @@ type Abilities struct {
 	Watcher    Watcher
 }
 
-// AbilitiesOf returns the optional interfaces of a store. Do not use a type assertion instead, because it fails if s is
-// a wrapper around the store.
+// AbilitiesOf returns the optional interfaces of a store. Do not use a type assertion instead: it fails if s is a
+// wrapper, because a wrapper has only the methods of Store.
 func AbilitiesOf(s Store) Abilities {
 	if w, ok := s.(*wrapped); ok {
 		return w.abilities
@@ -45,7 +45,8 @@ type wrapper interface {
 	Watcher
 }
 
-// wrap returns a Store with those abilities of w that the store below has.
+// wrap returns a Store with the methods of w. Its abilities are those of w, except the ones that are nil in below, the
+// abilities of the wrapped store.
 func wrap(w wrapper, below Abilities) Store {
 	var a Abilities
 	if below.Transactor != nil {
@@ -66,8 +67,8 @@ func wrap(w wrapper, below Abilities) Store {
 	return &wrapped{w, a}
 }
 
-// FeaturesOf returns the features that a store reports. For a store that is not a Featurer, they follow from its
-// optional interfaces. A store that can list keys also has FeatureKeysLike.
+// FeaturesOf returns the features that a store reports. If the store is not a Featurer, FeaturesOf derives the features
+// from the optional interfaces of the store. A store that can list keys also has FeatureKeysLike.
 func FeaturesOf(s Store) []Feature {
 	a := AbilitiesOf(s)
 	var features []Feature

@@ -95,7 +95,8 @@ func (e *encrypted) Transact(ctx context.Context, r TransactRequest) (Written, e
 	return e.below.Transactor.Transact(ctx, r)
 }
 
-// BulkGet implements BulkGetter. If a value cannot be decrypted, only that value fails.
+// BulkGet implements BulkGetter. If a value cannot be decrypted, BulkGet sets Err of its item and still returns the
+// other items.
 func (e *encrypted) BulkGet(ctx context.Context, r BulkGetRequest) ([]Item, error) {
 	items, err := e.below.BulkGetter.BulkGet(ctx, r)
 	if err != nil {

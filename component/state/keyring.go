@@ -100,7 +100,7 @@ func NewKeyRing(primary, secondary string) (*KeyRing, error) {
 // String returns a text that does not contain the keys.
 func (r *KeyRing) String() string { return "(key ring)" }
 
-// GoString returns the same text for the format %#v.
+// GoString returns the same text as String, so that the format %#v does not show the keys.
 func (r *KeyRing) GoString() string { return r.String() }
 
 func newValueKey(raw []byte) *valueKey {

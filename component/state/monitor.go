@@ -10,7 +10,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Pinger is implemented by stores whose data is in another server.
+// Pinger is implemented by stores whose data is in an external server.
 type Pinger interface {
 	// Ping returns nil if the server answers and accepts writes. It is called by one goroutine at a time.
 	Ping(ctx context.Context) error
@@ -49,8 +49,8 @@ type Monitor struct {
 // Monitored wraps a store whose data is in an external server. It returns the wrapper, and a Monitor that pings the
 // server until Close. If store does not implement Pinger, Monitored returns store itself and a nil Monitor.
 //
-// If an operation fails with the code unavailable, the wrapper marks the error, so that IsOutside recognises it. While
-// the server is down, the text of this error also contains the time at which the server failed.
+// If an operation fails with fault.Unavailable, the wrapper replaces the error with one that IsOutside recognises.
+// While the server is down, the text of this error also contains the time at which the server failed.
 func Monitored(store Store, o MonitorOptions) (Store, *Monitor) {
 	p, ok := store.(Pinger)
 	if !ok {
@@ -191,7 +191,7 @@ func (m *Monitor) gauge(value float64) {
 	}
 }
 
-// outsideError marks an error of the server of a store.
+// outsideError wraps an error that came from the external server of a store.
 type outsideError struct{ err error }
 
 // Error implements error.
@@ -200,13 +200,13 @@ func (e outsideError) Error() string { return fault.Text(e.err) }
 // Unwrap returns the error of the store.
 func (e outsideError) Unwrap() error { return e.err }
 
-// IsOutside reports whether an error with the code unavailable came from the external server of a store. It returns
-// false for errors of this cluster's replicated store.
+// IsOutside reports whether err is an error with the code fault.Unavailable from the external server of a store. It
+// returns false for errors of this cluster's replicated store.
 func IsOutside(err error) bool { return errors.As(err, new(outsideError)) }
 
 // onError returns the error that the caller of the wrapper gets for the error of an operation. It replaces
-// fault.Unavailable by an error that IsOutside recognises. While the server is down, this error contains the time since
-// when it is down. All other errors stay unchanged.
+// fault.Unavailable by an error that IsOutside recognises. While the server is down, this error also contains the time
+// at which the server failed. All other errors stay unchanged.
 //
 // If the server may have caused the error, onError also requests a ping.
 func (m *Monitor) onError(err error) error {

@@ -26,8 +26,9 @@ const OctetStream = "application/octet-stream"
 // ParseConsistency parses the option or query parameter consistency: "", "eventual" or "strong". It returns
 // fault.Invalid for any other text.
 //
-// The constants are in ascending order of strictness. If the items of a request have different levels, the strictest
-// applies to all of them. DefaultConsistency must be replaced with the default of the store before levels are compared.
+// The constants of the type Consistency are in ascending order of strictness. If the items of a request have different
+// levels, the strictest applies to all of them. DefaultConsistency must be replaced with the default of the store
+// before levels are compared.
 func ParseConsistency(text string) (Consistency, error) {
 	switch text {
 	case "":

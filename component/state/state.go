@@ -1,10 +1,6 @@
 // Package state defines the interface of state stores. The API reads and writes all state through this interface. The
-// package owns the request and answer types, the key prefix strategies and the wrappers for settings, metrics,
-// encryption and monitoring.
-//
-// The package contains the types of requests and answers, and the key prefix strategies. It also contains wrappers for
-// settings, metrics, encryption and monitoring. The stores themselves are in other packages and pass the test suite in
-// statetest.
+// package owns the request and answer types, the key prefix strategies, and the wrappers for settings, metrics,
+// encryption and monitoring. The stores themselves are in other packages and pass the test suite in statetest.
 //
 // A Store is safe for concurrent use. The only goroutine of this package is that of a Monitor, which ends when the
 // Monitor is closed.
@@ -78,8 +74,8 @@ type GetRequest struct {
 	ReadOptions
 }
 
-// Item is one stored value. ETag is set unless the key does not exist or has expired, Unversioned is true, or Err is
-// set.
+// Item is one stored value. ETag is set, except in these cases: the key does not exist or has expired, Unversioned is
+// true, or Err is set.
 type Item struct {
 	Key         string
 	Value       []byte    // exactly the bytes that were saved; the caller must not modify them
@@ -130,8 +126,8 @@ type TTL struct {
 }
 
 // LockToken is the fencing token of a lock. A write with a LockToken is executed only if the token is still the current
-// one of the lock. Only the replicated store checks this. For a store that its locks do not protect, the API rejects
-// the token.
+// one of the lock. Only the replicated store checks the token. If the locks of Component do not protect the store that
+// is written, the API rejects the token.
 //
 // Component is the name of the lock component. Prefix and Resource are the fields of lock.Key.
 type LockToken struct {
@@ -163,7 +159,7 @@ type SetRequest struct {
 	Locks       []LockToken // each lock must have its token; otherwise the error is lock_lost
 }
 
-// DeleteRequest deletes one key. Deleting an absent key without an ETag is no error.
+// DeleteRequest deletes one key. Without an ETag, the request succeeds even if the key does not exist.
 type DeleteRequest struct {
 	Key         string
 	ETag        string

@@ -70,7 +70,7 @@ func ParsePosition(text string) (p Position, err error) {
 	return p, nil
 }
 
-// positionCluster is how many digits of the cluster a position has.
+// positionCluster is the number of digits of the cluster id that the text form of a position contains.
 const positionCluster = 8
 
 // WatchRequest asks for the changes of keys of one prefix.

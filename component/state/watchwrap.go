@@ -33,7 +33,8 @@ type decrypting struct {
 }
 
 // Position implements Watch. It returns the position after the last part that could be decrypted. The wrapped watch may
-// already be after a later part that could not be decrypted. A client that resumed there would miss this part.
+// already be after a later part that could not be decrypted. A client that resumed at the position of the wrapped watch
+// would miss this later part.
 func (d *decrypting) Position() Position { return d.at }
 
 // Next implements Watch.
@@ -57,7 +58,8 @@ func (d *decrypting) Poll() (WatchPart, Readiness, error) {
 	return part, WatchReady, nil
 }
 
-// open decrypts the values of a part. It copies the lists, because other watches may share them.
+// open decrypts the values of a part. It first copies the lists of items and changes, because other watches may share
+// these lists.
 func (d *decrypting) open(part WatchPart) (WatchPart, error) {
 	for _, list := range [...]*[]Change{&part.Items, &part.Changes} {
 		*list = slices.Clone(*list)

@@ -33,7 +33,7 @@ func Stalled(id string) *fault.Error {
 	return &fault.Error{Code: fault.Invalid, Op: "workflow", Msg: "workflow is stalled", Key: id}
 }
 
-// NotTerminal returns the error of a purge of an instance that runs.
+// NotTerminal returns the error of a purge of an instance that is not terminal.
 func NotTerminal(id string) *fault.Error {
 	return &fault.Error{Code: fault.Invalid, Op: "workflow", Msg: "orchestration has not yet completed", Key: id}
 }

@@ -2,8 +2,7 @@
 // workflows and gives their work to the workers of applications. The package owns only the contract, and has no
 // goroutines.
 //
-// All engines must follow the rules in package turn, so that they run a workflow in the same way. Package workflow
-// itself has no goroutines.
+// All engines must follow the rules in package turn, so that they run a workflow in the same way.
 //
 // The messages are those of the Durable Task protocol, which the workers of Dapr's SDKs use.
 package workflow
@@ -86,7 +85,7 @@ type Stream interface {
 	Close()
 }
 
-// Worker describes a stream of work.
+// Worker describes a worker that opens a stream of work.
 type Worker struct {
 	// CachesHistory means that the worker keeps the history of instances. An engine may then send only the events that
 	// follow those that the stream has got before. CachedHistory in the item has the number of the earlier events.
@@ -103,8 +102,8 @@ type Worker struct {
 // instance has ended. 0 means that the instance is kept until it is purged.
 type Retention struct{ Completed, Failed, Terminated time.Duration }
 
-// Of returns how long an instance with the terminal status s is kept. Terminated applies to all statuses except
-// completed and failed.
+// Of returns how long an instance with the terminal status s is kept. The field Terminated is used for all statuses
+// other than completed and failed.
 func (r Retention) Of(s protos.OrchestrationStatus) time.Duration {
 	switch s {
 	case protos.OrchestrationStatus_ORCHESTRATION_STATUS_COMPLETED:
@@ -124,7 +123,7 @@ type Filter struct {
 	WithoutChildren        bool                         // leave out instances that have a parent
 }
 
-// Matches reports whether an instance is selected.
+// Matches reports whether the filter selects an instance.
 func (f *Filter) Matches(l *Listed) bool {
 	switch {
 	case len(l.ID) < len(f.Prefix) || l.ID[:len(f.Prefix)] != f.Prefix,
@@ -184,7 +183,7 @@ func (u Until) Reached(s protos.OrchestrationStatus) bool {
 	}
 }
 
-// Terminal reports whether an instance with the status never runs again.
+// Terminal reports whether an instance with the status s has ended and will not run again.
 func Terminal(s protos.OrchestrationStatus) bool {
 	switch s {
 	case protos.OrchestrationStatus_ORCHESTRATION_STATUS_COMPLETED,

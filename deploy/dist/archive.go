@@ -17,8 +17,8 @@ type entry struct {
 }
 
 // archive writes a .tar.gz file. The archive contains one folder with the program, its bill of materials, and other
-// files such as the license and the systemd unit. The parameter name is the name of the folder, and of the file without
-// its extension.
+// files such as the license and the systemd unit. The parameter name is the name of the folder. The name of the archive
+// is the same, with the extension .tar.gz.
 func (r release) archive(name, binary, bom string) (err error) {
 	f, err := os.Create(filepath.Join(r.out, name+".tar.gz"))
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	cdx "github.com/CycloneDX/cyclonedx-go"
 )
 
-// writeBOM writes the bill of materials of a program in CycloneDX format. It lists the modules that are linked into
-// the program, with their versions and checksums.
+// writeBOM writes the bill of materials of a program in CycloneDX format. The bill lists the modules that are linked
+// into the program, with their versions and checksums.
 func (r release) writeBOM(p platform, binary, path string) error {
 	info, err := buildinfo.ReadFile(binary)
 	if err != nil {

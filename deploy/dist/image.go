@@ -19,7 +19,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// imageUser is the user of the image, and the owner of its empty folders.
+// imageUser is the id of the user and the group that run the program in the image. This user owns the folders that the
+// program may write to.
 const imageUser = 65532
 
 // image writes the container image of a platform to a file. The file can be imported with docker load, podman load and

@@ -23,7 +23,7 @@ import (
 	"time"
 )
 
-// platform is an operating system and an architecture, as Go calls them.
+// platform is an operating system and an architecture. Their names are those of GOOS and GOARCH.
 type platform struct{ os, arch string }
 
 func platforms() []platform {
@@ -127,7 +127,7 @@ func (r release) name(p platform) string {
 	return strings.Join([]string{"quorate", r.version, p.os, p.arch}, "_")
 }
 
-// compile builds the program as make build does.
+// compile builds the program for the platform p in the same way as the command make build, and writes it to out.
 func (r release) compile(ctx context.Context, p platform, out string) error {
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags", "grpcnotrace", "-ldflags",
 		"-s -w -funcalign=16 -X main.version="+r.version, "-o", out, "./cmd/quorate")
@@ -156,7 +156,7 @@ func (r release) checksums() error {
 	return os.WriteFile(filepath.Join(r.out, "SHA256SUMS"), []byte(b.String()), 0o644) //nolint:gosec // others read it
 }
 
-// read returns a file of the sources.
+// read returns the content of a source file. The elements are the parts of its path, relative to r.root.
 func (r release) read(elements ...string) ([]byte, error) {
 	return os.ReadFile(filepath.Join(slices.Concat([]string{r.root}, elements)...))
 }

@@ -133,7 +133,8 @@ func (m *Machine) Serve(entries []Entry) error {
 	return nil
 }
 
-// maxSeen bounds the applications that Seen remembers, also after all their nodes are gone.
+// maxSeen is the maximum number of applications that a Machine remembers for Seen. It remembers an application even
+// after all nodes of the application are gone.
 const maxSeen = 1 << 16
 
 func (m *Machine) see(entries []Entry) {
@@ -217,7 +218,7 @@ func (m *Machine) drop(l Incarnation) {
 	delete(m.held, l)
 }
 
-// changed records that the result of Records and its hash may have changed.
+// changed records that the results of Records and Hash may have changed.
 func (m *Machine) changed() {
 	m.version++
 	m.compare.fresh = false
@@ -375,7 +376,7 @@ func (m *Machine) receiveUpdate(now time.Time, u update, msg []byte) {
 	}
 }
 
-// have returns the version of an incarnation's record that is held, or 0.
+// have returns the version of the record that this node has of an incarnation, or 0 if it has none.
 func (m *Machine) have(l Incarnation) uint64 {
 	if l == m.self {
 		return m.own.version
@@ -462,7 +463,7 @@ func (m *Machine) fits(record *Record, h *held) bool {
 	return len(m.held) < m.bounds.Incarnations && (m.members[record.Incarnation] != nil || m.strays < maxStrays)
 }
 
-// hold adds an incarnation to held, without a record.
+// hold adds an incarnation to m.held, still without a record.
 func (m *Machine) hold(l Incarnation) *held {
 	h := &held{stray: m.members[l] == nil}
 	if h.stray {

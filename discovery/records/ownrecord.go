@@ -17,8 +17,8 @@ const (
 	loadPausePerOne = 250 * time.Millisecond // pause for each member
 )
 
-// maxGone is how many removed applications this node remembers. It needs them for updates, because an update lists the
-// applications that were removed since its base version.
+// maxGone is how many removed applications this node remembers. The node needs them for updates, because an update
+// lists the applications that were removed since its base version.
 const maxGone = 256
 
 // own is this node's record.
@@ -73,8 +73,8 @@ func onlyLoad(a, b []Entry) bool {
 	return slices.EqualFunc(a, b, func(x, y Entry) bool { x.Load, y.Load = 0, 0; return x == y })
 }
 
-// forget removes the oldest entries from gone until maxGone are left. It also raises floor, because updates since older
-// versions would now be incomplete.
+// forget removes the oldest entries from gone until maxGone are left. It also raises floor, the oldest version on which
+// an update can be based, because an update with an older base would now be incomplete.
 func (o *own) forget() {
 	for len(o.gone) > maxGone {
 		oldest, at := App{}, o.version+1
@@ -97,7 +97,7 @@ func (o *own) due(now time.Time, members int) bool {
 	return o.version > o.announcedVersion() && (o.announced == nil || now.Sub(o.at) >= pause)
 }
 
-// announce makes the current record the announced one.
+// announce stores the current record as the one that was broadcast last.
 func (o *own) announce(self Incarnation, now time.Time) {
 	o.announced, o.at, o.minor = o.record(self), now, false
 }
@@ -122,7 +122,7 @@ func (o *own) message(self Incarnation, limit int) []byte {
 	return (&announcement{self, o.version}).encode()
 }
 
-// maxBases bounds how many versions message tries.
+// maxBases is the maximum number of versions that the method message tries as the base of an update.
 const maxBases = 16
 
 // bases returns versions that can be the base of an update, in ascending order and at most maxBases. This node still

@@ -48,7 +48,7 @@ type Pull struct {
 	incarnations []Incarnation // none = the digest is requested
 }
 
-// What returns what is pulled: "digest" or "records".
+// What returns the kind of data that p requests: "digest" or "records".
 func (p *Pull) What() string {
 	if len(p.incarnations) == 0 {
 		return "digest"
@@ -56,8 +56,9 @@ func (p *Pull) What() string {
 	return "records"
 }
 
-// want schedules a pull of a record after a delay. The announcement contains the incarnation of the record, and the
-// version that the node source has. If the incarnation is not alive, want does nothing.
+// want schedules a pull of a record after a delay. The announcement a has the incarnation and the version of the
+// record, and source is a node that has this version. want does nothing if the incarnation is not alive, or if too many
+// pulls are scheduled.
 func (m *Machine) want(now time.Time, a announcement, source Incarnation, delay time.Duration) {
 	n := m.members[a.incarnation]
 	if n == nil || n.State != Alive || len(m.pulls.wants) >= m.bounds.Incarnations {
@@ -82,7 +83,7 @@ func (p *pulls) got(l Incarnation, version uint64) {
 }
 
 // jitter returns the delay before a pull of l's record. The delay is below spreadPulls and differs between nodes, so
-// that they do not all pull at the same time.
+// that not all nodes pull at the same time.
 func (m *Machine) jitter(l Incarnation) time.Duration {
 	return time.Duration((m.self.hash(1) ^ l.hash(2)) % uint64(spreadPulls))
 }
@@ -105,7 +106,7 @@ func (m *Machine) askSilent(now time.Time) {
 	}
 }
 
-// Pulls returns the questions to send now. The caller must call Pulled for each of them.
+// Pulls returns the questions to send now. The caller must call Pulled with the result of each question.
 func (m *Machine) Pulls(now time.Time) []Pull {
 	var out []Pull
 	if d := m.pulls.digest; d != (Incarnation{}) && m.pulls.flying < maxPulls {
@@ -148,7 +149,8 @@ func (m *Machine) sources(now time.Time) []Incarnation {
 
 func (w *want) ready(now time.Time) bool { return !w.busy && !now.Before(w.due) }
 
-// source makes w pull the record of l from l itself if w.from is not alive or cannot be dialled.
+// source sets w.from, the node from which the record of l is pulled, to l itself if w.from is not alive or cannot be
+// dialled.
 func (m *Machine) source(l Incarnation, w *want) {
 	if !m.alive(w.from) || m.Peer(w.from) == "" {
 		w.from = l

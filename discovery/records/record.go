@@ -20,7 +20,7 @@ type App struct {
 // DefaultNamespace is the namespace of an application that names none.
 const DefaultNamespace = "default"
 
-// Canonical returns the form that is the same for equal applications.
+// Canonical returns a in canonical form. Two values of the same application have the same canonical form.
 func (a App) Canonical() App {
 	if a.Namespace == DefaultNamespace {
 		a.Namespace = ""
@@ -179,5 +179,5 @@ func (b Bounds) check(entries []Entry) error {
 	return nil
 }
 
-// recordOverhead is more than the size of a record without its entries.
+// recordOverhead is an upper bound for the encoded size of a record without its entries, in bytes.
 const recordOverhead = 2*maxName + 64

@@ -10,11 +10,12 @@ import (
 // summaryPause is how often each node sends a hash of all its records to a few others.
 const summaryPause = 500 * time.Millisecond
 
-// settle is how long this node ignores different hashes of other nodes after it has received a new record. While
-// changes are being broadcast, different hashes are normal.
+// settle is the time after the arrival of a new record during which this node ignores hashes of other nodes that differ
+// from its Hash. While changes are being broadcast, such differences are normal.
 const settle = time.Second
 
-// patience is the maximum time for which different hashes are ignored, even if new records keep arriving.
+// patience is the maximum time for which this node ignores such differences, even if new records keep arriving. See
+// settle.
 const patience = 3 * time.Second
 
 // Pauses between two pulls of a digest. The first pause is minDigestPause. Each further pause is twice as long, up to
@@ -64,7 +65,8 @@ func (m *Machine) Hash() uint64 {
 	return hash
 }
 
-// Agreed returns when another node last had the same records; zero = never.
+// Agreed returns the time at which another node last reported the same Hash as this node. It returns the zero time if
+// none has done so yet.
 func (m *Machine) Agreed() time.Time { return m.compare.agreedAt }
 
 // broadcast is one queued message. A newer one about the same incarnation replaces it.
@@ -119,8 +121,8 @@ func (m *Machine) relay(now time.Time, l Incarnation, version uint64, msg []byte
 	}
 }
 
-// gap handles a message about a new version of a record, if the message does not contain enough to build this version.
-// It schedules a pull of the record and relays the message.
+// gap handles a message about a new version of a record. The message does not contain enough to build this version. So
+// gap schedules a pull of the record, and relays the message.
 func (m *Machine) gap(now time.Time, a announcement, msg []byte) {
 	switch _, over := m.ended[a.incarnation]; {
 	case a.incarnation == m.self, a.version <= m.have(a.incarnation):
@@ -157,7 +159,7 @@ func (m *Machine) Broadcasts(overhead, limit int) [][]byte {
 // Queued returns the number of queued broadcasts.
 func (m *Machine) Queued() int { return m.queue.NumQueued() }
 
-// summarise makes Broadcasts send the hash of this node's records once per summaryPause. The hash is added to as many
+// summarise makes Broadcasts send the Hash of this node once per summaryPause. Broadcasts adds the hash to as many
 // packets as a round of gossip has receivers.
 func (m *Machine) summarise(now time.Time) {
 	if now.Sub(m.compare.sentAt) >= summaryPause && m.own.announced != nil {
@@ -165,8 +167,9 @@ func (m *Machine) summarise(now time.Time) {
 	}
 }
 
-// receiveSummary compares the catalogue hash of another node with that of this node. If the two hashes have differed
-// for long enough, it schedules a pull of the other node's digest.
+// receiveSummary compares the Hash of another node with that of this node. If the two hashes differ, receiveSummary
+// schedules a pull of the other node's digest. It schedules no pull if the last pull was too recent, or while the
+// difference may be due to changes that are being broadcast. See settle and patience.
 func (m *Machine) receiveSummary(now time.Time, s summary) {
 	c := &m.compare
 	if s.sender == m.self {

@@ -58,13 +58,13 @@ type announcement struct {
 	version     uint64
 }
 
-// summary is the hash of all records that a node shows.
+// summary is the message with which a node sends its Machine.Hash.
 type summary struct {
 	sender Incarnation
 	hash   uint64
 }
 
-// digest lists the versions of all records that a node shows.
+// digest lists the versions of the records of all live incarnations, as one node knows them.
 type digest struct {
 	sender Incarnation
 	list   []announcement // by incarnation
@@ -196,8 +196,8 @@ func (r *reader) incarnation() Incarnation {
 }
 
 // count reads the number of elements of a list. size is the minimum size of an element in bytes. If the rest of the
-// message is too short for this number, count marks the message as damaged and returns 0. So a damaged message cannot
-// make the caller allocate much memory.
+// message is too short for this number, count sets bad and returns 0. So a damaged message cannot make the caller
+// allocate much memory.
 func (r *reader) count(size int) int {
 	n := r.number()
 	if r.bad || n > uint64(len(r.b)/size) {

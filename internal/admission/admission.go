@@ -89,8 +89,8 @@ func New(o Options) *Budget {
 // Acquire takes bytes from the budget. If too few bytes are free, it waits in a queue for up to Options.Patience. If
 // this time passes or ctx ends, Acquire takes nothing and returns fault.Overloaded.
 //
-// The node is overloaded if the queue has not been empty for longer than Options.Patience. Acquire then waits for at
-// most Options.Target, and delays an error by about Options.Penalty.
+// The node is overloaded if requests have been in the queue without a break for longer than Options.Patience. Acquire
+// then waits for at most Options.Target, and delays an error by about Options.Penalty.
 //
 // Large requests have their own queue, with LargePatience and LargeTarget, and share three quarters of the budget. A
 // request for more than that takes all of these three quarters.
@@ -176,7 +176,7 @@ func (l *lane) tryAcquire(bytes int64) bool {
 	return true
 }
 
-// acquire is Budget.Acquire with a maximum wait of patience.
+// acquire is Budget.Acquire for one lane. It waits for at most patience, and for at most the time that join returns.
 func (l *lane) acquire(ctx context.Context, bytes int64, patience time.Duration) error {
 	if l.tryAcquire(bytes) {
 		return nil
@@ -241,9 +241,9 @@ func (l *lane) holdBack(ctx context.Context) {
 	}
 }
 
-// join adds a request to the queue, and returns how long it may wait. Normally, this is l.patience. If the queue has
-// not been empty for longer than that, it is the shorter l.target, and persists is true. The algorithm is from Ben
-// Maurer, "Fail at Scale", ACM Queue 13(8), 2015, after CoDel (RFC 8289).
+// join adds a request to the queue, and returns how long the request may wait. Normally, this time is l.patience. If
+// requests have been in the queue without a break for longer than l.patience, the time is the shorter l.target, and
+// persists is true. The algorithm is from Ben Maurer, "Fail at Scale", ACM Queue 13(8), 2015, after CoDel (RFC 8289).
 func (l *lane) join() (patience time.Duration, persists bool) {
 	now := time.Now()
 	l.mu.Lock()
@@ -268,6 +268,7 @@ func (l *lane) leave() {
 	l.waiting.Dec()
 }
 
-// Size returns the size of a node's budget: an eighth of the node's memory limit, but at least 32 MiB and at most 128
-// MiB. Both are in bytes. A larger budget would not increase the throughput, which the log and the disk limit.
+// Size returns the size of a node's budget in bytes. The parameter limit is the node's memory limit in bytes. The
+// budget is an eighth of this limit, but at least 32 MiB and at most 128 MiB. A larger budget would not increase the
+// throughput, because the log and the disk limit it.
 func Size(limit int64) int64 { return min(max(limit/8, 32<<20), DefaultBytes) }

@@ -31,9 +31,9 @@ func (p *pace) init(size int64) {
 	p.size, p.bound, p.floor = size, size, min(size, max(size/paceFloor, SmallRequest))
 }
 
-// observe records a write that has ended, with its duration and the bytes that are in use at its end. After each
-// interval, it adjusts the limit. An interval is at least as long as the mean write of the previous interval, so that
-// the previous adjustment has taken effect.
+// observe records a write that ends now. held is the duration of the write, and used is the number of bytes that are in
+// use at its end. After each interval, observe adjusts the limit. An interval is at least as long as the mean duration
+// of the writes in the previous interval, so that the previous adjustment has taken effect.
 func (p *pace) observe(now time.Time, held time.Duration, used int64) {
 	if p.n == 0 {
 		p.since = now
@@ -70,8 +70,9 @@ func (l *lane) observe(worked time.Time) {
 	}
 }
 
-// withhold returns how many of the released bytes other requests may use now. It keeps the rest back if the limit of
-// pace is below the size of the lane. When the limit grows, observe makes these bytes available again.
+// withhold keeps some of the released bytes back if the limit of pace is below the size of the lane. It returns how
+// many of the released bytes other requests may use now. When the limit grows, observe makes the withheld bytes
+// available again.
 func (l *lane) withhold(bytes int64) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -61,8 +61,8 @@ func (s *Share) AddUsed(ctx context.Context, bytes int64) error {
 	return s.Add(ctx, bytes)
 }
 
-// fit returns how many of the given bytes the share must acquire. In the large lane, these are at most the bytes of the
-// lane that the share does not have yet. Otherwise the share would wait forever for its own bytes.
+// fit returns how many of the given bytes the share must acquire. In the large lane, the result is at most the size of
+// the lane minus the bytes that the share has. With a larger result, the share would wait forever for its own bytes.
 func (s *Share) fit(bytes int64) int64 {
 	if bytes <= 0 || s.budget.lane(bytes) == &s.budget.small {
 		return bytes

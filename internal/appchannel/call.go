@@ -44,9 +44,9 @@ func (c *Channel) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, nil
 }
 
-// load adds to the number of calls in progress.
-func (c *Channel) load(by int64) {
-	n := c.inFlight.Add(by)
+// load adds delta, which may be negative, to the number of calls in progress, and reports the sum to OnLoad.
+func (c *Channel) load(delta int64) {
+	n := c.inFlight.Add(delta)
 	if c.opts.OnLoad != nil {
 		c.opts.OnLoad(int(n))
 	}

@@ -2,9 +2,8 @@
 // TLS, or as calls of Dapr's gRPC application callback. The package owns the connections to one application, the limit
 // of concurrent calls, the token by which the application authenticates the node, and the health of the application.
 //
-// A Channel has the connections to one application. It limits the number of concurrent calls, monitors the health of
-// the application, and sends the token with which the application authenticates the node. It treats requests from the
-// API and from other nodes in the same way. Between Open and Close, it has one goroutine, the prober.
+// A Channel treats requests from the API and from other nodes in the same way. Between Open and Close, it has one
+// goroutine, the prober, which monitors the health of the application.
 package appchannel
 
 import (
@@ -160,8 +159,8 @@ func New(o Options) (*Channel, error) {
 	return c, nil
 }
 
-// appTLS returns the TLS settings for the connections to the application. They accept any certificate, because the
-// application runs beside the node and is called by its address.
+// appTLS returns the TLS settings for the connections to the application. With these settings, the node accepts any
+// certificate, because the application runs beside the node and is called by its address.
 func appTLS() *tls.Config {
 	return &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12} // #nosec G402 -- see above
 }
@@ -207,7 +206,7 @@ type condition struct {
 // Seen reports whether the application's port has ever been open.
 func (c *Channel) Seen() bool { return c.state.Load().seen }
 
-// Healthy reports whether the application accepts calls, and otherwise why not.
+// Healthy reports whether the application accepts calls. If it does not, the second result is the reason.
 func (c *Channel) Healthy() (bool, string) {
 	s := c.state.Load()
 	return s.healthy, s.why

@@ -33,8 +33,9 @@ type event struct {
 // Takes reports whether the application wants the events of a binding:
 //
 //   - An HTTP application wants them if it answers OPTIONS /{path} with a status of 2xx or 405.
-//   - A gRPC application wants them if it lists the binding. If it does not implement this method, the result is false.
-//     For any other error of the application, Takes returns fault.Internal.
+//   - A gRPC application wants them if its answer to ListInputBindings contains the binding. If the application does
+//     not implement ListInputBindings, the result is false. For any other error of the application, Takes returns
+//     fault.Internal.
 //
 // Takes also returns the errors of RoundTrip.
 func (c *Channel) Takes(ctx context.Context, binding, path string) (bool, error) {
@@ -107,7 +108,8 @@ func (c *Channel) dropAnswer(e event, limit int64) {
 
 func handled(code int) bool { return code >= 200 && code <= 299 }
 
-// finish reads the small rest of a body, so that the connection can be reused.
+// finish reads the rest of a body, up to 64 KiB, and closes the body. If this reaches the end of the body, the
+// connection can be reused.
 func finish(body io.ReadCloser) {
 	_, _ = io.CopyN(io.Discard, body, 64<<10)
 	_ = body.Close()

@@ -156,7 +156,7 @@ func (g *grpcCarrier) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, nil
 }
 
-// countedBody is the body of an answer for whose headers memory was acquired.
+// countedBody is the body of an answer. Until it is closed, the headers of the answer use acquired memory.
 type countedBody struct {
 	io.ReadCloser
 	release func()

@@ -10,10 +10,10 @@ import (
 )
 
 // markedPrefix is put before the names of some HTTP headers, such as Content-Type, when they are sent as gRPC metadata.
-// Without it, gRPC would treat some of them as its own metadata.
+// Without the prefix, gRPC would treat some of these headers as its own metadata.
 const markedPrefix = "dapr-"
 
-// defined reports whether the HTTP header with the metadata key name gets the prefix.
+// defined reports whether an HTTP header gets markedPrefix. name is the name of the header in lower case.
 func defined(name string) bool {
 	switch name {
 	case "accept", "accept-charset", "accept-language", "accept-ranges", "age", "authorization", "cache-control",

@@ -17,9 +17,9 @@ const (
 	spareIdle = time.Minute
 )
 
-// grpcPool is a set of connections to the application. Clients use it like a single gRPC connection. It opens another
-// connection when each existing one has callsPerConn calls in progress. It implements grpc.ClientConnInterface and is
-// safe for concurrent use.
+// grpcPool is a set of connections to the application. Clients use it like a single gRPC connection. The pool opens
+// another connection when each existing one has callsPerConn calls in progress. A grpcPool implements
+// grpc.ClientConnInterface and is safe for concurrent use.
 type grpcPool struct {
 	dial func(idle time.Duration) (*grpc.ClientConn, error)
 
@@ -58,7 +58,8 @@ func (p *grpcPool) NewStream(ctx context.Context, d *grpc.StreamDesc, method str
 	return c.NewStream(ctx, d, method, opts...)
 }
 
-// take returns the first connection with room for a call, or a new one.
+// take returns the first connection that has fewer than callsPerConn calls in progress. If there is none, it returns a
+// new connection.
 func (p *grpcPool) take() *pooledConn {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -101,7 +101,7 @@ func (c *Channel) probe(ctx context.Context) error {
 	return c.carry.probe(ctx, c)
 }
 
-// become sets the condition and reports changes.
+// become sets the condition of the application. If its health has changed, become logs this and calls OnHealth.
 func (c *Channel) become(to condition) {
 	was := c.state.Swap(&to)
 	if was.healthy == to.healthy {

@@ -23,7 +23,7 @@ import (
 	"github.com/quorate/quorate/internal/headers"
 )
 
-// Headers of a delivery that only Quorate has.
+// Headers that Quorate adds to a delivery, and that Dapr does not have.
 const (
 	headerPubSub = "Pubsubname"
 	headerAck    = "Quorate-Ack" // the token that acknowledges the message in a state transaction

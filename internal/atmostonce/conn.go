@@ -84,7 +84,7 @@ func tlsConfig(t *http.Transport, host string) *tls.Config {
 	return config
 }
 
-// watch passes what is read from a connection to the heads of the current request.
+// watch checks what is read from a connection. It passes the bytes to the heads of the current request.
 type watch struct{ heads atomic.Pointer[heads] }
 
 // read reads from c, and checks the heads of answers. After a failed check, every further read returns the same error,

@@ -4,7 +4,7 @@ package atmostonce
 
 import "net"
 
-// noticesEnd reports whether ended and unusable work.
+// noticesEnd reports whether the functions ended and unusable work on this operating system.
 const noticesEnd = false
 
 // ended always returns false. On this operating system, the package cannot find out whether the other side has closed

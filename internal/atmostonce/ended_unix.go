@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// noticesEnd reports whether ended and unusable work.
+// noticesEnd reports whether the functions ended and unusable work on this operating system.
 const noticesEnd = true
 
 // ended reports whether the kernel knows that the other side has closed the connection. It returns false while there

@@ -152,9 +152,10 @@ func (s *source) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// leave must be called once by each user of the connection: the sender of the request body, and the reader of the
-// answer. If the user has not sent or read everything, whole is false, and leave closes the connection. Otherwise the
-// last call returns the connection to the Client, if it can be used again.
+// leave ends the use of the connection by one of its users. The users are the sender of the request body, and the
+// reader of the answer. Each of them must call leave once. If whole is false, the user has not sent or read everything,
+// and leave closes the connection. When the last user leaves, leave returns the connection to the Client if the
+// connection can be used again, and closes it if not.
 func (x *exchange) leave(whole bool) {
 	if !whole {
 		x.spoilt.Store(true)

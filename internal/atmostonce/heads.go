@@ -111,7 +111,7 @@ func (h *heads) take(p []byte) error {
 	return err
 }
 
-// scan returns how many more steps of memory the heads need.
+// scan checks the received bytes p. It returns how many more steps of memory the heads need. A step has headStep bytes.
 func (h *heads) scan(p []byte) (missing int, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -193,7 +193,7 @@ func isInformational(line []byte) bool {
 	return err == nil && len(text) == 3 && code/100 == 1 && code != http.StatusSwitchingProtocols
 }
 
-// acquire takes one step of memory.
+// acquire acquires headStep bytes of memory for the heads.
 func (h *heads) acquire() error {
 	err := h.limits.Memory.Acquire(h.ctx, headStep)
 	h.mu.Lock()

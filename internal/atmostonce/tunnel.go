@@ -44,8 +44,8 @@ func (f proxyFunc) untunneled(r *http.Request) (*url.URL, error) {
 	return u, err
 }
 
-// dial opens the connection to addr on which a TLS handshake follows. If there is a proxy for addr, the connection is a
-// tunnel through this proxy.
+// dial opens a connection to addr, on which the caller then performs the TLS handshake. If addr must be reached through
+// a proxy of a supported kind, the connection is a tunnel through this proxy.
 func (f proxyFunc) dial(ctx context.Context, t *http.Transport, network, addr string) (net.Conn, error) {
 	if f == nil {
 		return t.DialContext(ctx, network, addr)

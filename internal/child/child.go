@@ -147,7 +147,7 @@ func (p *Process) Stop(ctx context.Context, s syscall.Signal) error {
 		fmt.Sprintf("the command %s did not end on %s and was killed", p.cmd.Args[0], s))
 }
 
-// maxLine is the size in bytes from which an unfinished line is printed.
+// maxLine is the size of a line, in bytes, at which a prefixer prints the line without waiting for its end.
 const maxLine = 64 << 10
 
 // prefixer prints a prefix before every line.

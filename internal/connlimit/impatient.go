@@ -53,8 +53,8 @@ func (l *impatient) Close() error {
 	return l.Listener.Close()
 }
 
-// begin is called before CloseWrite discards what arrives on c. It sets a read deadline, so that this takes at most
-// lingerTime. It returns false if the listener is closed or the deadline cannot be set.
+// begin is called before CloseWrite discards what arrives on c. It sets a read deadline, so that CloseWrite discards
+// bytes for at most lingerTime. It returns false if the listener is closed or the deadline cannot be set.
 func (l *impatient) begin(c *stalling) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

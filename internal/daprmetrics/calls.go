@@ -67,8 +67,9 @@ func (m *Metrics) PolicyApplied(source, document, policy, target, state string) 
 	m.circuit(labels)
 }
 
-// circuit sets the gauges of a circuit breaker: 1 for its current state, and 0 for each other state. The last label is
-// the current state. It is empty for other policies, and circuit then does nothing. circuit overwrites the last label.
+// circuit sets the gauges of a circuit breaker: 1 for its current state, and 0 for each other state. The last of the
+// labels is the current state, and circuit overwrites it. For other policies, the last label is empty, and circuit does
+// nothing.
 func (m *Metrics) circuit(labels []string) {
 	state := labels[len(labels)-1]
 	gauge := m.now.Load().circuits

@@ -49,8 +49,9 @@ func (c *Credential) Close() {
 	}
 }
 
-// refusedToken is the error of a failed request for a token. The field meaning describes the error for the operator. It
-// is set when the answer arrives, because several requests may share the error, and the body can be read only once.
+// refusedToken is the error of a failed request for a token. The field meaning describes the error for the operator.
+// This field is set when the answer arrives. Several requests may share the error, but the body of the answer can be
+// read only once.
 type refusedToken struct {
 	error
 	meaning *fault.Error

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sync/singleflight"
 )
 
-// maxFailures bounds the keys whose failed fetches a Group remembers.
+// maxFailures is the maximum number of keys for which a Group remembers a failed fetch.
 const maxFailures = 64
 
 // ErrClosed is the error of Do after Close.

@@ -107,7 +107,7 @@ func (c *Conn) inspect(p []byte) (int, error) {
 	return len(p) - held, nil
 }
 
-// more checks n further bytes at the end of unread.
+// more adds n bytes, which have been read into the buffer of c.unread, to c.unread, and checks them.
 func (c *Conn) more(n int) error {
 	c.unread = c.unread[:len(c.unread)+n]
 	held := 0

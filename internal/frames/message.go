@@ -11,7 +11,7 @@ type message struct {
 
 // take consumes the bytes at the start of p that belong to the current message, and returns their number. It consumes
 // either bytes of the header, which has the given size, or bytes after the header. If the header is now complete,
-// begins is true, and the caller must set left and holds.
+// begins is true, and the caller must set the fields left and holds.
 func (m *message) take(p []byte, size int) (n int, begins bool) {
 	if m.begun {
 		n = int(min(m.left, int64(len(p))))

@@ -59,7 +59,8 @@ func (c *MongoDB) Check(unseen []byte, fresh int) (int, error) {
 	return c.message.held, nil
 }
 
-// begin begins a message. n is the number of bytes of the last part of its header.
+// begin checks the header of a message, which is now complete. The header may have arrived in several parts. n is the
+// number of bytes in the last part.
 func (c *MongoDB) begin(n int) error {
 	size := int64(int32(binary.LittleEndian.Uint32(c.message.header)))   //nolint:gosec // as the protocol has it
 	kind := int32(binary.LittleEndian.Uint32(c.message.header[kindAt:])) //nolint:gosec // as the protocol has it

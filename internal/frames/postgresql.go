@@ -64,7 +64,8 @@ func (c *PostgreSQL) Check(unseen []byte, fresh int) (int, error) {
 	return c.message.held, nil
 }
 
-// begin begins a message. n is the number of bytes of the last part of its header.
+// begin checks the header of a message, which is now complete. The header may have arrived in several parts. n is the
+// number of bytes in the last part.
 func (c *PostgreSQL) begin(n int) error {
 	kind := c.message.header[0]
 	size := int64(int32(binary.BigEndian.Uint32(c.message.header[1:]))) - 4 //nolint:gosec // as the protocol has it

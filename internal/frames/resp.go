@@ -96,7 +96,7 @@ func (r *RESP) begin(kind byte) error {
 }
 
 // piece consumes the bytes at the start of p that belong to the current string or line, and returns their number. ended
-// is true if they complete the string or line. piece returns an error if a limit is exceeded.
+// is true if these bytes complete the string or line. piece returns an error if a limit is exceeded.
 func (r *RESP) piece(p []byte) (n int, ended bool, err error) {
 	if r.left > 0 {
 		n = int(min(r.left, int64(len(p))))
@@ -122,7 +122,7 @@ func (r *RESP) piece(p []byte) (n int, ended bool, err error) {
 	return n, ended, nil
 }
 
-// bound returns the maximum of total.
+// bound returns the maximum of r.total, which is the total size of the replies since the last request.
 func (r *RESP) bound() int64 {
 	if r.strict {
 		return maxShort
@@ -234,8 +234,8 @@ func (r *RESP) element() bool {
 	return true
 }
 
-// complete handles the end of a reply. The parameter has the bytes of the reply if r.strict is set, and is empty
-// otherwise.
+// complete handles the end of a reply. If r.strict is set, the parameter reply has the bytes of the reply, and complete
+// checks their form.
 func (r *RESP) complete(reply []byte) error {
 	address := false
 	if waiting := r.requests.waiting; len(waiting) > 0 {

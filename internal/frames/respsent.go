@@ -12,7 +12,7 @@ type request struct {
 	address  bool // the command is SENTINEL GET-MASTER-ADDR-BY-NAME
 }
 
-// requests is the commands on a connection to Redis that wait for their replies.
+// requests tracks the commands on a connection to Redis whose replies have not ended.
 type requests struct {
 	waiting    []request
 	subscribed bool // a command subscribes, so that messages come without a request
@@ -27,7 +27,8 @@ type requests struct {
 // maxWord is how many bytes of an argument or line are kept. Longer arguments and lines are not recognized.
 const maxWord = 32
 
-// sent reads bytes of commands. It reports whether they have the form of commands.
+// sent parses the bytes p, which the client sends to the server. It returns false if they do not have the form of
+// commands.
 func (q *requests) sent(p []byte) bool {
 	for len(p) > 0 {
 		if q.left > 0 {

@@ -57,7 +57,7 @@ type tdsType struct {
 	text    bool  // values are text in UTF-16
 }
 
-// check checks all tokens.
+// check reads all tokens of the message, and returns an error if the message breaks a rule.
 func (m *tdsTokens) check() error {
 	for m.err == nil {
 		if m.token() {
@@ -200,7 +200,7 @@ func (m *tdsTokens) value(column tdsType) {
 }
 
 // chunks reads a value in chunks. The library allocates the announced size of the value, so this size must not exceed
-// the size of the message.
+// the size of the message. If text is true, the number of bytes in the value must be even.
 func (m *tdsTokens) chunks(text bool) {
 	const null, unknown = -1, -2 // as number returns these sizes
 	size, sum := m.number(8), int64(0)
@@ -267,7 +267,7 @@ func (m *tdsTokens) environment() {
 	m.require(m.seen-before == size)
 }
 
-// name reads a text with a length of one byte.
+// name reads a text whose length is stored in one byte.
 func (m *tdsTokens) name() string {
 	units := make([]uint16, m.number(1))
 	for i := range units {
@@ -294,7 +294,7 @@ func (m *tdsTokens) skip(n int64) {
 	}
 }
 
-// part reads up to n bytes, but only from one packet. It fails at the end of the message.
+// part reads up to n bytes, but only from one packet. At the end of the message, it sets m.err.
 func (m *tdsTokens) part(n int64) []byte {
 	if m.left == 0 {
 		if len(m.rest) == 0 {
@@ -309,7 +309,7 @@ func (m *tdsTokens) part(n int64) []byte {
 	return out
 }
 
-// require fails if a condition is not met.
+// require sets m.err if the parameter met is false.
 func (m *tdsTokens) require(met bool) {
 	if !met {
 		m.fail("an answer that breaks the protocol")

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Result is the outcome of a write of a turn, of a publish, or of the start of a workflow.
+// Result is the outcome of a request: the write of a turn, a publish, or the start of a workflow.
 type Result uint8
 
 // The results.
@@ -52,8 +52,8 @@ type ActorCall struct {
 }
 
 // lateTurn is how long an earlier owner of an actor may still begin turns after a later owner has begun its first turn.
-// Normally the earlier owner begins none, because its lease ends 400 ms earlier. But its process may be suspended after
-// it has checked the lease and before it calls the application.
+// Normally the earlier owner begins none, because its lease ends 400 ms before that turn. But the process of the
+// earlier owner may be suspended after it has checked the lease and before it calls the application.
 const lateTurn = 2 * time.Second
 
 // Actors records the turns of actors and the calls of their clients. It is safe for concurrent use.
@@ -136,8 +136,8 @@ func (h *Actors) Acknowledged() (n int) {
 //  1. No acknowledged increment is lost. Two acknowledged writes of a counter never have the same value. A turn that
 //     writes has read at least the value of every write that was acknowledged before the turn began. The final value
 //     counts all acknowledged increments, and possibly increments of unknown outcome.
-//  2. Writes of an earlier epoch come before writes of a later epoch. A write is not
-//     acknowledged if its turn sends it after a turn of a later epoch has begun.
+//  2. Writes of an earlier epoch come before writes of a later epoch. If a turn sends a write after a turn of a later
+//     epoch has begun, the write is not acknowledged.
 //  3. Turns of an actor do not overlap if they have the same epoch, or are in the same process of a node. An earlier
 //     owner begins no turn more than two seconds after a later owner has begun one, unless the earlier owner's node was
 //     paused.
@@ -213,9 +213,9 @@ func checkWrites(all []*Turn) (bad []string) {
 	return append(bad, checkEpochs(all)...)
 }
 
-// checkEpochs returns a violation for each turn of an earlier owner that comes too late. Such a turn sends a successful
-// write after a turn of a later owner has begun, or begins more than lateTurn after that turn. A late begin is allowed
-// if the node was paused. The turns must be sorted by their begin.
+// checkEpochs returns a violation for each turn of an earlier owner that comes too late. A turn is too late if it sends
+// a successful write after a turn of a later owner has begun. It is also too late if it begins more than lateTurn after
+// the begin of such a turn, unless its node was paused. The turns must be sorted by their begin.
 func checkEpochs(turns []*Turn) (bad []string) {
 	first := map[uint64]*Turn{} // first turn of each epoch
 	for _, t := range turns {

@@ -23,7 +23,7 @@ type Work struct {
 	Removed  time.Duration // when the deletion was acknowledged; 0 = never
 }
 
-// Tick is one delivery of a reminder or job at a time at which it is due.
+// Tick is one delivery of a reminder or job, for one of its due times.
 type Tick struct {
 	Name, ID, Node string // ID is the same when the tick is delivered again
 	Begin          time.Duration
@@ -135,7 +135,7 @@ func (h *Due) Check() (bad []string) {
 	return bad
 }
 
-// listLocked describes some work and its ticks.
+// listLocked describes a reminder or job and its ticks.
 func (h *Due) listLocked(w *Work) string {
 	lines := []string{w.String()}
 	for i := range h.ticks[w.Name] {

@@ -10,7 +10,7 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// FamilySize is the greatest number of keys in a family.
+// FamilySize is the maximum number of keys in a family. A family is a group of keys that are checked together.
 const FamilySize = 3
 
 // KeyCall is a request that reads or changes keys of one family. The changes are applied all together or not at all.
@@ -101,13 +101,13 @@ type taggedKey struct {
 	text   string
 }
 
-// NewKeys starts a history. The function clock returns the times of calls, for example WallClock or CallClock.
+// NewKeys starts a history. The function clock returns the current time, like the clocks of WallClock and CallClock.
 func NewKeys(clock func() int64) *Keys {
 	return &Keys{clock: clock, calls: map[string][]porcupine.Operation{}, values: map[taggedKey]string{},
 		etags: map[taggedKey]string{}}
 }
 
-// Now returns the time at which a call begins.
+// Now returns the current time, with which the caller records the begin of a call.
 func (h *Keys) Now() int64 { return h.clock() }
 
 // Add records a call that began at the time begin and ends now. A read of unknown outcome is not recorded, because it
@@ -179,8 +179,8 @@ func (h *Keys) Unknown() int {
 	return h.unknown
 }
 
-// Take removes families from the history and returns them as a new history. It also moves all violations that were
-// found so far to the new history.
+// Take removes families from the history and returns them as a new history. It also moves all recorded violations to
+// the new history.
 func (h *Keys) Take(families ...string) *Keys {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -59,8 +59,9 @@ type lockState struct {
 	until int64  // earliest time of its expiry
 }
 
-// lockModel returns the porcupine model of one lock. The lock must not be freed before its expiry, which is counted
-// from the start of the call that acquired or renewed it. After its expiry, it may be freed at any time.
+// lockModel returns the porcupine model of one lock. Unless the owner unlocks the lock, it must not be freed before its
+// expiry. The expiry is counted from the start of the call that acquired or renewed the lock. After the expiry, the
+// lock may be freed at any time.
 func lockModel() porcupine.Model {
 	m := porcupine.NondeterministicModel{
 		Init: func() []any { return []any{lockState{}} },
@@ -165,12 +166,13 @@ type Locks struct {
 	fenced  int // writes with a token that were refused
 }
 
-// NewLocks returns an empty history. clock returns the current time in nanoseconds, as the result of WallClock does.
+// NewLocks returns an empty history. The function clock returns the current time in nanoseconds, like the clock of
+// WallClock.
 func NewLocks(clock func() int64) *Locks {
 	return &Locks{clock: clock, calls: map[string][]porcupine.Operation{}}
 }
 
-// Now returns the time at which a call begins.
+// Now returns the current time, with which the caller records the begin of a call.
 func (h *Locks) Now() int64 { return h.clock() }
 
 // Add records a call that ends now.

@@ -49,8 +49,8 @@ type Delivery struct {
 // Subscription is the consumer group of a topic. Dead is the topic for its dead letters, or "" if there is none.
 type Subscription struct{ Topic, Dead string }
 
-// Topics records what is published to topics and delivered from them. Each topic has one consumer group. It is safe
-// for concurrent use.
+// Topics records what is published to topics and delivered from them. Each topic has one consumer group. A Topics is
+// safe for concurrent use.
 type Topics struct {
 	begun         time.Time
 	subscriptions []Subscription
@@ -86,8 +86,9 @@ func (h *Topics) AddDelivery(d *Delivery) {
 }
 
 // Resolve sets the result of a publish whose outcome was unknown at first. For example, the values of a state
-// transaction may be read later, and show whether the transaction was committed. A written publish ends with the call
-// of Resolve, because it may have been committed at any time before, also after the client has stopped waiting.
+// transaction may be read later, and show whether the transaction was committed. If r is Written, the end of the
+// publish is the time of this call. The reason is that the publish may have been committed at any time before, even
+// after the client stopped waiting.
 func (h *Topics) Resolve(name string, r Result) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -145,7 +146,7 @@ func (h *Topics) Missing() (ids []string) {
 	return ids
 }
 
-// fate is what became of the deliveries of one message of a topic.
+// fate summarizes the deliveries of one message of a topic.
 type fate struct {
 	first              *Delivery     // the delivery that began first; nil = none
 	done               time.Duration // when a subscriber first accepted or rejected the message; never = not yet

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Step is one activity of a workflow. Its input is the results of earlier steps.
+// Step is one activity of a workflow. Its input consists of the results of earlier steps.
 type Step struct {
 	Name  string
 	After []int // indexes of the steps whose results are the input
@@ -68,7 +68,7 @@ func (h *Workflows) AddInstance(i *Instance) {
 	h.instances[i.ID] = i
 }
 
-// AddExecution records an execution, and gives it its id.
+// AddExecution records the execution e, sets e.ID to a new id, and returns this id.
 func (h *Workflows) AddExecution(e *Execution) (id string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

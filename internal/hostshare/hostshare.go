@@ -91,7 +91,8 @@ func Announce(dir string, n Note) (*Presence, error) {
 	return p, p.write(text)
 }
 
-// write publishes the note once it is locked and complete.
+// write writes the note to a temporary file and locks this file. It then renames the file, so that other processes see
+// only a note that is complete and locked.
 func (p *Presence) write(text []byte) error {
 	fresh := p.path + ".new"
 	f, err := os.OpenFile(fresh, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
@@ -173,8 +174,8 @@ func read(path string) (n Note, alive bool) {
 // Hold is the lock on a shared directory.
 type Hold struct{ f *os.File }
 
-// holdSuffix is the suffix of the lock file, which is beside the locked directory. The lock file is never removed.
-// Otherwise two processes could hold the lock: one with the removed file, and one with a new file.
+// holdSuffix is the suffix of the lock file, which is beside the locked directory. The lock file is never removed. If
+// it were, two processes could hold the lock: one with the removed file, and one with a new file.
 const holdSuffix = ".holder"
 
 // TryHold locks dir, or returns false if another process has the lock. It creates the parent directory if necessary.

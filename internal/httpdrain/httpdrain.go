@@ -106,7 +106,7 @@ func (d *Drain) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// begin returns the connections to close, and makes record close later ones.
+// begin returns the connections that Shutdown must close. From then on, record returns true for each new connection.
 func (d *Drain) begin() []net.Conn {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -80,7 +80,7 @@ func (r *Reader) All() []byte {
 	return v
 }
 
-// Append appends the length of s and then s itself to b, for Reader.Text or Reader.Bytes.
+// Append appends the length of s and then s itself to b. Reader.Text and Reader.Bytes read this form.
 func Append[T ~string | ~[]byte](b []byte, s T) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }

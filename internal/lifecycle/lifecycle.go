@@ -101,7 +101,7 @@ func closeAll(ctx context.Context, items []item) error {
 	return errors.Join(errs...)
 }
 
-// shareOf returns the time to keep for each of n closers.
+// shareOf returns the time that Close reserves for each of n closers. If ctx has no deadline, the result is 0.
 func shareOf(ctx context.Context, n int) time.Duration {
 	deadline, ok := ctx.Deadline()
 	if !ok || n == 0 {

@@ -37,7 +37,8 @@ func (t *Tracker) Go(f func()) bool {
 	return true
 }
 
-// Close lets no more calls begin, and waits for those in progress. It is idempotent.
+// Close waits for the calls and goroutines in progress. From the start of Close, Enter and Go return false. Close is
+// idempotent.
 func (t *Tracker) Close() {
 	t.mu.Lock()
 	t.closed = true

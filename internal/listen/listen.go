@@ -18,7 +18,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// attempts bounds the search for a port that is free on every host.
+// attempts is the maximum number of ports that TCP tries until one is free on every host.
 const attempts = 16
 
 // Request describes where to listen.

@@ -9,8 +9,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// quietPeriod is how long after a log line of hashicorp/raft its repetitions are logged at level debug. A repetition
-// has the same message and peer as the first line.
+// quietPeriod is the time after a log line of hashicorp/raft during which repetitions of this line are logged at level
+// debug. A repetition has the same message and peer as the first line.
 const quietPeriod = 10 * time.Minute
 
 // maxQuiet is how many combinations of message and peer a limiter remembers.
@@ -29,7 +29,7 @@ func Raft(l *slog.Logger) hclog.Logger {
 	return &hcLogger{base: l, out: l, limiter: &limiter{now: time.Now, last: map[string]time.Time{}}}
 }
 
-// limiter chooses levels. A logger and the loggers derived from it share one.
+// limiter chooses the levels of log lines. A logger and the loggers derived from it share one limiter.
 type limiter struct {
 	now func() time.Time
 
@@ -92,8 +92,8 @@ func (c *limiter) level(level slog.Level, msg string, args []any) slog.Level {
 	return level
 }
 
-// once returns the level of a line that may repeat. This is the given level for the first line with this message and
-// peer, and slog.LevelDebug for further ones within quietPeriod.
+// once returns the level of a line that may repeat. For the first line with this message and peer, the result is the
+// parameter first. For repetitions of this line within quietPeriod, it is slog.LevelDebug.
 func (c *limiter) once(msg, peer string, first slog.Level) slog.Level {
 	key, now := msg+"\x00"+peer, c.now()
 	c.mu.Lock()
@@ -108,7 +108,7 @@ func (c *limiter) once(msg, peer string, first slog.Level) slog.Level {
 	return first
 }
 
-// value returns an argument of a line as text, or "".
+// value returns the argument of a line with the given key as text, or "" if there is none.
 func value(args []any, key string) string {
 	for i := 0; i+1 < len(args); i += 2 {
 		if args[i] == key {

@@ -16,8 +16,8 @@ type Sparse struct {
 // warningInterval is the shortest time between two similar warnings.
 const warningInterval = 5 * time.Second
 
-// Log calls the given function, but at most once in five seconds. Calls of Log in between do nothing. The function
-// receives the number of these skipped calls.
+// Log calls the given function, unless it has called a function within the last five seconds. In that case, Log does
+// nothing. The parameter more is the number of calls of Log that have done nothing since the last function was called.
 func (s *Sparse) Log(log func(more int)) {
 	s.mu.Lock()
 	if !s.last.IsZero() && time.Since(s.last) < warningInterval {

@@ -17,8 +17,8 @@ import (
 // Set is a set of patterns. It is safe for concurrent use. The zero value has no patterns.
 type Set struct{ mux *http.ServeMux }
 
-// registered matches the part of a ServeMux error that says where in the source code a pattern was registered. It is
-// always a line of this package, which does not help the user.
+// registered matches the part of a ServeMux error that says where in the source code a pattern was registered. That
+// place is always a line of this package, which does not help the user.
 var registered = regexp.MustCompile(` \(registered at [^)]*\)`)
 
 // New returns a set of patterns in the syntax of http.ServeMux, without verb and host. As in Dapr, each pattern also

@@ -75,7 +75,7 @@ func (p *Port) receive(c net.Conn) {
 }
 
 // explainCut returns the error for a connection that failed during its preamble. If this node closed the connection
-// because of a limit, the error is a refusal that names the limit. Otherwise it is err.
+// because of a limit, the error is a refusal that names the limit. Otherwise explainCut returns err.
 func (p *Port) explainCut(cut pending.Cut, err error) error {
 	switch cut {
 	case pending.TooMany, pending.TooManyOf:
@@ -166,9 +166,9 @@ func (p *Port) judge(c *conn, h hello, state *tls.ConnectionState) error {
 	return nil
 }
 
-// register adds a connection to the registry, or returns why the connection is refused. One reason is that the cluster
-// or epoch of this node has changed since the preamble. Refresh does not close such a connection, because it was not
-// registered yet.
+// register adds a connection to the registry, or returns why the connection is refused. It refuses a connection if the
+// cluster or epoch of this node has changed since the hello arrived, unless the connection is for joining. Refresh
+// could not close this connection, because the connection was not registered yet.
 func (p *Port) register(c *conn) *Refusal {
 	if r := p.conns.add(c); r != nil {
 		return r

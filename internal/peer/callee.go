@@ -86,9 +86,9 @@ func (p *Port) delist(s *callee) {
 	delete(p.servers, s)
 }
 
-// drain closes connections for calls when this node stops. It first refuses further calls, and waits until running
-// handlers have returned and their answers have been sent. It waits at most for the given time, for all connections
-// together.
+// drain closes the given connections for calls when this node stops. It first refuses further calls, and waits until
+// running handlers have returned and their answers have been sent. The parameter limit bounds the wait for all
+// connections together.
 func drain(servers []*callee, limit time.Duration) {
 	for _, s := range servers {
 		s.leave()
@@ -234,7 +234,7 @@ func (c *callee) admit(o opening) (*method, error) {
 	return m, nil
 }
 
-// enter takes a slot of the gate, or queues the call.
+// enter gives a call a slot of the gate of its method. If no slot is free, enter queues the call.
 func (c *callee) enter(s *stream) {
 	g := c.gates[s.task.method]
 	if g == nil {
@@ -249,7 +249,7 @@ func (c *callee) enter(s *stream) {
 	c.pass(s)
 }
 
-// pass gives a call a slot of its gate, so that the caller may send the whole request.
+// pass records that a call has a slot of its gate, and permits the caller to send the whole request.
 func (c *callee) pass(s *stream) {
 	s.task.owner = true
 	s.in.target = fullWindow
@@ -275,10 +275,10 @@ func (c *callee) answer(s *stream, m *method, answer []byte, err error) {
 	c.queue(s)
 }
 
-// sent implements role: the call is over.
+// sent implements role. It frees the call, because the whole result of the call has been sent.
 func (c *callee) sent(s *stream) { c.free(s) }
 
-// lost implements role: no caller waits for the answer any more.
+// lost implements role. It cancels the handler of the call, because no caller waits for the answer any more.
 func (c *callee) lost(s *stream) {
 	delete(c.streams, s.id)
 	s.gone = true

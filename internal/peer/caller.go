@@ -125,8 +125,8 @@ func (l *line) take(f frame, body []byte) error {
 }
 
 // leave handles a go-away frame, which means that the callee accepts no further calls on this connection. last is the
-// number of the last stream that it accepted. Later streams were not executed, so their calls can be sent on another
-// connection.
+// number of the last stream that the callee has accepted. The calls of later streams were not executed, so they can be
+// sent on another connection.
 func (l *line) leave(last uint64) {
 	l.leaving = true
 	for _, s := range l.streams {

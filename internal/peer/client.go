@@ -258,7 +258,7 @@ func (l *lane) set(to, ended *line) {
 	}
 }
 
-// close ends every connection. Calls in flight return.
+// close ends every connection, so that the calls in progress return.
 func (c *Client) close() {
 	var lines []*line
 	c.mu.Lock()

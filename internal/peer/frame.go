@@ -110,7 +110,7 @@ func decodeFrame(b *[frameHead]byte) (frame, error) {
 	return f, nil
 }
 
-// opening is the head of an open frame.
+// opening is the head of an open frame, the frame with which a caller begins a call.
 type opening struct {
 	method  string
 	timeout time.Duration // 0 = none
@@ -141,7 +141,7 @@ func decodeOpening(body []byte) (o opening, payload []byte, err error) {
 
 func encodeSize(size int) []byte { return binary.AppendUvarint(nil, uint64(size)) }
 
-// decodeSize decodes the body of an answer frame. payload is the first chunk of the answer.
+// decodeSize decodes the body of an answer frame: the size of the whole answer, and the first chunk of it as payload.
 func decodeSize(body []byte) (size int, payload []byte, err error) {
 	d := decoder{b: body}
 	n := d.uvarint()

@@ -74,8 +74,8 @@ const (
 	staleAfter = 10 * time.Second
 )
 
-// lostSince returns the time at which dials for Raft to a server began to fail. It returns true only if they have
-// failed for at least lostAfter, there has been no connection since then, and the last failure was at most staleAfter
+// lostSince returns the time at which dials for Raft to a server began to fail. It returns true only if these dials
+// have failed for at least lostAfter without a connection in between, and if the last one failed at most staleAfter
 // ago.
 func (h *health) lostSince(server string) (time.Time, bool) {
 	h.mu.Lock()
@@ -101,7 +101,8 @@ func (h *health) forget() {
 	}
 }
 
-// contact records that there is a connection with server, and wakes its waiters.
+// contact records that there is a connection with server. It ends the backoff of the server, and wakes the requests
+// that wait for it.
 func (h *health) contact(server string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// snapshotMark is the suffix of an address to which raft sends a snapshot. The server id comes before it, and never
-// contains it. For such an address, Dial opens a connection for snapshots.
+// snapshotMark is the suffix of an address to which raft sends a snapshot. The part before the suffix is the server id,
+// which never contains the suffix. For such an address, Dial opens a connection for snapshots.
 const snapshotMark = "\x00snapshot"
 
 // layer is the raft.StreamLayer of one group. It dials servers by their ids, and accepts the connections of the group

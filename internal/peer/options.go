@@ -92,7 +92,7 @@ type Limits struct {
 }
 
 // maxInFlight is the maximum number of unanswered calls that a callee accepts on one connection. Calls by Client.Call
-// and by Client.Wait count together. The Limits of the callee do not change it.
+// and by Client.Wait count together. The Limits of the callee do not change this maximum.
 const maxInFlight = 2048
 
 func (o Options) withDefaults() Options {

@@ -134,8 +134,8 @@ func (p *Port) Join() *Client { return p.joins }
 // server without further backoff, and sends the requests that wait for it.
 func (p *Port) Alive(server string) { p.health.reported(server) }
 
-// LostSince returns the time at which dials for Raft to a server began to fail. It returns true only if they have
-// failed for at least two seconds, there has been no connection since then, and the last failure was at most 10 seconds
+// LostSince returns the time at which dials for Raft to a server began to fail. It returns true only if these dials
+// have failed for at least 2 seconds without a connection in between, and if the last one failed at most 10 seconds
 // ago.
 func (p *Port) LostSince(server string) (time.Time, bool) { return p.health.lostSince(server) }
 
@@ -175,7 +175,7 @@ func both(directions []Direction) (all Direction) {
 }
 
 // Close stops listening, closes all Raft transports and connections, cancels running handlers and waits for all
-// goroutines. The Raft groups must be closed before. Close is idempotent.
+// goroutines. The caller must close the Raft groups before it calls Close. Close is idempotent.
 func (p *Port) Close() error {
 	p.closed.Do(func() {
 		transports, servers := p.shut()
@@ -251,8 +251,8 @@ func (p *Port) transport(group uint32) *Transport {
 }
 
 // Raft returns a new transport for a Raft group. In this transport, the address of a server is its id. Raft may be
-// called before Open, but the transport reaches no server until then. Raft returns fault.Invalid if the group already
-// has an open transport, and fault.Unavailable if the port is closed.
+// called before Open, but the transport reaches no server until the port is open. Raft returns fault.Invalid if the
+// group already has an open transport, and fault.Unavailable if the port is closed.
 func (p *Port) Raft(group uint32) (*Transport, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

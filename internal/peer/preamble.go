@@ -46,7 +46,7 @@ func (k kind) String() string {
 
 func (k kind) raft() bool { return k == kindRaft || k == kindSnapshot }
 
-// hello opens a connection.
+// hello is the first part of a preamble. The caller sends it to the callee.
 type hello struct {
 	kind    kind
 	Epoch   uint64

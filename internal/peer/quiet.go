@@ -28,8 +28,9 @@ type news struct {
 
 func newQuiet() *quiet { return &quiet{seen: map[news]time.Time{}} }
 
-// level returns the log level for a refused connection. It is normally WARN. Refusals because one side has no cluster
-// yet are expected while a cluster forms, so they are INFO until formGrace after the first one.
+// level returns the log level for a refused connection, which is normally WARN. While a cluster forms, some connections
+// are refused because one side has no cluster yet. The level of these refusals is INFO until formGrace after the first
+// of them.
 func (q *quiet) level(r Reason) slog.Level {
 	if r != ReasonUnformed {
 		return slog.LevelWarn

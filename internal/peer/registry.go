@@ -125,8 +125,8 @@ func (r *registry) refresh(self Identity) {
 	r.end(func(c *conn) bool { return c.kind != kindJoin && c.self != self })
 }
 
-// thin closes the oldest inbound connections of a kind from one server, until the given number is left. For example,
-// old connections may remain open after a network failure.
+// thin closes the oldest inbound connections of a kind from one server, until at most keep are left. Too many may be
+// open because old connections remain after a network failure.
 func (r *registry) thin(server string, k kind, keep int) {
 	for {
 		var oldest *conn

@@ -29,7 +29,7 @@ func (p *Port) Renew() {
 	p.conns.end(func(c *conn) bool { return c.kind == kindRaft })
 }
 
-// retire lets every connection finish its calls and accept no new ones.
+// retire permits no new calls on the current connections. Calls in progress can finish.
 func (c *Client) retire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -49,8 +49,8 @@ func (l *line) retire() {
 	l.rouse()
 }
 
-// retire sends the caller a go-away frame. The caller then closes the connection when it has received all answers. If
-// the callee closed it, answers that are still on the way could be lost.
+// retire sends the caller a go-away frame. The caller then closes the connection when it has received all answers. The
+// callee does not close the connection itself, because answers that are still on the way could be lost.
 func (c *callee) retire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

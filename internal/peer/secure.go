@@ -50,7 +50,7 @@ func (p *Port) secureServer(ctx context.Context, raw net.Conn) (net.Conn, *tls.C
 	return secure, state, hello{}, explainAccept(err)
 }
 
-// replay is a connection that returns the one byte that was read to detect TLS.
+// replay is a connection that first returns the byte that was already read to detect TLS, and then all further bytes.
 type replay struct {
 	net.Conn
 	first [1]byte

@@ -47,7 +47,7 @@ func (o *outbox) payload() bool {
 	return o.first != 0 || len(o.rest) > 0 && o.window > 0 || len(o.rest) == 0 && o.fin
 }
 
-// emit appends the next frames of s, at most one of them with payload, to b.
+// emit appends the next frames of s to b. At most one of these frames has payload.
 func (s *stream) emit(b []byte) []byte {
 	o := &s.out
 	if o.reset {
@@ -120,8 +120,8 @@ func (in *inbox) keep(p []byte) {
 	in.buf = append(in.buf, p...)
 }
 
-// regrant lets the other side send more bytes. It waits until the other side may send less than half of in.target, so
-// that few window frames are necessary.
+// regrant lets the other side send more bytes. It does nothing while the other side may still send at least half of
+// in.target, so that few window frames are necessary.
 func (s *stream) regrant() {
 	in := &s.in
 	if in.target == 0 || in.fin || in.credit >= in.target/2 {

@@ -28,9 +28,9 @@ const (
 //   - If the other side has closed an idle connection, the request is repeated on another connection. All repeated
 //     requests are idempotent.
 //   - Time limits apply to the time without progress, as described at Timing.Raft and Timing.SnapshotStall.
-//   - AppendEntries to a server that is down waits until the server is reachable, at most Timing.Hold. If it failed at
-//     once, raft would pause for up to 10 s before the next attempt, even if the server is back earlier. Heartbeats do
-//     not wait.
+//   - AppendEntries to a server that is down waits until the server is reachable, at most Timing.Hold. If AppendEntries
+//     failed at once, raft would pause for up to 10 s before the next attempt, even if the server is back earlier.
+//     Heartbeats do not wait.
 //
 // All methods are safe for concurrent use.
 type Transport struct {
@@ -77,7 +77,7 @@ func (l transportLog) Error(msg string, args ...any) { l.Debug(msg, args...) }
 func (t *Transport) Interrupt() { t.interrupt() }
 
 // Close closes the connections of the transport in both directions and waits for the goroutines that serve them. The
-// group's raft.Raft must be shut down before. Close is idempotent and always returns nil.
+// caller must shut down the group's raft.Raft before it calls Close. Close is idempotent and always returns nil.
 func (t *Transport) Close() error {
 	t.closed.Do(func() {
 		t.port.forget(t)
@@ -136,7 +136,7 @@ func (t *Transport) TimeoutNow(id raft.ServerID, _ raft.ServerAddress, args *raf
 	})
 }
 
-// InstallSnapshot sends a snapshot over a connection of its own.
+// InstallSnapshot sends a snapshot over a separate connection.
 func (t *Transport) InstallSnapshot(id raft.ServerID, _ raft.ServerAddress, args *raft.InstallSnapshotRequest,
 	resp *raft.InstallSnapshotResponse, data io.Reader) error {
 	return t.net.InstallSnapshot(id, addressOf(id)+snapshotMark, args, resp, data)

@@ -67,8 +67,9 @@ func (p *Port) Tunnel(ctx context.Context, server string) (net.Conn, error) {
 	return c, nil
 }
 
-// Tunnels returns the listener that accepts the tunnels of other nodes. Every call returns the same listener. After it
-// is closed, new tunnels are closed at once. RemotePeer returns the identity of the other end of a tunnel.
+// Tunnels returns the listener that accepts the tunnels of other nodes. Every call returns the same listener. After
+// this listener is closed, new tunnels are closed at once. RemotePeer returns the identity of the other end of a
+// tunnel.
 func (p *Port) Tunnels() net.Listener { return p.tunnels }
 
 // Lost reports to the port that a server has failed, for example according to gossip. The port then closes the tunnels

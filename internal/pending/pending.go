@@ -1,7 +1,7 @@
 // Package pending limits the connections of a listener that are accepted but not authenticated yet. There are limits
 // for the total number and for each source address. If there are too many connections, the package closes the oldest.
-// The caller does the authentication. The package owns the count of these connections, in total and per source address,
-// and the choice of the connection to close if there are too many.
+// The caller does the authentication. The package owns the counts of these connections, and the choice of the
+// connection to close.
 //
 // The package has no goroutines. Each pending connection has a timer, which Done and Close stop.
 package pending

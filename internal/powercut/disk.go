@@ -138,8 +138,8 @@ func (d *Disk) Apply(r *Record) error {
 	return nil
 }
 
-// opened applies a record that a file was opened. It creates the file if the disk does not have it, and empties it if
-// the record has the flag truncates. Later records identify the open file by the number r.a.
+// opened applies the record r of the opening of a file. It creates the file if the disk does not have it. It empties
+// the file if the record has the flag truncates. Later records identify the open file by the number r.a.
 func (d *Disk) opened(name string, r *Record) error {
 	n := d.find(name)
 	if n == nil {
@@ -156,7 +156,7 @@ func (d *Disk) opened(name string, r *Record) error {
 	return nil
 }
 
-// name sets the file or directory of a name. If n is nil, it removes the name.
+// name makes a name refer to the file or directory n. If n is nil, it removes the name.
 func (d *Disk) name(name string, n *node) error {
 	up, base, err := d.parent(name)
 	if err != nil {
@@ -185,7 +185,8 @@ func (d *Disk) renamed(from, to string, link bool) error {
 	return nil
 }
 
-// note changes names of a directory. The changes are not synced yet.
+// note changes the given names in the directory n, as one change that is not synced yet. A nil element of names removes
+// the name.
 func (n *node) note(names map[string]*node) {
 	n.changes = append(n.changes, change{names: names})
 	setNames(n.live, names)
@@ -201,7 +202,7 @@ func setNames(in, names map[string]*node) {
 	}
 }
 
-// sync marks the first upTo changes of the node as synced. The number includes the changes that were synced earlier.
+// sync records that the first upTo changes of the node are synced. upTo includes the changes that were synced earlier.
 func (n *node) sync(upTo int) {
 	count := upTo - n.synced
 	if count <= 0 {

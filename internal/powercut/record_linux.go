@@ -67,8 +67,8 @@ func (r *Recorder) put(op byte, a, b uint64, first, second []byte) {
 	}
 }
 
-// at returns path relative to r.root, or "" if path is not below r.root. If path is relative, it starts at the
-// directory with the descriptor dirfd.
+// at returns path relative to r.root, or "" if path is not below r.root. The parameter path is absolute, or relative to
+// the directory with the descriptor dirfd.
 func (r *Recorder) at(dirfd int, path string) string {
 	const cwd = -100
 	if !filepath.IsAbs(path) {

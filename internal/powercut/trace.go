@@ -8,8 +8,8 @@ import (
 	"os"
 )
 
-// The operations of a trace. The comments list the fields of each operation's Record: a and b in brackets, and first
-// and second as First and Second.
+// The operations of a trace. The comment at each operation explains the fields of its Record. First and Second stand
+// for the fields first and second. The brackets contain the meanings of the fields a and b.
 const (
 	opOpen       byte = iota + 1 // First is the path [number of the open file, flags]
 	opWrite                      // First is the data [open file, offset]

@@ -21,8 +21,8 @@ func Base(setting, address string) (base string, err error) {
 	return strings.TrimRight(address, "/"), nil
 }
 
-// Exposed reports whether other hosts on the network could read the credentials that are sent to an address. This is so
-// if the scheme is not https and the host is not a loopback address.
+// Exposed reports whether other hosts on the network could read the credentials that are sent to an address. The result
+// is true if the scheme is not https and the host is not a loopback address.
 func Exposed(base string) bool {
 	u, err := url.Parse(base)
 	if err != nil || u.Scheme == "https" {

@@ -96,7 +96,7 @@ func (c *Client) Get(ctx context.Context, address string, header http.Header, re
 	}
 }
 
-// errRefused marks a 401 to a request whose credentials can be renewed.
+// errRefused is the cause of an error for status 401, if the credentials of the request can be renewed.
 var errRefused = errors.New("refused")
 
 // withoutMark removes errRefused, which callers must not see.
@@ -108,7 +108,7 @@ func withoutMark(err error) error {
 }
 
 // once makes one attempt. wasRefused is true if the service refused the credentials of an earlier attempt. After an
-// error, wait is the minimum delay before the next attempt. It is negative if another attempt would fail as well.
+// error, wait is the minimum delay before the next attempt. A negative wait means that another attempt would also fail.
 func (c *Client) once(ctx context.Context, address string, header http.Header, wasRefused bool) (answer []byte,
 	wait time.Duration, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)

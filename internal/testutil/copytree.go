@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// CopyTree copies a file or directory. Another program may write to it during the copy. The copy includes writes that
-// are not synced yet. Files that are removed during the copy are left out.
+// CopyTree copies a file or directory. Another program may change the original meanwhile. The copy includes writes that
+// are not synced yet. CopyTree leaves out files that disappear before it has read them.
 func CopyTree(t testing.TB, from, to string) {
 	t.Helper()
 	Must(t, filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {

@@ -7,8 +7,8 @@ import (
 )
 
 // Program returns the path of a program that a test starts. The environment variable with the given name has precedence
-// over the PATH. If the program is not found, Program skips the test, and suggests the Debian package with the same
-// name. This package must exist.
+// over the PATH. If the program is not found, Program skips the test, and suggests the Debian package with the name of
+// the program. So there must be such a package.
 func Program(t testing.TB, variable, name string) string {
 	t.Helper()
 	if path := os.Getenv(variable); path != "" {

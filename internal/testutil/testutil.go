@@ -1,5 +1,5 @@
-// Package testutil has helpers for tests of many packages. They end a test after an error, wait for a condition, and
-// collect the output of a program. The package owns only these helpers.
+// Package testutil has helpers for tests of many packages. For example, the helpers end a test after an error, wait for
+// a condition, and collect the output of a program. The package owns only these helpers.
 package testutil
 
 import (

@@ -78,7 +78,7 @@ func collectorTLS(env func(string) (string, bool)) (*tls.Config, error) {
 	return config, nil
 }
 
-// ending is an exporter that closes its connections at its end.
+// ending is an exporter whose Shutdown also closes the idle connections of its HTTP client.
 type ending struct {
 	sdktrace.SpanExporter
 	client *http.Client

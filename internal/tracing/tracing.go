@@ -71,8 +71,8 @@ func Open(ctx context.Context, o Options) (*Tracer, error) {
 }
 
 // Change replaces the collectors of t with those of next. The caller must not use next afterwards. Change sends the
-// spans that have ended to the previous collectors. It returns an error if this fails or takes longer than ctx allows.
-// Spans that have begun but not ended are lost.
+// spans that have ended to the previous collectors. It returns an error if the sending fails or takes longer than ctx
+// allows. Spans that have begun but not ended are lost.
 func (t *Tracer) Change(ctx context.Context, next *Tracer) error {
 	return t.now.Swap(next.now.Load()).close(ctx)
 }
@@ -246,14 +246,14 @@ func (ids) NewSpanID(ctx context.Context, _ trace.TraceID) trace.SpanID {
 	return newSpanID()
 }
 
-// newTraceID returns a random id of a trace. An id is not zero.
+// newTraceID returns a random id of a trace, which is never zero.
 func newTraceID() (id [16]byte) {
 	binary.BigEndian.PutUint64(id[:8], rand.Uint64()|1)
 	binary.BigEndian.PutUint64(id[8:], rand.Uint64())
 	return id
 }
 
-// newSpanID returns a random id of a span, which is not zero either.
+// newSpanID returns a random id of a span, which is never zero.
 func newSpanID() (id [8]byte) {
 	binary.BigEndian.PutUint64(id[:], rand.Uint64()|1)
 	return id
@@ -265,7 +265,7 @@ func (t *Tracer) Exports() bool { return t.now.Load().provider != nil }
 // maxAttribute bounds a value of an attribute, in bytes.
 const maxAttribute = 512
 
-// Set adds attributes: names and values in turn. It shortens long values.
+// Set adds attributes to the span. Its arguments are pairs of a name and a value. It shortens long values.
 func (s *Span) Set(attributes ...string) {
 	if s.full == nil || !s.full.IsRecording() {
 		return
@@ -307,7 +307,7 @@ func (s *Span) Inject(h http.Header) {
 }
 
 // End ends the span. status is the HTTP status of the answer, or 0 if there is no answer. If err is not nil, the span
-// is marked as failed, with the text of err. As in Dapr, a status of 400 or more also marks the span as failed.
+// has failed, and its status has the text of err. As in Dapr, the span has also failed if status is 400 or more.
 func (s *Span) End(status int, err error) {
 	if s.full == nil {
 		return

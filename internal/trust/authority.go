@@ -21,8 +21,8 @@ type authority struct {
 	key  ed25519.PrivateKey
 }
 
-// authorityTime returns the period in which an authority is valid. It ends in the year 9999, because a token does not
-// expire.
+// authorityTime returns the period in which an authority is valid. The period ends in the year 9999, because a token
+// does not expire.
 func authorityTime() (from, to time.Time) {
 	return time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
 }

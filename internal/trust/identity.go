@@ -10,7 +10,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// DefaultTrustDomain and DefaultNamespace apply to an application that does not set its own.
+// DefaultTrustDomain and DefaultNamespace are the trust domain and namespace of an application that does not set them.
 const (
 	DefaultTrustDomain = "public"
 	DefaultNamespace   = "default"

@@ -11,7 +11,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Material is the secrets and certificates that trust is based on.
+// Material contains the secrets and certificates by which nodes trust each other.
 type Material struct {
 	Tokens []Token // one or two: the first issues and encrypts, all are accepted
 	// Own is an external certificate; nil = none. If it is set, the tokens are used only for gossip keys.
@@ -130,9 +130,9 @@ func (k *Keeper) Replace(m Material) error {
 	return k.install(m, k.id)
 }
 
-// Renew issues a new certificate if the current one is older than two thirds of Timing.Life. It also does so if the
-// clock was set back, and now shows a time more than half of Timing.Backdate before the issue of the current
-// certificate. changed is true if a new certificate was issued.
+// Renew issues a new certificate if the current one is older than two thirds of Timing.Life. It also issues one if the
+// clock was set back to a time more than half of Timing.Backdate before the issue of the current certificate. changed
+// is true if a new certificate was issued.
 //
 // Renew does nothing before Identify is called, or if there is an external certificate. Use Replace to change an
 // external certificate.
@@ -189,7 +189,7 @@ func (c *credentials) checkOwn(id Identity, now time.Time) error {
 	return nil
 }
 
-// Keys returns the keys for gossip: the first encrypts, all decrypt.
+// Keys returns the keys for gossip. The first key encrypts messages. Each of the keys can decrypt messages.
 func (k *Keeper) Keys() [][]byte { return k.current.Load().keys }
 
 // Server returns the TLS configuration for accepted connections of a protocol, or nil if this node has no certificate

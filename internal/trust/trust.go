@@ -1,6 +1,6 @@
 // Package trust decides which nodes belong to a cluster. From a cluster token it derives a key for gossip, and a
 // certificate authority that is the same on every node. It issues this node's certificate and verifies the certificates
-// of other nodes. Instead, the nodes can use external certificates, which another authority has issued.
+// of other nodes. Nodes can also use external certificates, which another authority has issued.
 //
 // It owns the format of tokens, the labels of derived keys, the content of node certificates, and the reasons for
 // refusing a certificate. It does no I/O: the caller passes in tokens, certificates and the clock. It has no

@@ -88,7 +88,8 @@ func (k *Keeper) Verify(state tls.ConnectionState, server string) (Identity, err
 	return identityOf(leaf).speaksFor(server, leaf.DNSNames)
 }
 
-// verifyChain checks everything except which server the certificate belongs to.
+// verifyChain checks that the certificate in state is valid now and was issued by an accepted authority. It does not
+// check which server the certificate belongs to.
 func (k *Keeper) verifyChain(state tls.ConnectionState) error {
 	return k.current.Load().verify(state.PeerCertificates, k.now())
 }

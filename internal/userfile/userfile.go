@@ -20,8 +20,8 @@ import (
 var errKind = errors.New("it is not a regular file")
 
 // Open opens a file for reading. It returns an error unless the file is a regular file or os.DevNull, because opening
-// or reading a pipe can block. Open checks the file after opening it, so another program cannot replace the file in
-// between.
+// or reading a pipe can block. Open checks the file that it has opened, so another program cannot replace the file
+// after the check.
 func Open(path string) (*os.File, fs.FileInfo, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {

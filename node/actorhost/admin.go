@@ -85,7 +85,7 @@ func (a Admin) MoveActor(ctx context.Context, r schema.ActorMove) error {
 
 // RebalanceActors implements admin.Actors. It spreads the actors of a type evenly over their hosts, in at most
 // rebalances rounds. One round may not be enough, because a host cannot give away an actor that it has just received.
-// It learns of the actor only when it renews its session.
+// The host learns of the actor only when it renews its session.
 func (a Admin) RebalanceActors(ctx context.Context, kind string) (all schema.ActorsMoved, err error) {
 	d, err := a.Host.directoryOf(ctx, kind)
 	if err != nil {

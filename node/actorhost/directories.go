@@ -167,7 +167,7 @@ func (d *directories) find(ctx context.Context, c *connection, key knownKey) (ty
 	return k.typeRecord, nil
 }
 
-// remember stores the current record of an actor type for find, and returns it.
+// remember caches the current record of an actor type for later calls of find, and returns the record.
 func (d *directories) remember(key knownKey, t typeRecord) typeRecord {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -73,7 +73,7 @@ func (h *holding) while(ctx context.Context, f func(context.Context) error) erro
 }
 
 // renew renews the claim regularly until ctx ends. The claim counts as lost if another node has it, or if no renewal
-// has succeeded for loseAfter. renew then calls the function lost with errLost, and returns.
+// has succeeded for loseAfter. In both cases, renew calls the function lost with errLost, and returns.
 func (h *holding) renew(ctx context.Context, lost context.CancelCauseFunc) {
 	tick := time.NewTicker(renewEvery)
 	defer tick.Stop()
@@ -95,8 +95,8 @@ func (h *holding) renew(ctx context.Context, lost context.CancelCauseFunc) {
 	}
 }
 
-// release changes the record with the given function, removes the claim from it, and stores it. It does so even if ctx
-// has ended. Otherwise the next leader would have to wait until the claim expires.
+// release changes the record with the given function, removes the claim from the record, and stores the record. It
+// ignores the end of ctx, because the next leader would otherwise have to wait until the claim expires.
 func (h *holding) release(ctx context.Context, change func(*record)) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTime)
 	defer cancel()

@@ -65,7 +65,8 @@ func (c command) store(ctx context.Context, name string, write func(io.Writer) e
 
 var errUnread = errors.New("it ended before it had read the backup")
 
-// run runs the command for one action.
+// run runs the command once. It passes the action and the name of the backup in environment variables. in and out are
+// the standard input and output of the command.
 func (c command) run(ctx context.Context, action, name string, in io.Reader, out io.Writer) error {
 	cmd := exec.CommandContext(ctx, c.args[0], c.args[1:]...) //nolint:gosec // the operator chose the command
 	cmd.Env = append(cmd.Environ(), actionVariable+"="+action, nameVariable+"="+name)

@@ -130,7 +130,7 @@ func (f file) publish() error {
 // discard removes the temporary name of the file.
 func (f file) discard() { _ = os.Remove(f.temporary) }
 
-// checked writes to w and keeps the last error.
+// checked is an io.Writer that passes all data to w and keeps the last error of w.
 type checked struct {
 	w   io.Writer
 	err error

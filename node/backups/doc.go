@@ -6,5 +6,5 @@
 // other nodes.
 //
 // Goroutines: the caller runs Run in a goroutine. A running backup has more goroutines, for example one that renews the
-// claim. They end with the backup.
+// claim. These goroutines end with the backup.
 package backups

@@ -126,13 +126,14 @@ func (s *Schedule) step(ctx context.Context) {
 	}
 }
 
-// show makes r visible in metrics and status.
+// show makes the record r visible in metrics and status.
 func (s *Schedule) show(r record) {
 	s.latest.Store(&r)
 	s.metrics.show(r)
 }
 
-// take takes the claim for the next backup. It returns nil if no backup is due, or if another run has the claim.
+// take writes the claim of this node for the next backup to the record. It returns nil if no backup is due, or if
+// another run has the claim.
 func (s *Schedule) take(ctx context.Context) (*holding, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
@@ -213,9 +214,9 @@ func (s *Schedule) done(ctx context.Context, h *holding, begin time.Time, last s
 	}
 }
 
-// removeOld removes the oldest backups, so that only Options.Keep remain. The parameter names has the backups that a
-// command has stored, and the result has those that remain. Failures are only logged and counted, because the next
-// backup tries again.
+// removeOld removes old backups and keeps the newest Options.Keep ones. If a command stores the backups, the parameter
+// names lists the stored backups, and the result left lists those that remain. Failures are only logged and counted,
+// because the next backup tries again.
 func (s *Schedule) removeOld(ctx context.Context, names []string) (left []string) {
 	left, err := s.target.trim(ctx, names, s.opts.Keep)
 	s.metrics.removed(err)
@@ -226,7 +227,8 @@ func (s *Schedule) removeOld(ctx context.Context, names []string) (left []string
 	return left
 }
 
-// ended records that a backup was not written.
+// ended logs and counts a backup that was not written. If the backup has failed, ended also stores the failure in the
+// record. If another node may have taken the claim, or ctx has ended, the record gets no failure.
 func (s *Schedule) ended(ctx context.Context, h *holding, err error) {
 	switch {
 	case errors.Is(err, errLost):

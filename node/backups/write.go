@@ -31,7 +31,7 @@ type stored interface {
 	discard()
 }
 
-// made is a backup that was written and verified.
+// made is a backup that was written. The field Verified is true if it was also verified.
 type made struct {
 	saved
 	stored stored
@@ -40,7 +40,8 @@ type made struct {
 // timeForm is the layout of the time in the name of a backup.
 const timeForm = "20060102T150405Z"
 
-// write writes a backup and verifies it.
+// write writes a backup, and verifies it if Config.Verify is true. If only the verification fails, write returns both
+// the backup and the error.
 func (s *Schedule) write(ctx context.Context, begin time.Time) (*made, error) {
 	keys, err := backup.ReadKeyFile("backup: keyFile", s.opts.KeyFile)
 	if err != nil {
@@ -72,7 +73,7 @@ func (s *Schedule) write(ctx context.Context, begin time.Time) (*made, error) {
 	return m, nil
 }
 
-// seal writes a backup to w, encrypted if there is a key.
+// seal writes a backup to w. If there are keys, it encrypts the backup with the first one.
 func (s *Schedule) seal(ctx context.Context, w io.Writer, keys []backup.Key) error {
 	if len(keys) == 0 {
 		return s.opts.Cluster.SaveBackup(ctx, w)
@@ -87,7 +88,8 @@ func (s *Schedule) seal(ctx context.Context, w io.Writer, keys []backup.Key) err
 	return e.Close()
 }
 
-// verify reads a backup to its end, checks every checksum, and returns the number of keys.
+// verify reads a backup to its end, checks every checksum, and returns how many stored keys the backup contains. The
+// parameter keys has the keys that can decrypt the backup.
 func verify(r io.Reader, keys []backup.Key) (uint64, error) {
 	source, err := backup.Decrypt(r, keys, false)
 	if err != nil {

@@ -141,8 +141,8 @@ func otherPolicies(documents []component.Resiliency,
 	return out
 }
 
-// policies returns the policies for the applications that the documents name, and the default policy for all other
-// applications. If several documents name the same application, the last document applies.
+// policies returns the policies for the applications that the documents name. The second result is the default policy
+// for all other applications. If several documents name the same application, the last document applies.
 func (c *Calls) policies(documents []component.Resiliency) (map[api.App]*resiliency.Policy, *resiliency.Policy) {
 	targets, others := map[api.App]*resiliency.Policy{}, &resiliency.Policy{}
 	for _, d := range documents {
@@ -181,8 +181,8 @@ func (m policyMaker) policy(timeout, retry, breaker string) *resiliency.Policy {
 	return p
 }
 
-// defaults copies the default policies of the document to others. A default for applications has precedence over a
-// general default.
+// defaults copies the default policies of the document to others, which is the policy for applications that no document
+// names. In a document, a default for applications has precedence over a general default.
 func (m policyMaker) defaults(others *resiliency.Policy) {
 	for _, names := range [][3]string{
 		{component.DefaultTimeout, component.DefaultRetry, component.DefaultBreaker},
@@ -214,7 +214,7 @@ type circuitLog struct {
 	document string
 }
 
-// changed counts and logs that a circuit breaker has changed to the state to.
+// changed counts and logs a change of a circuit breaker. The parameter to is the new state of the circuit breaker.
 func (l circuitLog) changed(target api.App, method, to string) {
 	l.calls.parts.Metrics.CircuitChanged(l.document, target, to)
 	l.calls.opts.Logger.Warn("a circuit breaker changed", "target", target.String(), "method", method, "state", to)

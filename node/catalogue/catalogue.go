@@ -162,7 +162,8 @@ func (c *Catalogue) Apps(context.Context) ([]schema.AppInstance, error) {
 	return out, nil
 }
 
-// Applications returns all applications, at most maxApplications, for the metadata API.
+// Applications returns the known applications for the metadata API. If there are more than maxApplications, it returns
+// only the first ones.
 func (c *Catalogue) Applications() []api.ApplicationInfo {
 	d := c.known.Load()
 	if d == nil {

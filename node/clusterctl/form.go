@@ -15,7 +15,8 @@ import (
 	"github.com/quorate/quorate/node/network"
 )
 
-// methodPromise asks a server without a cluster to let the caller form one with it.
+// methodPromise is the peer method that requests a promise from a server without a cluster: only the calling server may
+// form the cluster.
 const methodPromise = "cluster.promise"
 
 const (
@@ -181,7 +182,7 @@ func (ctl *Controller) servePromise(_ context.Context, r peer.Request) ([]byte, 
 	return nil, ctl.host.Promise(r.From.Server)
 }
 
-// wait stores what the node waits for, and logs it when it changes.
+// wait stores a text that describes what the node waits for. It logs the text if it differs from the previous one.
 func (ctl *Controller) wait(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if was := ctl.waitingFor.Swap(&text); was == nil || *was != text {
@@ -266,8 +267,8 @@ func (ctl *Controller) refusal() error {
 	return err
 }
 
-// noteNewerEpoch records the newest cluster epoch on disk if gossip has seen an epoch that is newer than that of this
-// server. This happens when a rescue of the cluster has left out this server.
+// noteNewerEpoch stores on disk the newest cluster epoch that gossip has seen, if it is newer than the epoch of this
+// server. It also logs an error. The epoch is newer if a rescue of the cluster has left out this server.
 func (r *reconciler) noteNewerEpoch() {
 	epoch, self := uint64(r.net.Gossip().RefusedEpoch()), r.host.Identity()
 	if r.opts.Sidecar || epoch <= max(self.Epoch, self.Superseded) {
@@ -282,7 +283,7 @@ func (r *reconciler) noteNewerEpoch() {
 }
 
 // leftBehindHint returns a hint for operators. It describes how a server that was left out by a rescue can join the
-// cluster again. The dir is the data directory of the server.
+// cluster again. The parameter dir is the data directory of the server.
 func leftBehindHint(dir string) string {
 	return "move its data directory " + dir + " away and start it again, it joins as a new server"
 }

@@ -124,9 +124,9 @@ func (r *reconciler) round(ctx context.Context) {
 	r.publish()
 }
 
-// dismiss announces by gossip that a failed server has left, if it was removed from every group. Otherwise nodes would
-// list the server as failed for hours, and alerts would name it. Failed servers that still belong to a group stay in
-// the list, because the group may need their votes.
+// dismiss announces by gossip that a failed server has left, if it was removed from every group. Without this
+// announcement, nodes would list the server as failed for hours, and alerts would name it. Failed servers that still
+// belong to a group stay in the list, because the group may need their votes.
 func (r *reconciler) dismiss() {
 	for _, m := range r.net.Gossip().Roster().Servers() {
 		if m.State == membership.Failed && r.host.HasLeft(m.ServerID) {
@@ -231,9 +231,9 @@ func members(r *membership.Roster) []placement.Member {
 	return out
 }
 
-// apply applies one change to the configuration of a group, and reports whether it has succeeded. The change was
-// planned for the configuration at the log index prev. If the group has a newer configuration, Raft refuses the change,
-// unless it is a leadership transfer.
+// apply applies one change to the configuration of a group, and reports whether the change has succeeded. The change
+// was planned for the configuration at the log index prev. If the group has a newer configuration, Raft refuses the
+// change. For a leadership transfer, prev is ignored.
 func (r *reconciler) apply(ctx context.Context, id uint32, g *group.Group, c placement.Change,
 	prev uint64) bool {
 	ctx, cancel := context.WithTimeout(ctx, changeWait)
@@ -263,7 +263,8 @@ func (r *reconciler) apply(ctx context.Context, id uint32, g *group.Group, c pla
 	return true
 }
 
-// spread transfers leadership of some groups if this node leads more than its share.
+// spread transfers leadership of some groups if this node leads more than its share. The parameter inputs has the
+// placement input of each group, by group id.
 func (r *reconciler) spread(ctx context.Context, inputs []placement.Input) {
 	self := r.host.Identity().Server
 	r.moving.Lock()

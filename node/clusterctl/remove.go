@@ -120,8 +120,8 @@ func (ctl *Controller) remove(ctx context.Context, server string) (schema.Remove
 // unfinished converts err, the error of a removal that has already begun in the given number of groups. If the number
 // is 0, it returns err unchanged.
 //
-// Otherwise the code is fault.Indeterminate, because the removal continues in these groups. The code fault.Conflict is
-// kept, because the refusal of a group is final.
+// If the number is above 0, the code fault.Conflict stays, because the refusal of a group is final. Any other code
+// becomes fault.Indeterminate, because the removal continues in the groups in which it has begun.
 func unfinished(err error, begun int) error {
 	if begun == 0 {
 		return err
@@ -135,8 +135,8 @@ func unfinished(err error, begun int) error {
 }
 
 // askRemove sends a removal request to the leader of its group, which may be this node. While the leader is changing or
-// unavailable, it retries until ctx ends. If ctx ends during an attempt of a dry run, the error is that of the previous
-// attempt.
+// unavailable, askRemove retries until ctx ends. If ctx ends during an attempt of a dry run, the error is that of the
+// previous attempt.
 func (ctl *Controller) askRemove(ctx context.Context, c removeCall) (removeAnswer, error) {
 	payload, err := json.Marshal(c)
 	if err != nil {
@@ -215,9 +215,10 @@ func (ctl *Controller) serveRemove(ctx context.Context, r peer.Request) ([]byte,
 	return json.Marshal(a)
 }
 
-// mark commits the tombstone of a server in a group that this node leads. If c.Dry is set, it only checks whether the
-// server can be removed. Errors:
+// mark commits the tombstone of a server in a group that this node leads. A tombstone records that the server is
+// removed permanently. If c.Dry is set, the call only checks whether the server can be removed. Errors:
 //
+//	not_leader   this server no longer leads the group
 //	conflict     the group cannot work without the server
 //	unavailable  the group cannot work without the server, but this may change soon
 //	unavailable  another server is being removed at the same time

@@ -55,7 +55,7 @@ func (s *removedCheck) run(ctx context.Context) {
 // group that this server does not lead:
 //
 //   - No leader is known.
-//   - There is a tombstone of this server.
+//   - The group has a tombstone of this server, that is, a record of its removal.
 //   - This server is not a member.
 func (s *removedCheck) suspicious() bool {
 	self := s.host.Identity().Server

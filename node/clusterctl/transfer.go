@@ -106,8 +106,9 @@ func (ctl *Controller) elsewhere(op string, id uint64, leader string) error {
 		Msg: fmt.Sprintf("group %d is led by %s, not by this node", id, node), Hint: "run the command on " + node}
 }
 
-// successor returns the voter on the given node, which will lead the group next. If nodeID is empty, it returns "", and
-// the caller chooses a voter. It returns an error if the node has no voter of the group, or if self is the only voter.
+// successor returns the voter on the given node, to which leadership of the group is transferred. The parameter self is
+// the present leader. If nodeID is empty, successor returns "", and the caller chooses a voter. It returns an error if
+// the node has no voter other than self, or if self is the only voter of the group.
 func successor(id uint64, servers []raft.Server, self, nodeID string) (raft.ServerID, error) {
 	var others []string
 	for _, s := range servers {

@@ -41,7 +41,7 @@ type voterCount struct {
 	revision uint64     // of that note; 0 = there is none
 }
 
-// Values of voterCount.number that are no number of voters.
+// Special values of voterCount.number.
 const (
 	unread     = -1 // the note was not read since the start
 	unrecorded = 0  // there is no note
@@ -51,7 +51,8 @@ func newVoterCount(p parts) *voterCount {
 	return &voterCount{parts: p, number: unread}
 }
 
-// current returns the number from the note, unread or unrecorded.
+// current returns the number from the note. It returns unread if the note was not read yet, and unrecorded if there is
+// no note.
 func (v *voterCount) current() int {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -102,8 +103,8 @@ func (v *voterCount) look(ctx context.Context) {
 	}
 }
 
-// take stores the number in a note, unless a newer note is known. An older note can come from the local replica, which
-// may lag behind an earlier linearizable read or write of this node.
+// take copies the number from the note n to v, unless v already has the number of a newer note. An older note can come
+// from the local replica, which may lag behind an earlier linearizable read or write of this node.
 func (v *voterCount) take(n raftfsm.Note) {
 	number := v.decode(n)
 	v.mu.Lock()

@@ -39,8 +39,8 @@ type Sources struct {
 	SocketsFolder string // of pluggable components; empty = there are none
 }
 
-// options returns the options of the loader. The function open opens state stores of type state.raft. The factories are
-// those for lock.raft, configuration.raft and pubsub.raft.
+// options returns the options of the loader. The function open opens state stores of type state.raft. The parameters
+// locks, items and brokers are the factories for lock.raft, configuration.raft and pubsub.raft.
 func (s Sources) options(open func(context.Context, loader.StateConfig) (state.Store, error),
 	locks loader.LockFactory, items loader.ConfigurationFactory, brokers loader.PubSubFactory) (loader.Options, error) {
 	pod, _ := s.Env("POD_NAME")
@@ -150,7 +150,7 @@ func Reload(ctx context.Context, s Sources, o Options, old *loader.Set) (*loader
 	return loader.Reload(ctx, l, old)
 }
 
-// running returns the options of the loader for a node.
+// running returns the options of the loader for a running node, whose replicated components use o.Host.
 func (s Sources) running(o Options) (loader.Options, error) {
 	l, err := s.options(func(_ context.Context, c loader.StateConfig) (state.Store, error) {
 		return o.Host.Store(c.Namespace, c.Name).KeepHistory(builtin.HistoryBounds(c.Metadata)), nil

@@ -40,8 +40,8 @@ func replicatedLocks(host *raftfsm.Host) loader.LockFactory {
 	}}
 }
 
-// protectedStore returns the name of the state store that the locks of a component protect. This is the store that the
-// component names. It returns fault.Invalid if that is not a store of type state.raft.
+// protectedStore returns the name of the state store that the locks of a component protect. Usually the component names
+// this store. If the named store is not of type state.raft, protectedStore returns fault.Invalid.
 //
 // If the component names no store, protectedStore returns the only store of type state.raft, or "" if there is none or
 // more than one.

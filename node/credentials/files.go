@@ -113,7 +113,7 @@ func readCredential(flag, path string, secret bool) (data []byte, warning string
 	return data, warning, nil
 }
 
-// unpath removes the path from an error, for messages that name it already.
+// unpath returns err without the path of the file. It is used in messages that already contain the path.
 func unpath(err error) error {
 	if e, ok := err.(*fs.PathError); ok { //nolint:errorlint // as package os returns it
 		return e.Err

@@ -75,9 +75,9 @@ func Open(all []*bindings.Instance, ids []string, apps Applications, seen Observ
 	return r, r.Update(context.Background(), all)
 }
 
-// Update replaces the bindings. It ends the deliveries of removed bindings before it starts new bindings, which may
-// listen on the same ports. If a delivery does not end in time, Update starts the new bindings anyway and returns an
-// error.
+// Update replaces the bindings. It ends the deliveries of removed bindings before it starts new bindings, because the
+// new ones may listen on the same ports. If a delivery does not end in time, Update starts the new bindings anyway and
+// returns an error.
 //
 // If the new bindings are invalid, Update returns an error and changes nothing.
 func (r *Runner) Update(ctx context.Context, all []*bindings.Instance) error {

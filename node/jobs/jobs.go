@@ -238,8 +238,8 @@ func (j *Jobs) deliver(ctx context.Context, p *parts, t *due.Tick) (r due.Result
 	return due.Failed, key.Node, fault.New(fault.Internal, "jobs", string(answer[1:]))
 }
 
-// turn returns the number that selects the instance for a tick. It grows by one with each tick of a job and each
-// repeated delivery, so the instances get the ticks of a job in turn. It begins at a different number for each job, so
+// turn returns the number that selects the instance for a tick. The number grows by one with each tick of a job and
+// each repeated delivery, so the instances get the ticks of a job in turn. The first number differs for each job, so
 // that jobs with a single tick do not all go to the same instance.
 func turn(t *due.Tick) uint64 {
 	const golden = 0x9e3779b97f4a7c15 // spreads revisions that are multiples of the number of instances

@@ -122,7 +122,8 @@ func (n *Network) Roster() *membership.Roster {
 	return nil
 }
 
-// DiskOf returns what gossip knows about the disk of a server.
+// DiskOf returns the state of the disk of a server according to gossip. The result is DiskGone if the server has
+// failed, and DiskGood if gossip does not know the server.
 func (n *Network) DiskOf(server string) raftfsm.DiskState {
 	roster := n.Roster()
 	if roster == nil {
@@ -210,8 +211,8 @@ func (n *Network) Transport(group uint32, server raft.ServerID) raft.Transport {
 	return t
 }
 
-// Interrupt makes Raft's requests to unreachable servers fail, usually at once. Otherwise they wait for up to
-// peer.Timing.Hold. Call Interrupt before Raft is shut down, because the shutdown waits for these requests.
+// Interrupt makes Raft's requests to unreachable servers fail, usually at once. Without Interrupt, such a request waits
+// for up to peer.Timing.Hold. Call Interrupt before Raft is shut down, because the shutdown waits for these requests.
 func (n *Network) Interrupt() {
 	n.mu.Lock()
 	all := n.transports

@@ -42,7 +42,7 @@ func Three(t testing.TB) ([]*node.Node, []node.Config) {
 	return ThreeWith(t, func(*node.Config) {})
 }
 
-// ThreeWith is Three, but first passes the configuration of each node to change.
+// ThreeWith is like Three, but calls change with the configuration of each node before it starts the nodes.
 func ThreeWith(t testing.TB, change func(*node.Config)) ([]*node.Node, []node.Config) {
 	t.Helper()
 	seed := SparePort(t)

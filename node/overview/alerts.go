@@ -99,10 +99,10 @@ func rules() []rule {
 	}
 }
 
-// notOK returns the value of rule.values that means all label values except ok.
+// notOK returns the value of rule.values that selects the samples whose label has any value other than "ok".
 func notOK() []string { return nil }
 
-// counts reports whether the rule applies to a sample with the labels of s.
+// counts reports whether the rule applies to the sample s. This depends only on the label r.only of s.
 func (r *rule) counts(s sample) bool {
 	switch {
 	case r.only == "":

@@ -157,7 +157,7 @@ func (s *Shared) secure() (err error) {
 	return err
 }
 
-// lend creates the directory of a sidecar.
+// lend creates a new directory for the sidecar of this process, and stores its path in s.lent.
 func (s *Shared) lend() error {
 	var b [6]byte
 	_, _ = rand.Read(b[:]) // never fails: it aborts the program instead
@@ -229,7 +229,7 @@ func (s *Shared) await(ctx context.Context) {
 	}
 }
 
-// holds reports whether this process serves the directory.
+// holds reports whether this process runs the server on the directory.
 func (s *Shared) holds() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -46,7 +46,7 @@ func (r *Reporter) stateOf(s schema.ServerStatus) string {
 	return p.Network.Roster().StateOf(s.Node, s.ServerID)
 }
 
-// NoLeader returns the reason why a group has no leader, and a hint for the operator. Each of them may be empty. The
+// NoLeader returns the reason why a group has no leader, and a hint for the operator. Either result may be empty. The
 // reason names the unreachable voters of the group or, on a sidecar, the unreachable servers of the cluster. NoLeader
 // does not block.
 func (r *Reporter) NoLeader(id uint32) (reason, hint string) {

@@ -92,7 +92,8 @@ func (r *Reporter) Readiness(context.Context) []api.Check {
 	return checks
 }
 
-// outsideDown reports whether the server of a state store does not answer, and why.
+// outsideDown reports whether the external server of a state store does not answer, and why. It returns false for a
+// store without an external server.
 func (r *Reporter) outsideDown(store string) (why string, down bool) {
 	if i, ok := r.opts.Components.StateStore(store); ok {
 		return i.Monitor.Down()
@@ -114,8 +115,8 @@ func (r *Reporter) groupCheck(id uint32) api.Check {
 	return c
 }
 
-// storeCheck returns the check of one component, or nil if the component is ignored. The parameters reads, writes and
-// reason describe the state of the Raft groups, and are used only for replicated stores.
+// storeCheck returns a slice with the check of one component, or nil if the component is ignored. The parameters reads,
+// writes and reason describe the state of the Raft groups, and are used only for replicated stores.
 func storeCheck(s component.Status, reads, writes bool, reason string) []api.Check {
 	switch {
 	case s.State == component.Ignored:

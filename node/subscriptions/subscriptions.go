@@ -1,9 +1,8 @@
 // Package subscriptions delivers the messages of topics to the applications of a node. The package owns the delivery
-// from the subscribers of api/pubsub to the channels of applications, and the Subscription documents that apply to each
-// application.
+// from the subscribers of package api/pubsub to the channels of applications, and the selection of the Subscription
+// documents that apply to each application.
 //
-// It connects the subscribers of package api/pubsub with the channels to the applications, and selects the Subscription
-// documents that apply to each application. The only lasting goroutines are those of the subscribers.
+// The only lasting goroutines are those of the subscribers.
 package subscriptions
 
 import (
@@ -112,7 +111,7 @@ func (r *Runner) Open(documents []component.Subscription) {
 }
 
 // Update replaces the Subscription documents and adapts the subscriptions to the present components. It returns when
-// all subscriptions that no longer exist have ended, or when ctx ends.
+// the deliveries of all removed subscriptions have ended, or when ctx ends.
 func (r *Runner) Update(ctx context.Context, documents []component.Subscription) {
 	var all sync.WaitGroup
 	for id, s := range r.list() {

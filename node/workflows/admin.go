@@ -38,14 +38,14 @@ type Admin struct {
 	Logger *slog.Logger
 }
 
-// owned is an application that has workflows. owner is its name in the engine.
+// owned is an application that has workflows. The field owner is the name of the application in the workflow engine.
 type owned struct {
 	api.App
 	owner   string
 	workers int
 }
 
-// splitOwner converts the name of an application in the engine to the application.
+// splitOwner returns the application that has the name owner in the workflow engine.
 func splitOwner(owner string) api.App {
 	if namespace, id, ok := strings.Cut(owner, "/"); ok {
 		return api.App{ID: id, Namespace: namespace}
@@ -93,7 +93,8 @@ func (a *Admin) one(ctx context.Context, op, id, namespace string) (owned, error
 	return owned{}, meant(e, id, ids)
 }
 
-// meant adds the candidate that is similar to word, if there is one, to the message of e.
+// meant adds a suggestion to the message of e: the candidate most similar to word. If no candidate is similar, meant
+// adds nothing. It returns e.
 func meant(e *fault.Error, word string, candidates []string) *fault.Error {
 	e.Msg += didYouMean(word, candidates)
 	return e
@@ -121,7 +122,7 @@ func (a *Admin) noInstance(ctx context.Context, op string, o *owned, id string) 
 	return meant(e, id, ids)
 }
 
-// instance finds an instance. Its payloads are set only if requested.
+// instance finds an instance. The payloads of the instance are set only if payloads is true.
 func (a *Admin) instance(ctx context.Context, op string, r *schema.WorkflowRef, payloads bool) (o owned,
 	s *protos.WorkflowState, err error) {
 	if o, err = a.one(ctx, op, r.App, r.Namespace); err != nil {

@@ -31,8 +31,8 @@ const (
 // engine forgets an arbitrary activity for each new one. The observer is not notified of forgotten activities.
 const maxObserved = 10_000
 
-// Observed returns an engine that forwards all calls to e. It reports workflow operations and executed activities to
-// the observer. If observer is nil, Observed returns e.
+// Observed returns an engine that forwards all calls to e. The returned engine reports workflow operations and executed
+// activities to the observer. If observer is nil, Observed returns e.
 func Observed(e workflow.Engine, observer Observer) workflow.Engine {
 	if observer == nil {
 		return e
@@ -148,8 +148,8 @@ func (o *observed) CompleteActivity(ctx context.Context, app string, r *protos.A
 	return nil
 }
 
-// forgetOne forgets an arbitrary activity. This limits the size of the map, because some activities are never completed
-// under their token. The caller holds o.mu.
+// forgetOne forgets an arbitrary activity. This limits the size of the map o.began, because some activities are never
+// completed under their token. The caller holds o.mu.
 func (o *observed) forgetOne() {
 	for token, one := range o.began {
 		delete(o.began, token)
@@ -181,8 +181,8 @@ func (s *observedStream) Next(ctx context.Context) (*protos.WorkItem, error) {
 	return item, err
 }
 
-// Close implements workflow.Stream. It also forgets the uncompleted activities of this stream, because the engine hands
-// them out again on other streams.
+// Close implements workflow.Stream. It also forgets the uncompleted activities of this stream, because the engine sends
+// these activities again on other streams.
 func (s *observedStream) Close() {
 	s.Stream.Close()
 	s.by.mu.Lock()

@@ -105,8 +105,8 @@ func value(op string, text *string) (*wrapperspb.StringValue, error) {
 	return wrapperspb.String(*text), nil
 }
 
-// changed describes an instance after a change. If the status cannot be read, it is left out and no error is
-// returned, because the change itself has succeeded.
+// changed describes an instance after a change. If the status of the instance cannot be read, the result has no status.
+// This is not an error, because the change itself has succeeded.
 func (a *Admin) changed(ctx context.Context, o *owned, id, note string) schema.WorkflowChanged {
 	c := schema.WorkflowChanged{WorkflowRef: schema.WorkflowRef{App: o.ID, Namespace: o.Namespace, ID: id}, Note: note}
 	if s, err := a.Engine.State(ctx, o.owner, id, false); err == nil {

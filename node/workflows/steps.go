@@ -44,7 +44,7 @@ func (s *steps) begin(e *protos.HistoryEvent, one schema.WorkflowStep) int {
 	return len(s.list) - 1
 }
 
-// end ends the step at a place, unless it has ended already.
+// end records that the event e ends the step at a place, unless the step has ended already. It returns this step.
 func (s *steps) end(place int, e *protos.HistoryEvent, outcome string) *schema.WorkflowStep {
 	one := &s.list[place]
 	if one.Outcome == "" {
@@ -53,7 +53,7 @@ func (s *steps) end(place int, e *protos.HistoryEvent, outcome string) *schema.W
 	return one
 }
 
-// answer ends the step that the event with the given id has begun.
+// answer ends the step that the event with the given id has begun. The parameter e is the event that ends the step.
 func (s *steps) answer(id int32, e *protos.HistoryEvent, outcome string, failure *protos.TaskFailureDetails) {
 	if place, ok := s.open[id]; ok {
 		s.end(place, e, outcome).Failure = failureOf(failure, s.payloads)

@@ -22,7 +22,7 @@ type Engine struct {
 
 var _ workflow.Engine = (*Engine)(nil)
 
-// Open makes e forward its calls to by.
+// Open sets the engine to which e forwards all calls. The parameter by is that engine.
 func (e *Engine) Open(by workflow.Engine) { e.open.Store(&by) }
 
 func (e *Engine) engine() (workflow.Engine, error) {

@@ -10,9 +10,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/records"
 )
 
-// Directory is a client for the records of which hosts own the actors of one application. The records are in the same
-// Raft group as the keys of the application, so a write can check the owner of an actor. A Directory is safe for
-// concurrent use.
+// Directory is a client for the actor records of one application, which show the host that owns each actor. The records
+// are in the same Raft group as the keys of the application, so a write can check the owner of an actor. A Directory is
+// safe for concurrent use.
 type Directory struct {
 	access records.Access
 	scope  string
@@ -20,8 +20,8 @@ type Directory struct {
 	app    string
 }
 
-// NewDirectory returns the directory of the actors that the application app hosts. Their state is in the state store
-// with the given id.
+// NewDirectory returns the directory of the actors that the application app hosts. The parameter store is the id of the
+// state store that holds the state of these actors.
 func NewDirectory(a records.Access, store, app string) *Directory {
 	return &Directory{access: a, scope: ScopeOf(store, app), store: store, app: app}
 }
@@ -38,8 +38,9 @@ func (d *Directory) group(ctx context.Context) (uint32, error) {
 	return d.access.Locate(ctx, d.store, d.app+state.Separator)
 }
 
-// ask sends a call to the leader of the group, and retries it. A retry is safe for every call: the leader returns the
-// result of the first attempt, or executes the call again without harm.
+// ask sends a call to the leader of the group, and retries it. The parameter what is the kind of the call, and rest
+// appends its arguments. ask returns the answer and the id of the group. A retry is safe for every call: the leader
+// returns the result of the first attempt, or executes the call again without harm.
 func (d *Directory) ask(ctx context.Context, what byte, rest func([]byte) []byte) (*lenprefix.Reader, uint32, error) {
 	gid, err := d.group(ctx)
 	if err != nil {
@@ -153,7 +154,7 @@ func (d *Directory) appendReleased(b []byte, released []Released) []byte {
 }
 
 // Transfer makes a host the owner of actors that their present owner gives up. newOwner is the id of the host's
-// session. Transfer skips an actor if its record has another epoch than released.
+// session. Transfer skips an actor if its record has another epoch than its element of released.
 //
 // Transfer returns fault.NotFound if the session has ended, or if the host accepts no more actors. keep is true if an
 // operator moves the actors (see Keeper.Transfer).

@@ -16,7 +16,8 @@
 //     only if the activation record has this epoch and the session has not ended. So two activations of an actor can
 //     never both write.
 //  3. Activate returns a log position that is not before the entry of the activation. A replica that has applied this
-//     position has applied every write of earlier activations, because later writes of them are refused.
+//     position has applied every write of earlier activations, because the entry of the new activation makes the state
+//     machine refuse any further write of an earlier one.
 //  4. A host starts turns and relays answers only while it has a lease. The lease never outlasts the session, provided
 //     that clocks differ in speed by at most 10 %. Each answered renewal gives the host a lease, which ends when the
 //     time Lease has passed since the host sent the renewal. The leader answers only after a majority has confirmed its

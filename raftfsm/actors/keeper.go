@@ -65,7 +65,8 @@ type Keeper struct {
 	stop     context.CancelFunc
 }
 
-// session is the session of a host, as this leader has seen it applied.
+// session is what this leader stores about the session of a host. The leader creates it once the request that begins
+// the session is applied.
 type session struct {
 	Host
 	until  time.Time // when the leader proposes the end of the session
@@ -112,8 +113,9 @@ func (k *Keeper) forgetLocked() {
 	k.machine = nil
 }
 
-// enterLocked returns the state machine. If the cached sessions are out of date, it first reads them. This happens in
-// the first call in a term, after a restore, and after a proposal with an unknown outcome.
+// enterLocked returns the state machine of the group. If the cached sessions may be out of date, it first reads the
+// sessions again. The cached sessions may be out of date in the first call in a term, after a restore, and after a
+// proposal with an unknown outcome.
 //
 // enterLocked returns fault.NotLeader if this server does not lead, and fault.Unavailable before Attach and after
 // Close. op names the operation in errors. The caller holds mu.
@@ -196,9 +198,9 @@ func (k *Keeper) beginLocked(h Host, wait time.Duration) {
 	k.sessions[h.ID] = s
 }
 
-// doubt handles the error of a proposal. If the outcome is unknown, the proposal may still be applied later in this
-// term. doubt then makes the next call read the sessions again, and starts the goroutine of decide. When this goroutine
-// ends, the next call reads the sessions once more.
+// doubt handles the error of a proposal. It does nothing unless the error means that the outcome is unknown. Such a
+// proposal may still be applied later in this term. Therefore doubt makes the next call read the sessions again, and
+// runs decide in a goroutine. When decide has returned, the next call reads the sessions once more.
 func (k *Keeper) doubt(err error) {
 	if !fault.Is(err, fault.Indeterminate) && !fault.Is(err, fault.Timeout) {
 		return
@@ -217,7 +219,7 @@ func (k *Keeper) doubt(err error) {
 // effect. A leader's proposals are applied in order, so an earlier proposal is applied before this entry or never. If
 // another outcome becomes unknown in the meantime, decide commits one more entry.
 //
-// Otherwise a session could be stored late, and this leader would neither serve its host nor end the session.
+// Without decide, a session could be stored late, and this leader would neither serve its host nor end the session.
 func (k *Keeper) decide() {
 	for {
 		k.mu.Lock()
@@ -297,7 +299,8 @@ func (k *Keeper) Register(ctx context.Context, h Host) (revision uint64, err err
 	return h.Revision, nil
 }
 
-// errAgain returns err, or an error after which the caller repeats its call.
+// errAgain returns err if it is not nil. Otherwise it returns fault.Unavailable, after which the client repeats its
+// call.
 func errAgain(op string, err error) error {
 	if err != nil {
 		return err
@@ -489,8 +492,8 @@ func (k *Keeper) Release(ctx context.Context, owned []Owned) error {
 }
 
 // Transfer makes a host the owner of actors that another host owned. The parameter host is the id of the new owner's
-// session. Transfer skips an actor if its record has another epoch than owned. It returns fault.NotFound if the session
-// has ended, or if the host accepts no more actors.
+// session. Transfer skips an actor if its record has another epoch than its element of owned. Transfer returns
+// fault.NotFound if the session has ended, or if the host accepts no more actors.
 //
 // The next advice for the host lists the new actors, including those from an earlier attempt with an unknown outcome.
 // keep is true if an operator moves the actors. The leader then does not spread the actors of this scope for keepFor.
@@ -542,9 +545,9 @@ func isHostOf(m *kv.Machine, id string, actor Actor) (bool, error) {
 	return found && a.Host == id, err
 }
 
-// each changes all given actors with one call of commit. If the state machine refuses this request, it calls commit
-// once per actor instead. It returns the actors for which commit has returned true. After an error, it does not try the
-// remaining actors.
+// each changes all given actors with one call of commit. The function commit returns false if the state machine refuses
+// the request. In that case, each calls commit again, once per actor. The result done has the actors for which commit
+// has returned true. After an error, each does not try the remaining actors.
 func each(owned []Owned, commit func([]Owned) (applied bool, err error)) (done []Owned, err error) {
 	switch applied, err := commit(owned); {
 	case err != nil:

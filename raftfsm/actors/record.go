@@ -179,8 +179,8 @@ func errRecord(what string) error {
 		what + " that cannot be decoded", Hint: "run the newest version on every server"}
 }
 
-// Check returns operations that a write of actor state must contain. They make the write fail if the activation of the
-// actor has another epoch, or if the host's session with the given revision has ended.
+// Check returns operations that a write of actor state must contain. These operations make the write fail if the
+// activation of the actor has another epoch, or if the host's session with the given revision has ended.
 func Check(a Actor, epoch uint64, host string, revision uint64) []command.Op {
 	return []command.Op{
 		{Kind: command.OpCheck, Cond: command.CondRevision, Revision: epoch, Store: kv.LockStore, Key: a.Key()},
@@ -219,8 +219,9 @@ func describe(h *Host) *command.Request {
 	}}
 }
 
-// end returns the request that ends the session of h. It replaces the session record by a mark with the prefix
-// endedRecord, which makes the leader remove the activations of the host. A later request removes the mark (see swept).
+// end returns the request that ends the session of h. The request replaces the session record by a record with the
+// prefix endedRecord. That record makes the leader remove the activations of the host. A later request removes the
+// record (see swept).
 func end(h *Host) *command.Request {
 	return &command.Request{Kind: command.KindWrite, Ops: []command.Op{
 		remove(SessionKey(h.ID), command.CondRevision, h.Revision),

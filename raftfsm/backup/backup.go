@@ -2,9 +2,8 @@
 // neither on the database engine nor on the log. The package owns the file format, its checksums, and the errors for
 // files that are damaged, truncated, or written by another program or a newer version.
 //
-// The package defines the file format and its checksums. It detects files that are damaged, truncated, or written by
-// another program or a newer version. It never uses groups, state machines or the network. It has no goroutines. Only
-// one goroutine at a time may use a Writer or a Reader.
+// The package never uses groups, state machines or the network. It has no goroutines. Only one goroutine at a time may
+// use a Writer or a Reader.
 //
 // A file consists of a magic number, a version and frames:
 //

@@ -1,6 +1,5 @@
-// Package command defines the format of log entries: the requests in an entry, and their versioned binary form. A
-// leader proposes entries, and every replica applies them. The package owns the types below and their versioned binary
-// form.
+// Package command defines the format of log entries. An entry is a batch of requests. A leader proposes entries, and
+// every replica applies them to its state machine. The package owns the types below and their versioned binary form.
 //
 // Decoding depends on nothing except the bytes, so an entry has the same meaning on every node. The package has no
 // goroutines.
@@ -43,7 +42,8 @@ const (
 	OpAppend OpKind = 4
 )
 
-// Cond is the condition of an operation, checked against the state before the request.
+// Cond is the condition of an operation. The state machine checks the condition against the state before the request is
+// applied.
 type Cond uint8
 
 // The conditions. Numbers are part of the format.

@@ -69,7 +69,7 @@ func AppendRequest(dst []byte, r *Request) ([]byte, error) {
 }
 
 // EncodeRequest returns the encoding of r in a slice of exactly the required size. If the encoding has more than limit
-// bytes, it returns fault.TooLarge and allocates no memory for the encoding. The other errors are those of
+// bytes, EncodeRequest returns fault.TooLarge and allocates no memory for the encoding. The other errors are those of
 // AppendRequest.
 func EncodeRequest(r *Request, limit int) ([]byte, error) {
 	if err := r.check(); err != nil {

@@ -15,7 +15,7 @@ const (
 )
 
 // Restore is one step of a restore, which replaces all data of a group with a backup. A caller may repeat a step. The
-// outcome then depends on the state of the restore:
+// outcome of the repeated step depends on the state of the restore:
 //
 //   - While the restore is running, a repeated step changes no data, and its outcome is Applied again.
 //   - After the commit, a repeated StepCommit is Applied until another restore is committed. Every other step is Stale

@@ -111,7 +111,7 @@ func (r *Request) problem() string {
 	return ""
 }
 
-// valid reports whether the state machine accepts id. A valid id either is zero, or has an origin and a Seq above Done.
+// valid reports whether id is valid. A valid id either is zero, or has an origin and a Seq above Done.
 func (id RequestID) valid() bool {
 	if id.Origin == 0 {
 		return id == (RequestID{})

@@ -1,6 +1,6 @@
-// Package datadir manages the lock and the identity of a node's data directory. It also checks the permissions of the
-// directory, and measures the free space on its disk. The package does not depend on Raft. The package owns the lock
-// and the identity of the directory.
+// Package datadir manages the data directory of a node. It owns the lock and the identity of the directory. It also
+// checks the permissions of the directory, and measures the free space on its disk. The package does not depend on
+// Raft.
 //
 // The directory contains:
 //
@@ -51,7 +51,7 @@ func Create(dir string) error {
 	return nil
 }
 
-// missing returns which of a directory and its parents do not exist, deepest first.
+// missing returns the directories among dir and its parents that do not exist, deepest first.
 func missing(dir string) (out []string) {
 	for up := filepath.Clean(dir); ; up = filepath.Dir(up) {
 		if _, err := os.Stat(up); !errors.Is(err, fs.ErrNotExist) || up == filepath.Dir(up) {

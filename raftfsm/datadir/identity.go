@@ -25,7 +25,7 @@ const (
 	identityVersion = 1
 )
 
-// RoleSidecar marks the identity of a directory without replicas.
+// RoleSidecar is the Role in the identity of a directory without replicas.
 const RoleSidecar = "sidecar"
 
 // Identity is the stored identity of a data directory. It is written when the directory is created, and updated later.
@@ -60,7 +60,8 @@ type Identity struct {
 func (id *Identity) LeftBehind() bool { return id.Superseded > id.Epoch }
 
 // Tag returns a hash of the cluster id and the epoch, which is part of every session token. A rescue can lose log
-// entries to which earlier tokens refer. It raises the epoch, so that the tag no longer matches these tokens.
+// entries to which earlier tokens refer. Every rescue therefore raises the epoch, so that the tag no longer matches
+// these tokens.
 func (id *Identity) Tag() uint64 {
 	if id.Epoch == 0 {
 		return xxhash.Sum64String(id.Cluster)
@@ -69,10 +70,10 @@ func (id *Identity) Tag() uint64 {
 }
 
 // ReadIdentity reads the identity of a directory. It returns nil without an error for an empty directory. It returns
-// fault.Corrupt if the file is damaged, and fault.Internal if the file or the directory cannot be read. It returns
+// fault.Corrupt if node.json is damaged, and fault.Internal if node.json or the directory cannot be read. It returns
 // fault.Invalid in these cases:
 //
-//   - A newer version of Quorate wrote the file.
+//   - A newer version of Quorate wrote node.json.
 //   - The cluster uses a format of log entries that this build does not know.
 //   - The directory contains other files but no identity.
 func ReadIdentity(dir string) (*Identity, error) {

@@ -43,8 +43,8 @@ func conflicts(err error) bool {
 	return errors.Is(err, syscall.EWOULDBLOCK) || errors.Is(err, syscall.EACCES)
 }
 
-// lock locks f exclusively. If another process has an exclusive lock, it returns an error at once. If other processes
-// have only shared locks, which Holder takes for a moment, it retries for up to lockPatience.
+// lock locks f exclusively. If another process has an exclusive lock, lock returns an error at once. If other processes
+// have only shared locks, lock retries for up to lockPatience, because Holder takes a shared lock only for a moment.
 func lock(f *os.File) error {
 	for end := time.Now().Add(lockPatience); ; time.Sleep(lockPause) {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)

@@ -13,11 +13,11 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// CheckPrivate returns an error if other users can write to the data directory. If they can write to a directory above
-// it, CheckPrivate logs a warning.
+// CheckPrivate returns an error if other users can write to the data directory. If other users can write to a directory
+// above the data directory, CheckPrivate logs a warning.
 //
-// CheckPrivate accepts a data directory that another user owns and that its group can write. Orchestrators provide such
-// volumes, and this process is a member of the group.
+// CheckPrivate makes one exception: the group of the directory may have write access if another user owns the
+// directory. Orchestrators provide such volumes, and this process is a member of the group.
 func CheckPrivate(dir string, logger *slog.Logger) error {
 	info, err := os.Stat(dir)
 	if err != nil {
@@ -65,7 +65,8 @@ func owned(info fs.FileInfo) bool {
 }
 
 // ownGroup reports whether the group of a file is private. A private group is that of root, or one with the name of the
-// current user. Many systems create a private group for each user, and let it write the user's files by default.
+// current user. Many systems create a private group for each user, and by default let this group write the user's
+// files.
 func ownGroup(info fs.FileInfo) bool {
 	s, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {

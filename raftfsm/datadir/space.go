@@ -82,8 +82,8 @@ func freeBytes(dir string) (uint64, error) {
 // Measure measures the free bytes once.
 func (s *Space) Measure() { s.measure(func() {}) }
 
-// measure measures the free bytes once, and then calls report, which decides whether values can be stored. Admit
-// applies the previous budget until report has returned.
+// measure measures the free bytes once, and then calls report, which decides whether values can be stored. The
+// measurement changes how many bytes Admit allows, but only after report has returned.
 func (s *Space) measure(report func()) {
 	s.mu.Lock()
 	counted := s.written
@@ -194,8 +194,8 @@ func (s *Space) look() {
 // must call done when Wrote has counted the bytes, or when they will not be written.
 //
 // If the bytes could use up the reserve, Admit waits for a new measurement and the callback of Watch. If the disk is
-// then low, the write is admitted, because the callback has already decided which groups are read-only. Otherwise Admit
-// waits until enough earlier writes have ended.
+// low after the measurement, Admit admits the write, because the callback has already decided which groups are
+// read-only. If the disk is not low, Admit waits until enough earlier writes have ended.
 //
 // Admit returns fault.ReadOnly if the write is too large for the free space, fault.Timeout if ctx ends, and
 // fault.Unavailable if Watch ends.

@@ -16,7 +16,7 @@ const (
 	outcomeExpired  = "expired"
 )
 
-// unknownError is the State.Error of work that its target did not know at the last tick.
+// unknownError is the State.Error of work whose target has answered the last tick with "not found".
 const unknownError = "the application does not know it (404)"
 
 const (
@@ -26,11 +26,11 @@ const (
 	unreadablePause = time.Minute
 )
 
-// after applies the result r of an attempt to a copy of w. It returns the copy, or nil if the work has ended, and the
-// label of the outcome for metrics and logs. failure is the error of a failed attempt.
+// after applies the result r of an attempt to a copy of w. It returns the copy, and the label of the outcome for
+// metrics and logs. The copy is nil if the work has ended. failure is the error of a failed attempt.
 //
-// fired is the cluster time at which the tick was handed out. Ticks that became due up to then are skipped. now is the
-// cluster time of the result.
+// fired is the cluster time at which the tick was handed out. Later ticks that were already due at that time are
+// skipped. now is the cluster time of the result.
 func (w *Work) after(r Result, failure error, fired, now uint64) (next *Work, outcome string) {
 	n := *w
 	switch r {
@@ -74,12 +74,13 @@ func errorText(err error) string {
 	return fault.Shorten(err.Error(), maxError)
 }
 
-// ttlSlack is how long after the end of its ttl a tick may still be handed out, if it was due within the ttl. A tick
-// that is due exactly at the end of the ttl would otherwise always come too late.
+// ttlSlack is the time after the end of a ttl for which a tick that was due within the ttl may still be handed out.
+// Without this time, a tick that is due exactly at the end of the ttl would always come too late.
 const ttlSlack = time.Second
 
-// expiry returns the cluster time from which w is no longer handed out, or 0 if w has no ttl. This is the end of the
-// ttl. If the next attempt is due within the ttl, it is ttlSlack plus 1 ms later.
+// expiry returns the cluster time from which w is no longer handed out, or 0 if w has no ttl. If the next attempt is
+// due after the end of the ttl, the result is the end of the ttl. Otherwise the result is the end of the ttl plus
+// ttlSlack plus 1 ms.
 func (w *Work) expiry() uint64 {
 	end := w.Spec.Until
 	if end != 0 && w.State.At <= end {
@@ -95,8 +96,8 @@ func (w *Work) expired(now uint64) bool {
 }
 
 // Advance moves w to its next tick. It returns false if there is none. fired is the cluster time at which the current
-// tick was handed out, in Unix milliseconds. Ticks that became due up to then are skipped. If this server cannot read
-// the schedule, the next tick is due after unreadablePause.
+// tick was handed out, in Unix milliseconds. Later ticks that were already due at that time are skipped. If this server
+// cannot read the schedule, the next tick is due after unreadablePause.
 func (w *Work) Advance(fired uint64) bool {
 	if w.Spec.Repeats > 0 && w.State.Ticks+1 >= w.Spec.Repeats {
 		return false

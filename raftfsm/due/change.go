@@ -341,8 +341,8 @@ func (k *Keeper) change(ctx context.Context, op string, h Home, name string,
 	}
 }
 
-// leader returns the group. It returns fault.NotLeader if this server does not lead the group, and fault.Unavailable
-// before Attach and after Close.
+// leader returns the group if this server leads it, and fault.NotLeader otherwise. It returns fault.Unavailable before
+// Attach and after Close.
 func (k *Keeper) leader(op string) (records.Group, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -163,7 +163,7 @@ func (d Client) Homes(ctx context.Context, kind byte) (homes []Home, err error) 
 }
 
 // read reads the work with the given names, and leaves out work that does not exist. It reads in chunks of dueChunk
-// names, and stops when the payloads have at least listBytes bytes in total. The result whole is false if it has
+// names, and stops when the payloads have at least listBytes bytes in total. The result whole is false if read has
 // stopped before the last name.
 func (d Client) read(ctx context.Context, h Home, names []string) (list []Work, whole bool, err error) {
 	gid, err := d.group(ctx, h)

@@ -293,7 +293,7 @@ func (k *Keeper) confirm() bool {
 	return k.group.Confirm(ctx) == nil
 }
 
-// lost returns how many deliveries strike has counted for the work with this revision.
+// lost returns the number of deliveries that got no answer, as counted by strike, for the work with this revision.
 func (k *Keeper) lost(key flightKey, revision uint64) uint64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -369,9 +369,10 @@ func (k *Keeper) end(w *Work, outcome string, ops []command.Op) (reread bool) {
 	}
 }
 
-// expireWaiting ends the expired work in a queue. It is used while no target of the home can be called. Each item is
-// read when a search first finds it, and again at the end of its ttl. A search stops after about maxSearched bytes of
-// payloads, and the next search continues there.
+// expireWaiting searches a queue for expired work and ends that work. It is used while no target of the home can be
+// called, and starts at most one search per expiryPause. A search reads each item when it first finds the item, and
+// again at the end of the item's ttl. It stops after about maxSearched bytes of payloads, and the next search continues
+// there.
 func (k *Keeper) expireWaiting(q *queue, now uint64) {
 	if now < q.searched+uint64(expiryPause.Milliseconds()) {
 		return

@@ -126,7 +126,7 @@ type flight struct {
 	cancel  context.CancelFunc
 }
 
-// strikes counts the deliveries of work without an answer since the last answer.
+// strikes counts the deliveries of one item of work that got no answer. An answer ends the count.
 type strikes struct {
 	revision uint64 // of the work
 	n        int
@@ -205,8 +205,8 @@ func (k *Keeper) setTimer(wait time.Duration) {
 	}
 }
 
-// refresh reads the records that have changed and hands out the ticks that are due. If this server does not lead, it
-// drops all work from memory instead.
+// refresh reads the records that have changed and hands out the ticks that are due. If this server does not lead,
+// refresh drops all work from memory instead.
 func (k *Keeper) refresh() error {
 	term := k.group.Term()
 	if !k.group.Leading() {
@@ -294,7 +294,8 @@ func (k *Keeper) queueOf(h Home) *queue {
 	return q
 }
 
-// enqueue adds an index record that was written. It ignores the other records.
+// enqueue adds the record with this key to the queue of its home, if the record is an index record. It ignores other
+// records.
 func (k *Keeper) enqueue(key string) {
 	h, table, rest, ok := split(key)
 	if !ok || table != tableIndex {

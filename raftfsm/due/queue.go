@@ -55,7 +55,7 @@ func (q *queue) add(i item) {
 	}
 }
 
-// fill reads the next page of records if none is left.
+// fill reads the next page of records from the store if the queue is empty.
 func (q *queue) fill(m *kv.Machine) error {
 	if len(q.buf) > 0 || !q.more {
 		return nil

@@ -91,7 +91,7 @@ const (
 	defaultInterval = time.Second
 )
 
-// DefaultPolicy returns the policy of work that was put without one.
+// DefaultPolicy returns the policy of work that was put without a policy.
 func DefaultPolicy() Policy { return Policy{Retries: defaultRetries, Interval: defaultInterval} }
 
 // NewPolicy returns a policy for failed ticks. retries is the number of attempts after the first one; nil = no limit.
@@ -198,7 +198,7 @@ func errUndecodable(name string) error {
 		Msg: "due work has a record that cannot be decoded", Hint: "run the newest version on every server"}
 }
 
-// parseState reads the record of a state. ok is false if it cannot be decoded.
+// parseState reads the record of a state. ok is false if the record cannot be decoded.
 func parseState(v kv.Value) (s State, ok bool) {
 	r := lenprefix.Reader{Rest: v.Value}
 	version := r.Byte()
@@ -236,9 +236,9 @@ func stateOps(w, old *Work) []command.Op {
 	return append(ops, replaceIndex(ops, w, old)...)
 }
 
-// replaceIndex returns the operations that replace the index record of old by that of w. It also sets the condition of
-// ops[0], which writes the state: the request fails if old has changed. If old is nil, replaceIndex leaves ops[0]
-// unchanged.
+// replaceIndex returns the operations that write the index record of w and remove that of the earlier work, old. It
+// also sets the condition of ops[0], which writes the state: the request fails if old has changed. If old is nil,
+// replaceIndex leaves ops[0] unchanged.
 func replaceIndex(ops []command.Op, w, old *Work) (out []command.Op) {
 	if old != nil {
 		ops[0].Cond, ops[0].Revision = command.CondRevision, old.State.Revision

@@ -111,9 +111,9 @@ func ParsePeriod(text string) (Schedule, error) {
 // repeats reports whether there are ticks after the first one.
 func (s *Schedule) repeats() bool { return s.every > 0 || s.period.Months > 0 || s.cron != nil }
 
-// next returns the time of the first tick later than the given time after. It returns false if there is no such tick.
-// last is the time when the previous tick was due. If the schedule has a period, the result is last plus a multiple of
-// the period. All times are in Unix milliseconds.
+// next returns the time of the first tick that is due later than the time in the parameter after. It returns false if
+// there is no such tick. last is the time when the previous tick was due. If the schedule has a period, the result is
+// last plus a multiple of the period. All times are in Unix milliseconds.
 func (s *Schedule) next(last, after uint64) (at uint64, ok bool) {
 	switch {
 	case s.every > 0:
@@ -149,7 +149,8 @@ type Span struct {
 	Rest   time.Duration
 }
 
-// after returns the time ms plus n times s, in Unix milliseconds. Months are those of UTC.
+// after returns the time ms plus n times the span s. Both times are in Unix milliseconds. Months are calendar months in
+// UTC.
 func (s Span) after(ms uint64, n int) uint64 {
 	t := time.UnixMilli(int64(min(ms, maxTime))).UTC() //nolint:gosec // bounded
 	t = t.AddDate(0, s.Months*n, 0).Add(s.Rest * time.Duration(n))
@@ -186,9 +187,9 @@ func ParseSpan(text string) (Span, error) {
 	return s, nil
 }
 
-// add adds one component of a duration, such as 10M, to s. clock is true after the T of the duration. The unit M then
-// means minutes, and otherwise months. Only seconds may have a fraction. add returns false if the component is not
-// valid.
+// add adds one component of a duration, such as 10M, to s. clock is true if the component follows the T of the
+// duration. The unit M means minutes if clock is true, and months if clock is false. Only seconds may have a fraction.
+// add returns false if the component is not valid.
 func (s *Span) add(number string, unit byte, clock bool) bool {
 	if unit == 'S' {
 		d, err := time.ParseDuration(number + "s")

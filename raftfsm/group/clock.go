@@ -22,7 +22,7 @@ type clock struct {
 	latest atomic.Uint64 // greatest time returned by leader
 }
 
-// stamp is a timestamp of the state machine, with the local time at which the clock observed it.
+// stamp is the timestamp of an applied entry, with the local time at which the clock observed it.
 type stamp struct {
 	ms uint64
 	at time.Time

@@ -17,7 +17,8 @@ import (
 // The log, the snapshots and the transport are created before Raft runs. This file implements the interfaces
 // through which they use the group.
 
-// process gives the log, the snapshots and the witness access to Options.Fatal, Options.Step and Server.Raise.
+// process receives calls from the log, the snapshots and the witness. It passes them to Options.Fatal, Options.Step and
+// Server.Raise.
 type process struct{ o Options }
 
 // Fatal reports an error after which this replica cannot be trusted.
@@ -47,8 +48,8 @@ type role struct {
 // Running reports whether Raft runs.
 func (r *role) Running() bool { return r.raft.Load() != nil }
 
-// Base returns the position of the newest snapshot, and true if this server is not the leader. It returns zero values
-// before Raft runs.
+// Base returns the position of the newest snapshot. The result follows is true if this server is not the leader. Before
+// Raft runs, both results are zero.
 func (r *role) Base() (end raftlog.Position, follows bool) {
 	running := r.raft.Load()
 	if running == nil {
@@ -189,8 +190,8 @@ func (t *tampered) ApplyBatch(batch []*raft.Log) []any {
 	return t.FSM.ApplyBatch(changed)
 }
 
-// follower gives the transport, its witness and the state comparison access to the group. Despite its name, it is also
-// used on a leader. It is used only while Raft runs.
+// follower gives the transport, its witness and the state comparison access to the group. Despite its name, a follower
+// is also used on a leader. It is used only while Raft runs.
 type follower struct{ g *Group }
 
 // Term returns the current term of this server.
@@ -215,8 +216,9 @@ func (f follower) Announced(term, commit uint64) {
 	f.g.heard.Store(&raftlog.Position{Term: term, Index: commit})
 }
 
-// abstainElections is how long a server that has lost the leader may leave elections to others, in election timeouts.
-// After that, the server must start an election itself, because it may be the only server with every committed entry.
+// abstainElections is a number of election timeouts. For that time, a server that has lost the leader may leave
+// elections to other servers. After that, the server must start an election itself, because it may be the only server
+// with every committed entry.
 const abstainElections = 5
 
 // Abstains reports whether this server should leave elections to other servers, according to Server.Abstain. It returns
@@ -242,8 +244,8 @@ func (f follower) FollowerIsAhead() {
 // Judge decides whether to pass a leader's snapshot to raft. It does not pass a snapshot whose last entry is already in
 // the log, or a snapshot that is not newer than this server's own.
 //
-// Raft by itself installs every snapshot, but keeps the last index of its old log. If this index is not below the end
-// of the snapshot, raft then fails, or needs the snapshot again and again.
+// Without this check, raft would install every snapshot and keep the last index of its old log. If that index is equal
+// to or greater than the last index of the snapshot, raft fails, or requests the same snapshot repeatedly.
 func (f follower) Judge(r *raft.InstallSnapshotRequest) transport.Verdict {
 	var l raft.Log
 	switch err := f.g.disk.logs.GetLog(r.LastLogIndex, &l); {

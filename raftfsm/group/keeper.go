@@ -136,8 +136,8 @@ func (g *Group) trimTrailing() {
 	}
 }
 
-// guardDisk checks whether a log write hangs, ten times per Timing.StallFatal. It has a goroutine of its own and never
-// accesses the disk, because an access to a hanging disk would hang as well.
+// guardDisk checks whether a log write hangs, ten times per Timing.StallFatal. It runs in a goroutine of its own and
+// never accesses the disk, because an access to a hanging disk would hang as well.
 func (g *Group) guardDisk() {
 	defer g.wg.Done()
 	tick := time.NewTicker(max(g.opts.Timing.StallFatal/10, time.Millisecond))

@@ -84,8 +84,8 @@ func (g *Group) barrier() error {
 // announce sends the commit index of this leader to followers, which would otherwise learn it only from the next
 // append. It runs until the group closes, and does nothing while no entries are replicated.
 //
-// Each acknowledgement by a follower causes a message after Timing.Announce. Raft may commit the entry later than that,
-// so entries that the machine has applied cause a message too.
+// Each acknowledgement by a follower causes a message after Timing.Announce. Raft may not have committed the
+// acknowledged entry yet when this message is sent. Therefore applied entries cause a message too.
 func (g *Group) announce() {
 	acknowledged := g.guard.Moved()
 	for {
@@ -186,8 +186,8 @@ func (g *Group) Leaders() []LeaderSeen {
 //	               leadership
 //	unavailable    the group is closing, and the transfer has not begun
 //
-// Transfer does not leave the wait to the raft library, whose wait can block forever if the voter does not answer.
-// After two blocked transfers, raft would refuse all writes.
+// Transfer does not rely on the raft library to wait for the voter. The wait of the library can block forever if the
+// voter does not answer, and after two blocked transfers raft would refuse all writes.
 func (g *Group) Transfer(ctx context.Context, voter raft.ServerID) error {
 	if g.raft.State() == raft.Leader {
 		defer g.proposer.pause()()

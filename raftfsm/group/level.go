@@ -91,9 +91,9 @@ func (g *Group) lockLevel(ctx context.Context) (release func(), err error) {
 	}
 }
 
-// FormatBlocked returns an error if the group cannot use the newest log format of this build, because one of its
-// servers cannot read it or has an unknown version. Meanwhile, the group refuses only the requests that need this
-// format.
+// FormatBlocked returns an error if the group cannot use the newest log format of this build. The reason is a server of
+// the group that cannot read this format or has an unknown version. In this state, the group refuses only the requests
+// that need the format.
 func (g *Group) FormatBlocked() error {
 	if g.Level() >= g.opts.newest {
 		return nil

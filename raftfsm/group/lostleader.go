@@ -27,7 +27,7 @@ const looksPerSilence = 3
 // conditions are met:
 //
 //   - This server has heard nothing from the leader for Timing.Silent. A leader sends a heartbeat every tenth to fifth
-//     of Timing.Heartbeat, so at least one is missing.
+//     of Timing.Heartbeat, so at least one heartbeat is missing.
 //   - Connections to the leader's port are refused, or the leader answers that it does not lead. Neither happens with a
 //     leader that is only slow or unreachable.
 //   - A majority of voters, including this server, have heard nothing from the leader for Timing.Silent. Otherwise a
@@ -121,7 +121,8 @@ func (g *Group) leaderEnded(leader raft.ServerID, limit time.Duration) bool {
 }
 
 // LeaderLost reports whether the given server has stopped leading, as far as this server knows. If the given server is
-// this one, LeaderLost returns true unless it leads. For any other server, it returns true in two cases:
+// this server, LeaderLost returns true unless this server leads. For any other server, LeaderLost returns true in two
+// cases:
 //
 //   - This server knows no leader.
 //   - The given server is the leader that this server knows, but nothing has arrived from it for Timing.Silent.

@@ -357,8 +357,8 @@ func (g *Group) databaseFailed(err error) {
 }
 
 // Unreadable must be called after a read of the machine has failed with fault.Corrupt. If the database is damaged and
-// there is another voter, it returns true, and this replica stops serving requests until it has received a copy of
-// another server's state. Until then, Trusted returns an error. In all other cases Unreadable returns false.
+// there is another voter, Unreadable returns true. This replica then serves no requests, and Trusted returns an error,
+// until the replica has received a copy of another server's state. In all other cases Unreadable returns false.
 func (g *Group) Unreadable() bool { return g.integrity.Broken() }
 
 // checkTables verifies the table files of the database at the start of a server that is the only voter. Such a server

@@ -37,7 +37,7 @@ type ReadIndex struct {
 //  3. A majority of voters confirms that they know no higher term, so no later leader has committed anything.
 //  4. The leader still leads in the same term.
 //
-// Reads that arrive during a round share the next round.
+// Steps 1 to 4 form a round. Reads that arrive during a round share the next round.
 type reader struct {
 	raft    *raft.Raft
 	self    raft.ServerID
@@ -61,8 +61,8 @@ type readResult struct {
 	err   error
 }
 
-// confirmation describes a round in which a majority confirmed this leader. It has the time when the round began, and
-// the commit index that was read before the queries to the other voters.
+// confirmation describes a round in which a majority confirmed this leader. It contains the time when the round began,
+// and the commit index that this leader read before it queried the other voters.
 type confirmation struct {
 	at    time.Time
 	index uint64
@@ -172,7 +172,7 @@ func (r *reader) run() {
 	}
 }
 
-// round confirms leadership once for all reads that were waiting when it began.
+// round confirms leadership once for all reads that were waiting when the round began.
 func (r *reader) round() (ReadIndex, error) {
 	begun := time.Now()
 	index, err := r.note()

@@ -50,8 +50,8 @@ func (r *reclaim) worthwhile(g kv.Garbage, low bool) bool {
 	return g.Bytes >= max(reclaimBytesLow, g.Total/64)
 }
 
-// flushes reports whether the deletions in memory should be written to disk now. Until they are, the database does not
-// count them in its estimate of the space that a compaction can free.
+// flushes reports whether the deletions in memory should be written to disk now. The database estimates the space that
+// a compaction can free, and ignores deletions that are still in memory.
 func (r *reclaim) flushes(g kv.Garbage, low bool, now time.Time) bool {
 	return g.Unflushed && (low || g.Total >= reclaimBytes && now.Sub(r.flushed) >= reclaimFlush)
 }

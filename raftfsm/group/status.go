@@ -116,9 +116,9 @@ func (g *Group) AnswerCompare(index uint64) integrity.Report { return g.integrit
 // copy at a time, and one further request can wait. The errors are those of integrity.Watch.AnswerState.
 func (g *Group) AnswerState(ask integrity.StateRequest) error { return g.integrity.AnswerState(ask) }
 
-// Recall handles a call of transport.Witnesses.Recall by the given server. It returns what this server had recorded
-// about that server before the call, and then records the report that the call contains. It also queries that server in
-// turn (see Meet).
+// Recall handles a call of transport.Witnesses.Recall by the given server. now is the report that the call contains.
+// Recall records this report, and returns what this server had recorded about the given server before. It also queries
+// the given server in turn (see Meet).
 func (g *Group) Recall(server raft.ServerID, now raftlog.Seen) raftlog.Seen {
 	g.witness.Meet(server)
 	return g.witness.Note(server, now)

@@ -120,8 +120,9 @@ func (p *proposer) fill(l *raft.Log) (*batch, error) {
 	return b, nil
 }
 
-// stored passes batches to the goroutine that runs acknowledge. The log has accepted their entries, but they may not be
-// on disk yet. Each batch must have requests that wait only for the local disk. Only raft's main loop calls stored.
+// stored passes batches to the goroutine that runs acknowledge. The log has accepted the entries of these batches, but
+// may not have written them to disk yet. Each batch must have requests that wait only for the local disk. Only raft's
+// main loop calls stored.
 func (p *proposer) stored(early []*batch) {
 	if len(early) == 0 {
 		return
@@ -159,8 +160,9 @@ func (p *proposer) acknowledge() {
 	}
 }
 
-// answerDurable waits until the entry of b is on the local disk. It then answers the requests that wait only for this.
-// If the write has failed, it answers none of them, and they get their answer when raft refuses or applies the entry.
+// answerDurable waits until the entry of b is on the local disk. It then answers the requests that wait only for this
+// write. If the write has failed, answerDurable answers no request. All requests then get their answer when raft
+// refuses or applies the entry.
 func (p *proposer) answerDurable(b *batch) {
 	if p.logs.WaitDurable(b.pos.Index) != nil {
 		return

@@ -29,8 +29,8 @@ type timer struct {
 }
 
 // StartClocks simulates the start of the server's process: the server gets new clocks and loses all timers. At random,
-// the new wall clock is exact, behind or ahead. It is less than slow milliseconds behind or less than fast milliseconds
-// ahead. Both limits must be positive.
+// the new wall clock is exact, less than slow milliseconds behind, or less than fast milliseconds ahead. Both limits
+// must be positive.
 //
 // Before the first call, the entries that the server proposes have the stamp 1. Afterwards they have the cluster time.
 func (m *Member) StartClocks(slow, fast uint64) {
@@ -60,8 +60,8 @@ func (m *Member) NowLocked() uint64 {
 }
 
 // Now returns the cluster time, computed as in package group. This is the greatest applied stamp plus the time elapsed
-// since that stamp was applied. On a leader, the result is at least the server's wall clock. It never decreases between
-// two calls of StartClocks.
+// since that stamp was applied. On a leader, the result is at least the server's wall clock. The result does not
+// decrease, except when StartClocks is called.
 func (m *Member) Now() uint64 {
 	m.Mu.Lock()
 	defer m.Mu.Unlock()

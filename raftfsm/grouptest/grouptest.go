@@ -1,7 +1,6 @@
 // Package grouptest simulates a Raft group for model tests of keepers. A keeper is the part of a leader that ends
-// locks, places actors or hands out due work. A simulated group has a log, servers with replicas, clocks and timers,
-// and a list of the calls that the test has to answer. The package owns the log of the group, its servers with their
-// replicas, clocks and timers, and the calls whose answers the test schedules.
+// locks, places actors or hands out due work. The package owns the simulated group: the log, the servers with their
+// replicas, clocks and timers, and the list of calls that the test has to answer.
 //
 // The state machines and their databases are real. Only Raft is simulated. The test decides which server leads, which
 // other servers still believe that they lead, and how far replicas are behind. It also decides the outcome of each

@@ -199,8 +199,8 @@ func (w *Watch) compare() {
 	w.comparing.done(mark.Index)
 }
 
-// comparing records which marks were compared, and how many times the next one was tried. Only the goroutine that calls
-// Round uses it.
+// comparing records which marks were compared, and how many times the comparison at the next kv.Mark was tried. Only
+// the goroutine that calls Round uses it.
 type comparing struct {
 	machine *kv.Machine
 	index   uint64 // marks up to this index were compared
@@ -248,8 +248,8 @@ func (w *Watch) standDown() {
 const verifyRate = 32 << 20
 
 // Verify checks that the stored records are those that were applied (see kv.Machine.Verify). If they are not, Verify
-// logs the damage. If the group has another server, Verify also stops this replica from serving requests (see
-// Distrust).
+// logs the damage. It then also stops this replica from serving requests (see Distrust), unless no other server has a
+// copy.
 func (w *Watch) Verify() {
 	m := w.FSM.Machine()
 	v, err := m.Verify(func(bytes int) error {

@@ -156,7 +156,7 @@ func (e *expected) expect(nonce uint64) <-chan raft.RPC {
 }
 
 // forget ends the wait for the expected transfer. The transfer is refused if it arrives later, or if it is still in the
-// channel.
+// channel that expect returned.
 func (e *expected) forget() {
 	e.mu.Lock()
 	got := e.got

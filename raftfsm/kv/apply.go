@@ -38,7 +38,7 @@ func (m *Machine) Apply(entries []Entry) []EntryResult {
 	return out
 }
 
-// refuse sets err as the result of every entry, except those that are marked as skipped.
+// refuse sets err as the result of every entry that was not skipped.
 func refuse(out []EntryResult, err error) {
 	for i := range out {
 		if !out[i].Skipped {
@@ -226,7 +226,7 @@ func (w *writer) end() error {
 
 // entry applies one log entry and returns the results of its requests. An entry without a command changes the applied
 // index and term, but not the rolling hash. A replica that has installed a snapshot may lack such entries, and its hash
-// must still equal that of the others.
+// must still equal that of the other replicas.
 func (w *writer) entry(e *Entry, b *command.Batch) ([]Result, error) {
 	before := w.meta.clock
 	w.meta.clock = max(w.meta.clock, b.Stamp)

@@ -55,8 +55,8 @@ func (c *clientOverlay) end() {
 }
 
 // writeOnce applies the operations of a request, but only once for each client id. If a result is stored for the client
-// id of the request, writeOnce sets res to that result and applies nothing. If the stored result belongs to other
-// operations, the outcome is Rejected. A request without a client id is always applied.
+// id, writeOnce applies nothing. If the stored result belongs to the same operations, writeOnce sets res to it.
+// Otherwise it sets the outcome Rejected. A request without a client id is always applied.
 func (w *writer) writeOnce(r *command.Request, res *Result) error {
 	if r.Client.ID == "" {
 		return w.write(r.Ops, res)

@@ -20,7 +20,7 @@
 //	06 scope id                  client results: number, expiry, fingerprint of the request, result
 //	07 number                    client queue: client results in the order in which they expire
 //	08 term                      terms: index of the last command of that term, for the newest 1024
-//	09 store 00 prefix           histories that are on: bounds, floor, newest segment (history.go)
+//	09 store 00 prefix           histories: bounds, floor, newest segment (history.go)
 //	0a history revision          changes
 //	0b history revision          closed segments of histories
 //

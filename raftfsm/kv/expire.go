@@ -172,8 +172,8 @@ func (m *Machine) NextDue() (ms uint64, ok bool) {
 	return ms, ms != never
 }
 
-// dueOfState caches the result of firstDue for one published state. An idle leader calls NextDue periodically, and the
-// cache saves it from reading the database each time.
+// dueOfState caches the result of firstDue for one published state. An idle leader calls NextDue periodically. With the
+// cached result, NextDue need not read the database each time.
 type dueOfState struct {
 	state *state
 	first uint64

@@ -77,7 +77,7 @@ func (e *Export) release() {
 	}
 }
 
-// close ends all exports. The machine is closing, and no goroutine is inside Next.
+// close ends all exports. It is called while the machine closes, when no goroutine is inside Next.
 func (x *exports) close() {
 	x.mu.Lock()
 	defer x.mu.Unlock()

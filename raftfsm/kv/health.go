@@ -12,8 +12,8 @@ import (
 // maxFailures is how many consecutive background failures make the machine give up.
 const maxFailures = 128
 
-// health records the failures of a machine. A machine halts at an entry that it cannot apply; its state is correct
-// and can still be read. A machine breaks if its data is damaged or its storage has failed permanently; then it
+// health records the failures of a machine. A machine halts at an entry that it cannot apply; its state is correct and
+// can still be read. A machine breaks if its data is damaged or its storage has failed permanently. A broken machine
 // cannot be read.
 type health struct {
 	log      *slog.Logger
@@ -31,8 +31,8 @@ type health struct {
 	trouble  atomic.Pointer[trouble]
 }
 
-// trouble lets callers wait for the next background failure. When it occurs, the error is set first, and then the
-// channel is closed.
+// trouble lets callers wait for the next background failure. When the failure occurs, the machine first sets err and
+// then closes the channel happened.
 type trouble struct {
 	happened chan struct{}
 	err      error
@@ -55,7 +55,7 @@ func (h *health) fail(err *fault.Error) {
 	h.report(err)
 }
 
-// giveUp works like fail, for a failure after which calls of Pebble may never return.
+// giveUp works like fail, for a failure after which calls to Pebble may never return.
 func (h *health) giveUp(err *fault.Error) {
 	h.fail(err)
 	h.stick.Do(func() { close(h.stuck) })

@@ -31,8 +31,8 @@ import (
 // segments is how many parts of about equal size a full history has.
 const segments = 64
 
-// history is the state of the history of one prefix. The fields from id to until and the newest segment are stored in
-// its database record. Closed segments have records of their own.
+// history is the state of the history of one prefix. Its database record contains the newest segment and the fields
+// from id to until. Closed segments have records of their own.
 type history struct {
 	key   rowKey // store and prefix
 	id    uint64 // the revision at which it was switched on; part of the keys of its changes
@@ -169,7 +169,8 @@ func (h *history) oldest() *segment {
 	return &h.open
 }
 
-// closeSegment begins a new segment if the open one is large or old enough.
+// closeSegment closes the open segment of h if that segment is large or old enough. The next change begins a new
+// segment.
 func (w *writer) closeSegment(h *history) {
 	s := &h.open
 	if s.first == 0 || s.size < h.bytes/segments && w.meta.clock-s.oldest < h.age/segments {
@@ -187,9 +188,9 @@ func (w *writer) touchHistory(h *history) {
 	}
 }
 
-// settleHistories trims the histories to which the current log entry has added changes. It leaves histories alone that
-// only earlier entries of the same Apply have changed, because the state must not depend on how entries are grouped
-// into calls of Apply.
+// settleHistories trims the histories to which the current log entry has added changes. It does not trim a history that
+// only earlier entries of the same Apply have changed. Otherwise the state would depend on how entries are grouped into
+// calls of Apply.
 func (w *writer) settleHistories() {
 	for _, h := range w.histories.grown {
 		h.grown = false

@@ -30,8 +30,8 @@ func (t tables) other() tables { return t ^ otherTables }
 // era is a counter that every completed restore increments. A restore also makes the other set of tables live. A
 // machine starts with the era 0 or 1, so that otherTables is the live set whenever the era is odd.
 //
-// A reader compares the eras before and after a read. If they are equal, no restore has replaced the tables in between.
-// Comparing the live sets would not suffice, because two restores make the same set live again.
+// A reader compares the eras before and after a read. If the two eras are equal, no restore has replaced the tables
+// during the read. Comparing the live sets would not suffice, because two restores make the same set live again.
 type era uint64
 
 // firstEra returns the era of a machine that is opened with the live set t.

@@ -9,8 +9,8 @@ const LockStore = "locks"
 func (m *Machine) LocksChanged() bool { return m.locks.happened() }
 
 // CollectLockChanges starts or stops the recording of changed keys of LockStore. Each call discards the keys recorded
-// so far. The number of recorded keys is not limited. While recording is on, the caller must therefore call LockChanges
-// whenever LocksChanged returns true.
+// before it. The number of recorded keys is not limited. While recording is on, the caller must therefore call
+// LockChanges whenever LocksChanged returns true.
 func (m *Machine) CollectLockChanges(record bool) { m.locks.collect(record) }
 
 // LockChanges returns the keys of LockStore that were changed since the last call. A key may occur several times. If

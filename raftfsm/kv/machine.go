@@ -100,9 +100,10 @@ type state struct {
 // never is an expiry that cluster time never reaches.
 const never = ^uint64(0)
 
-// Create creates a new, empty machine. The machine is durable when Create returns nil. It returns fault.Invalid if
-// the directory already contains a database, or if Dir or Fatal is not set. It returns fault.Unavailable or
-// fault.Internal if the disk cannot be written. The caller must then remove the directory before it tries again.
+// Create creates a new, empty machine. The machine is durable when Create returns a nil error. Create returns
+// fault.Invalid if the directory already contains a database, or if Dir or Fatal is not set. If the disk cannot be
+// written, Create returns fault.Unavailable or fault.Internal, and the caller must remove the directory before it tries
+// again.
 func Create(o Options) (*Machine, error) {
 	found, err := peek(&o)
 	if err != nil {
@@ -176,8 +177,8 @@ func Open(o Options) (*Machine, error) {
 	return m.opened(m.load())
 }
 
-// peek sets defaults in o and reports whether the directory contains a database. It changes nothing on disk. Call it
-// before pebble.Open, which creates files in any directory.
+// peek gives unset options in o their defaults, and reports whether the directory contains a database. It changes
+// nothing on disk. Call peek before pebble.Open, because pebble.Open creates files in any directory.
 func peek(o *Options) (found bool, err error) {
 	if o.Fatal == nil || o.Dir == "" {
 		return false, fault.New(fault.Invalid, "kv.Open", "Options.Dir and Options.Fatal must be set")

@@ -37,7 +37,7 @@ type origin struct {
 	pending  pending
 }
 
-// pending is what the entry being applied has to write for an origin.
+// pending records what settle has to write for an origin because of the current log entry.
 type pending struct {
 	entry  uint64   // index of the entry, 0 = not touched
 	seqs   []uint64 // sequence numbers of the requests that this entry has decided
@@ -124,7 +124,7 @@ func (w *writer) touch(o *origin, index uint64) {
 	}
 }
 
-// raise moves the low-water mark up and forgets the results at or below it.
+// raise moves the low-water mark up, and forgets the results at or below its new value.
 func (o *origin) raise(mark uint64) {
 	if mark <= o.mark {
 		return
@@ -236,7 +236,7 @@ func (w *writer) register(name string) uint64 {
 	return o.number
 }
 
-// drop removes an origin and everything remembered for it.
+// drop removes an origin and all its stored results.
 func (w *writer) drop(o *origin) {
 	w.key = appendNumberKey(w.key[:0], tableOrigin, o.number)
 	w.txn.delete(w.key)

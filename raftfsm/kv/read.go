@@ -253,8 +253,8 @@ func (m *Machine) view() *view {
 	}
 }
 
-// readEra returns the era of the tables that readers use. A caller that reads data calls readEra before and after. If
-// both calls return the same era, no restore has replaced the tables in between.
+// readEra returns the era of the tables that readers use. A caller that reads data calls readEra before and after the
+// read. If both calls return the same era, no restore has replaced the tables during the read.
 func (m *Machine) readEra() era { return era(m.era.Load()) }
 
 func (v *view) close() error { return v.snapshot.Close() }
@@ -305,7 +305,7 @@ func (v *view) read(key []byte, now uint64, out *Value) error {
 	return err
 }
 
-// current parses the record under an iterator and reports whether it is live.
+// current parses the record at the position of an iterator, and reports whether the record is live.
 func (v *view) current(it *pebble.Iterator, now uint64) (r record, live bool, err error) {
 	raw, err := it.ValueAndErr()
 	if err != nil {
@@ -320,7 +320,8 @@ func (v *view) current(it *pebble.Iterator, now uint64) (r record, live bool, er
 
 func (r *record) live(now uint64) bool { return r.expireAt == 0 || r.expireAt > now }
 
-// at returns what a reader at the time now sees of r when cluster time is clock.
+// at returns the value that a reader sees in r. now is the cluster time of the reader, and clock is that of the
+// machine.
 func (r *record) at(now, clock uint64) Value {
 	if !r.live(now) {
 		return Value{ExpireAt: r.expireAt, Pending: r.live(clock)}.orNothing()
@@ -331,7 +332,7 @@ func (r *record) at(now, clock uint64) Value {
 	}
 }
 
-// orNothing returns the zero Value unless v is pending.
+// orNothing returns v if v.Pending is true, and otherwise the zero Value.
 func (v Value) orNothing() Value {
 	if v.Pending {
 		return v

@@ -22,7 +22,7 @@ type readCache struct {
 	shards  [readShards]readShard
 }
 
-// readShard has two maps of equal size, like the type recent. Their records never change.
+// readShard has two maps with the same size limit, like the type recent. The records in the maps are never modified.
 type readShard struct {
 	mu         sync.Mutex // guards the fields below
 	young, old map[string][]byte

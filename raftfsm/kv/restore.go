@@ -29,8 +29,8 @@ func (m *Machine) Raise(by uint64) error {
 	})
 }
 
-// SetApplied sets the applied index and term of a restored machine. The values in its database refer to another log.
-// The change is durable when SetApplied returns nil. After an error the machine must not be used.
+// SetApplied sets the applied index and term of a restored machine. It replaces the values in the database, which refer
+// to another log. The change is durable when SetApplied returns nil. After an error the machine must not be used.
 func (m *Machine) SetApplied(index, term uint64) error {
 	return m.amend("kv.SetApplied", func(w *writer) error {
 		w.meta.applied, w.meta.term = index, term

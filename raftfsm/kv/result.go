@@ -128,7 +128,8 @@ func appendResult(dst []byte, r *Result, index uint64) []byte {
 }
 
 // CheckRemembered returns an error if the machine cannot decode the result in r. Call it before a restore writes r to
-// the log. The machine stores such results unchecked, and every replica would break at a retry that finds a bad one.
+// the log. The machine stores such results unchecked. If a retry found a result that cannot be decoded, every replica
+// would break.
 func CheckRemembered(r *command.Remembered) error {
 	_, err := parseResult(r.Result, 0)
 	return err

@@ -98,7 +98,7 @@ func (r *recent) put(k rowKey, v row) {
 	p.row = v
 }
 
-// find returns the cached row of a key, or nil. It moves the row to the young generation.
+// find returns the cached row of a key, or nil. It moves the row to the map young.
 func (r *recent) find(k rowKey) *kept {
 	if p := r.young[k]; p != nil {
 		return p

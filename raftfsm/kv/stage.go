@@ -50,7 +50,7 @@ const (
 	stageLife = 10 * 60 * 1000 // a restore that has had no step for this long is dropped
 )
 
-// replaced is the state of restores in a machine.
+// replaced describes the live set of tables, the last restore of a machine, and the running restore.
 type replaced struct {
 	live    uint64 // the set of tables that is read
 	at      uint64 // index of the last restore; 0 = none
@@ -199,7 +199,7 @@ func (w *writer) stageClient(to tables, c *command.Remembered, index uint64) {
 	w.txn.set(appendNumberKey(nil, to.queue(), r.number), append(item, key...))
 }
 
-// stageCommit makes the staged data live.
+// stageCommit makes the data of the running restore live. index is the index of the entry that commits the restore.
 func (w *writer) stageCommit(index uint64) error {
 	own := &w.meta.replaced
 	kept, hash, err := w.keepSystem(w.meta.tables().other())

@@ -79,7 +79,7 @@ func (c *storeChanges) publish(keys []string, all bool) {
 // happened reports whether a record has changed since the last call.
 func (c *storeChanges) happened() bool { return c.recent.Load() && c.recent.Swap(false) }
 
-// collect starts or stops the recording of changed keys. It drops the keys recorded so far.
+// collect starts or stops the recording of changed keys. Each call drops the keys recorded before it.
 func (c *storeChanges) collect(on bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

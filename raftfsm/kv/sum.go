@@ -43,15 +43,16 @@ type sums struct {
 	stage setHash // of the other table, which a restore fills
 }
 
-// replace updates the set hash of the live records after one record has changed. out is the hash of the previous
-// record, and in is that of the new record. Pass the zero setHash for a record that does not exist.
+// replace updates the set hash of the live records after one record has changed. The parameter out is the hash of the
+// previous record, and the parameter in is the hash of the new record. Pass the zero setHash for a record that does not
+// exist.
 func (s *sums) replace(out, in setHash) {
 	s.data.sub(out)
 	s.data.add(in)
 }
 
-// swap makes the hash of the restored records that of the live records, when a restore commits. It adds kept, the hash
-// of the records of SystemStore, because these records remain.
+// swap updates the set hashes when a restore commits: the hash of the restored records becomes the hash of the live
+// records. swap adds kept, the hash of the records of SystemStore, because a restore keeps these records.
 func (s *sums) swap(kept setHash) {
 	s.data, s.stage = s.stage, setHash{}
 	s.data.add(kept)
@@ -71,7 +72,7 @@ type Mark struct {
 	Digest Digest
 }
 
-// keepMarks is how many marks a machine keeps. It keeps the newest.
+// keepMarks is the maximum number of marks that a machine keeps. If there are more, the machine keeps only the newest.
 const keepMarks = 16
 
 // mark adds a Mark to w.marks if the current entry has advanced cluster time past a multiple of w.period. previous is

@@ -74,8 +74,8 @@ func defaultOptions() *pebble.Options {
 }
 
 // damagedOptions returns an error with the file name if Pebble's options file at the given path is damaged. It returns
-// nil if the file is intact or cannot be opened. Pebble reports a file that cannot be opened, but does not name a
-// damaged one.
+// nil if the file is intact or cannot be opened. Pebble itself reports an options file that cannot be opened, but its
+// error for a damaged options file has no file name.
 func damagedOptions(disk vfs.FS, path string) error {
 	if path == "" {
 		return nil

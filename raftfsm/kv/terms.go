@@ -20,7 +20,7 @@ type terms struct {
 	saved  termEnd   // the value of now that is in the database or in the current batch
 }
 
-// termEnd is a term with the index of its last command so far.
+// termEnd is a term with the index of its last applied command.
 type termEnd struct{ term, last uint64 }
 
 // note records that the command at the given index and term was applied. keep is the maximum number of recorded terms.
@@ -50,7 +50,7 @@ func (t *terms) save(txn *txn) {
 	t.saved = t.now
 }
 
-// forget deletes all recorded terms. It is called when they refer to another log.
+// forget deletes all recorded terms. It is called when these terms belong to another log.
 func (t *terms) forget(txn *txn) {
 	for _, e := range append(t.closed[:len(t.closed):len(t.closed)], t.now) {
 		txn.delete(appendNumberKey(nil, tableTerm, e.term))

@@ -16,7 +16,7 @@ const TopicStore = "topics"
 func (m *Machine) TopicsChanged() bool { return m.topics.happened() }
 
 // CollectTopicChanges starts or stops the recording of written keys of TopicStore. Each call discards the keys recorded
-// so far.
+// before it.
 func (m *Machine) CollectTopicChanges(on bool) { m.topics.collect(on) }
 
 // TopicChanges returns the keys of TopicStore that were written since the last call. The results have the same meaning

@@ -13,12 +13,12 @@ type Verified struct {
 	Wrong   string // what differs from the applied state; empty = nothing
 }
 
-// verifyStep is how many bytes are read between two calls of pace.
+// verifyStep is the minimum number of bytes that Verify reads before it calls pace again.
 const verifyStep = 1 << 20
 
-// Verify compares the stored records, and the changes in histories, with the hashes that were computed when they were
-// applied. It reads them in one consistent view. If data is too damaged to be read, Verify marks the machine as broken.
-// Until Verify returns, Pebble cannot free the disk space of overwritten records.
+// Verify compares the stored records, and the changes in histories, with the hashes that were computed when the entries
+// were applied. It reads all data in one consistent view. If data is too damaged to be read, the machine breaks. Until
+// Verify returns, Pebble cannot free the disk space of overwritten records.
 //
 // Verify calls pace after about each MiB, with the number of bytes read since the previous call. If pace returns an
 // error, Verify stops and returns that error.

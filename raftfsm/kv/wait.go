@@ -39,7 +39,7 @@ func (w *waiters) remove(n *waiter) {
 	w.drop(n)
 }
 
-// drop removes n. The caller holds the lock.
+// drop removes the waiter n. The caller holds the lock.
 func (w *waiters) drop(n *waiter) {
 	if _, ok := w.all[n]; ok {
 		delete(w.all, n)

@@ -47,7 +47,7 @@ func (w *writer) holds(o *command.Op) (bool, error) {
 	return live && r.revision == o.Revision, nil
 }
 
-// op applies one operation and returns its new revision, 0 for a delete or check.
+// op applies one operation and returns its new revision, or 0 for a delete or a check.
 func (w *writer) op(o *command.Op) (uint64, error) {
 	if o.Kind == command.OpCheck {
 		return 0, nil

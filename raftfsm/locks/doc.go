@@ -17,5 +17,5 @@
 //   - A write that checks a token is applied only if the lock has that token at the write's position in the log. A
 //     former owner of a lock therefore changes nothing, however long it was paused.
 //
-// A Keeper on the leader has one timer per lock. It has goroutines only while locks change.
+// A Keeper on the leader has one timer per lock. It runs goroutines only while locks change.
 package locks

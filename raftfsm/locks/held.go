@@ -54,7 +54,8 @@ func List(ctx context.Context, a records.Access) ([]Held, error) {
 	return out, nil
 }
 
-// appendHeld reads locks with one call and appends them to out. owners has the keys of their owner records.
+// appendHeld reads locks with one call and appends them to out. owners contains the keys of the owner records of these
+// locks.
 func appendHeld(ctx context.Context, out []Held, a records.Access, gid uint32, owners []string) ([]Held, error) {
 	keys := make([]string, 0, 2*len(owners))
 	for _, key := range owners {
@@ -95,8 +96,8 @@ func Left(ctx context.Context, a records.Access, l *Held) (time.Duration, error)
 }
 
 // End ends the lock l on behalf of an operator, whoever owns it. l must come from List; otherwise End returns
-// fault.Invalid. released is false if l has ended since List returned it, whether or not the lock was granted again.
-// End returns fault.Indeterminate if the answer of the leader was lost and the lock may have ended.
+// fault.Invalid. released is false if l has ended since List returned it, even if the lock was granted again. End
+// returns fault.Indeterminate if the answer of the leader was lost and the lock may have ended.
 func End(ctx context.Context, a records.Access, l *Held) (released bool, err error) {
 	if l.name == "" {
 		return false, fault.New(fault.Invalid, "locks.End", "the lock does not come from a list of locks")

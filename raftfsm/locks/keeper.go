@@ -112,8 +112,8 @@ func (k *Keeper) update() {
 	}
 }
 
-// refresh updates the timers from the records of the locks. If this server does not lead, it stops all timers
-// instead. Only one goroutine at a time calls it.
+// refresh updates the timers from the records of the locks. If this server does not lead, refresh stops all timers
+// instead. Only one goroutine at a time calls refresh.
 func (k *Keeper) refresh() error {
 	term := k.group.Term()
 	if !k.group.Leading() {
@@ -186,7 +186,7 @@ func (k *Keeper) begin(m *kv.Machine, term uint64) {
 }
 
 // readAll reads all locks, and starts the timers of those that have changed. It also looks up the locks that have a
-// timer or a queue here, because a lock that has ended has no record and is not in the list.
+// timer or a queue here. Some of these locks may have ended, and then have no record that the list could contain.
 func (k *Keeper) readAll(m *kv.Machine) error {
 	k.mu.Lock()
 	known := slices.AppendSeq(slices.Collect(maps.Keys(k.locks)), maps.Keys(k.queues))

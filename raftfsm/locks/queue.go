@@ -170,7 +170,7 @@ func (k *Keeper) Waiting(name string) int {
 	return len(k.queues[name])
 }
 
-// first returns the caller that waits longest, or nil.
+// first returns the caller that has waited longest, or nil if no caller waits.
 func (k *Keeper) first(name string) *waiter {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -180,7 +180,7 @@ func (k *Keeper) first(name string) *waiter {
 	return nil
 }
 
-// acquire gives a lock without owner to the caller that waits longest.
+// acquire gives a lock without an owner to the caller that has waited longest.
 func (k *Keeper) acquire(name string) {
 	w := k.first(name)
 	if w == nil {
@@ -318,8 +318,8 @@ func (k *Keeper) Unlock(ctx context.Context, name, owner string, token uint64,
 }
 
 // end ends the lock with this token, and reports whether it has done so. renewals is the value of Lock.Renewals that
-// the caller has read. If the lock was renewed since that read, end does nothing. If renewals is 0, this is not
-// checked.
+// the caller has read. If the lock was renewed since that read, end does nothing. If renewals is 0, end does not check
+// for renewals.
 func (k *Keeper) end(ctx context.Context, name string, token, renewals uint64) (ended bool, err error) {
 	outcome, err := k.endAs(ctx, command.RequestID{}, name, token, renewals)
 	return err == nil && outcome == kv.Applied, err

@@ -101,9 +101,9 @@ func Renew(name string, l Lock, c Claim) *command.Request {
 		Ops: []command.Op{c.setExpiry(Keys(name)[1], command.CondRevision, l.Renewals)}}
 }
 
-// release returns the request that ends the lock with this token. If successor is not nil, the same log entry makes it
-// the owner of the lock. renewals is the value of Lock.Renewals that the caller has read. The request fails if the lock
-// was renewed since that read. If renewals is 0, this is not checked.
+// release returns the request that ends the lock with this token. If successor is not nil, the request also makes
+// successor the owner of the lock. renewals is the value of Lock.Renewals that the caller has read. The request fails
+// if the lock was renewed since that read. If renewals is 0, the request does not check for renewals.
 func release(name string, token, renewals uint64, successor *Claim) *command.Request {
 	keys := Keys(name)
 	r := &command.Request{Kind: command.KindWrite}

@@ -27,9 +27,9 @@ type Store struct {
 
 var _ lock.Leaser = (*Store)(nil)
 
-// NewStore returns the lock store of a component. Its locks are in the groups of the state store with the id store. If
-// reentrant is true, TryLock renews a lock that the caller already owns, instead of failing. Clients that have no renew
-// operation need this.
+// NewStore returns the lock store of a component. The parameter store is the id of the state store whose groups contain
+// the locks. If reentrant is true, TryLock renews a lock that the caller already owns, instead of failing. Clients that
+// have no renew operation need this.
 func NewStore(a records.Access, store, component string, reentrant bool) *Store {
 	return &Store{access: a, store: store, component: component, reentrant: reentrant}
 }

@@ -119,7 +119,8 @@ func (f *forwarder) propose(ctx context.Context, key laneKey, data group.Encoded
 		Msg: "the leader did not answer in time; the write may have been applied", Err: ctx.Err()}
 }
 
-// isLast reports whether the call of a proposal ends at the proposal's deadline.
+// isLast reports whether the given proposal has the latest deadline of all proposals in its call. If so, the call ends
+// at that deadline.
 func (f *forwarder) isLast(one *forwarded) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -158,8 +159,8 @@ func (f *forwarder) run(key laneKey, l *lane) {
 	}
 }
 
-// take returns the proposals for the next call of run, or nil if run must end. done contains the proposals of the
-// previous call, which has ended. It is nil before the first call.
+// take returns the proposals for the next call that run makes, or nil if run must end. done contains the proposals of
+// the previous call, which has ended. It is nil before the first call.
 func (f *forwarder) take(key laneKey, l *lane, done []*forwarded) []*forwarded {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 //   - A read index changes nothing.
 //   - A proposal has a request id, so it is applied only once.
 //   - Registering an origin twice does no harm.
-//   - records.Access.Ask reports to its caller if an earlier attempt of the call may have been executed.
+//   - records.Access.Ask reports to its caller whether an earlier attempt of the call may have been executed.
 type leaderCalls struct {
 	leaders Leaders
 

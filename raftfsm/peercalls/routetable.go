@@ -103,7 +103,8 @@ func (t *RouteTable) Run() {
 	}
 }
 
-// idle waits until the next poll is due. It returns false when stop is closed.
+// idle waits until the next poll is due. A poll is due when period fires, when a poll is requested, or when hurry fires
+// while a call has been in flight for at least pollHang. idle returns false when stop is closed.
 func (t *RouteTable) idle(period, hurry <-chan time.Time) bool {
 	for {
 		select {

@@ -5,8 +5,8 @@
 // the servers.
 //
 // The package owns only this policy. It does not use raft, gossip, the network or the clock. Every input is a
-// parameter, including the time, so the same input gives the same result on every node. It has no goroutines and no
-// state. All functions are safe for concurrent use. The tests of Plan have a table with a case for each rule.
+// parameter, including the time, so the same input gives the same result on every node. It starts no goroutines and
+// keeps no state. All functions are safe for concurrent use. The tests of Plan have a table with a case for each rule.
 //
 // A voter is lost in three cases:
 //

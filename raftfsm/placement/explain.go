@@ -91,7 +91,7 @@ func (v *view) whyLeaderStays(s *seat) string {
 	return fmt.Sprintf("it %s and waits for another voter that is alive and keeps up", v.fate(s))
 }
 
-// whyLostStays explains why a lost vote is still there.
+// whyLostStays explains why a lost voter still has its vote.
 func (v *view) whyLostStays(s *seat) string {
 	next := v.successor(v.pick(v.doomed))
 	switch {

@@ -5,8 +5,9 @@ import "fmt"
 // Missing returns the reason why a server does not vote although the group needs more voters. It returns "" if the
 // server votes and no operator has removed it, or if the group has enough voters.
 //
-// A voter that has been down for less than Limits.Settle still counts as a voter. A voter that this node has never seen
-// alive does not count. The result does not depend on lags, so every server can call Missing for itself.
+// A voter that has been down for less than Limits.Settle still counts as a voter. A voter does not count if an operator
+// has removed it, or if this node has never seen it alive. The result does not depend on lags, so every server can call
+// Missing for itself.
 func Missing(in Input, server string) string {
 	v := look(in)
 	for _, s := range v.pick(isVoter) {

@@ -110,7 +110,7 @@ func (v *view) canLead(s *seat) bool {
 }
 
 // giveUpLost returns the change that takes the vote of a lost voter. It returns false if there is no lost voter, if the
-// group would then have too few voters, or if no majority of the other voters is alive.
+// change would leave too few voters, or if no majority of the other voters is alive.
 func (v *view) giveUpLost() (Change, bool) {
 	lost := v.pick(v.lost)
 	if len(lost) == 0 || len(v.pick(isVoter)) <= v.target() {
@@ -134,7 +134,7 @@ func (v *view) drop(s *seat) (Change, bool) {
 }
 
 // promote returns the change that gives a vote to a non-voter that keeps up. It returns false if no further voter is
-// needed, or no such non-voter exists.
+// needed, or if there is no such non-voter.
 func (v *view) promote() (Change, bool) {
 	lost := v.pick(v.doomed)
 	if len(v.pick(isVoter))-len(lost) >= v.target() {
@@ -278,8 +278,9 @@ func (v *view) surplus(voters []*seat) *seat {
 	return best
 }
 
-// current reports whether a majority of the voters is alive and close behind the leader, not counting the voter that is
-// to lose its vote. If it is not, the group cannot demote this voter until more voters have caught up.
+// current reports whether a majority of the voters is alive and close behind the leader. The count leaves out the
+// excluded voter, which is about to lose its vote. If the result is false, the group cannot demote the excluded voter
+// until more voters have caught up.
 func (v *view) current(excluded *seat) bool {
 	return v.most(excluded, func(s *seat) bool { return s.up() && (s.leader || v.closeBehind(s)) })
 }

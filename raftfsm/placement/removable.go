@@ -11,8 +11,8 @@ import (
 const maxVoterLag = 16
 
 // Removable returns the reason why an operator should not remove a server from the group now, or "" if the operator may
-// remove it. passing is true if the reason may disappear soon, because enough voters are alive, but some of them are
-// behind or have not answered the leader.
+// remove it. passing is true if the reason may disappear soon: enough voters are alive, but some of them are behind or
+// have not answered the leader.
 //
 // The group must have a leader and a majority. A non-voter may then always be removed. A voter may be removed if the
 // remaining voters meet these conditions:

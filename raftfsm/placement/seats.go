@@ -111,12 +111,13 @@ func (v *view) standingOf(s *seat) (standing, time.Time) {
 	}
 }
 
-// gone returns how long a server has been in its state.
+// gone returns how long a server has had its current standing, for example how long ago it failed.
 func (v *view) gone(s *seat) time.Duration { return v.Now.Sub(s.since) }
 
 func (v *view) settled(s *seat) bool { return v.gone(s) >= v.Limits.Settle }
 
-// lost reports whether a voter's vote should move to another server.
+// lost reports whether a voter's vote should move to another server. It returns false for the leader and for a
+// non-voter.
 func (v *view) lost(s *seat) bool {
 	switch {
 	case !s.Voter || s.leader:
@@ -183,7 +184,7 @@ func (v *view) most(excluded *seat, is func(*seat) bool) bool {
 	return 2*count > all
 }
 
-// limit returns the largest useful number of voters.
+// limit returns the configured number of voters, or one fewer if that number is even and above two.
 func (v *view) limit() int { return odd(v.Voters) }
 
 // odd subtracts one from an even number above two.
@@ -216,7 +217,7 @@ func (v *view) knows(server string) bool {
 	return slices.ContainsFunc(v.seats, func(s seat) bool { return s.ID == server })
 }
 
-// led returns the leader's seat if the leader votes, or nil.
+// led returns the leader's seat if the leader votes, and otherwise nil.
 func (v *view) led() *seat {
 	for _, s := range v.pick(isVoter) {
 		if s.leader {

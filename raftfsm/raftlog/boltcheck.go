@@ -242,8 +242,8 @@ type boltRef struct {
 	from, to []byte // from <= key < to; nil = no bound
 }
 
-// elements checks the elements of a page, and returns references to the pages to which they point. b is the content of
-// the page, or of a small bucket in a value of the page.
+// elements checks the elements of a page. It returns references to the pages to which the elements point. b is the
+// content of the page, or of a small bucket in a value of the page.
 func (c *boltCheck) elements(ref boltRef, b []byte) (refers []boltRef) {
 	le, id := binary.LittleEndian, ref.id
 	flags, count := le.Uint16(b[8:]), int(le.Uint16(b[10:]))

@@ -21,8 +21,8 @@ import (
 //
 //   - Raft uses its old last entry in elections, but a candidate with this entry cannot win. The old log
 //     contradicts a committed entry, so a majority has a newer log.
-//   - Raft never applies a placeholder. No leader has an entry of the old log above S, or names one as a previous
-//     entry.
+//   - Raft never applies a placeholder. No leader has an entry of the old log above S, and no leader names such an
+//     entry as the previous entry of an append.
 //
 // A Discarded is safe for concurrent use.
 type Discarded struct {

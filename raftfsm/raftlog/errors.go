@@ -36,7 +36,7 @@ func DiskError(err error, path string) error {
 	return e
 }
 
-// RejoinHint is the hint of errors after which a server must not continue. Such a server may have lost acknowledged
+// RejoinHint is the hint of an error after which a server must not continue, because it may have lost acknowledged
 // entries or its own votes.
 const RejoinHint = "it must not continue as the same server. In a cluster: move its data directory away and start " +
 	"it again; it joins as a new server. A single server: restore a backup into an empty directory " +
@@ -55,7 +55,7 @@ func errNewer(path string, found, known uint64) error {
 		Hint: "run the version that wrote it, or a newer one; nothing was changed"}
 }
 
-// CorruptFile returns the error for a damaged file, with a hint.
+// CorruptFile returns the error for the damaged file at path, with a hint for operators. why describes the damage.
 func CorruptFile(path, why string) error {
 	return &fault.Error{Code: fault.Corrupt, Op: "group.Open", Key: path,
 		Msg:  fmt.Sprintf("%s is damaged: %s", path, why),

@@ -20,12 +20,12 @@ const (
 
 // Floor records the minimum that the other files of a group must contain: term, vote, log and snapshot. It is stored in
 // a separate file with a checksum. A server does not start if one of the other files was lost or replaced by an older
-// copy. If it did, it could vote twice in a term, or help to elect a leader that lacks acknowledged writes.
+// copy. Otherwise the server could vote twice in a term, or help to elect a leader that lacks acknowledged writes.
 //
-// Invariant: everything in the floor is already durable in the other files. Therefore the floor is lowered before the
-// end of the log is truncated. An intact group opens after a crash at any point.
+// Invariant: everything in the floor is already durable in the other files. Therefore entries are removed from the
+// floor before they are deleted from the end of the log. So an intact group can be opened after a crash at any point.
 //
-// Appends never wait for the floor to be written. It is written at these times:
+// Appends never wait for a write of the floor. The floor is written at these times:
 //
 //   - when the group has been opened
 //   - with each vote, before the vote is sent
@@ -118,8 +118,8 @@ func (k *FloorFile) vote(term uint64, candidate string) error {
 }
 
 // lower removes the entries at and above the given index from the floor. The caller may delete these entries from the
-// log only after lower has returned nil. lower calls forget first, which must remove them from k.extent, so that a
-// concurrent write of the floor file does not record them again.
+// log only after lower has returned nil. lower first calls forget, which must remove the entries from k.extent.
+// Otherwise a concurrent write of the floor file could record the entries again.
 func (k *FloorFile) lower(index uint64, forget func()) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -191,7 +191,7 @@ type Identity struct {
 // Check compares the floor with the files of the group. h describes the content of these files (see ReadStores), and id
 // describes the group and the server. Check returns fault.Corrupt in two cases:
 //
-//   - The floor belongs to another group, server, log engine or cluster than id, or to a newer epoch.
+//   - The floor is of another group, server, log engine or cluster than id names, or of a newer epoch.
 //   - The files lack something that the floor records, or contradict the floor.
 func (f *Floor) Check(id Identity, h found) error {
 	file := func(name string) string { return filepath.Join(id.Dir, name) }
@@ -233,8 +233,8 @@ func (f *Floor) Check(id Identity, h found) error {
 }
 
 // CheckTerm returns fault.Corrupt if the stored term is lower than the highest term of the entries, snapshots and votes
-// of this server. Data was then lost, because a server stores a new term before it stores an entry, a snapshot or a
-// vote of that term.
+// of this server. In that case, data was lost, because a server stores a new term before it stores an entry, a snapshot
+// or a vote of that term.
 func CheckTerm(dir string, stored, newest uint64) error {
 	if stored >= newest {
 		return nil
@@ -268,7 +268,7 @@ func ReadStores(votes *Votes, log *Store) (h found, err error) {
 	return h, err
 }
 
-// NewFloorFile returns the FloorFile of a group. It writes nothing before Begin.
+// NewFloorFile returns the FloorFile of a group. The FloorFile writes nothing before Begin is called.
 func NewFloorFile(v Volume, dir string, log *Store, sources FloorSources, process Process) *FloorFile {
 	return &FloorFile{volume: v, dir: dir, process: process, sources: sources, extent: &log.durable}
 }

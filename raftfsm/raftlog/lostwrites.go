@@ -34,7 +34,8 @@ func owing(server uint32, n int) []byte {
 // has the entry, without waiting for a majority. It returns nil if n is 0.
 func (s *Store) Owing(n int) []byte { return owing(s.self, n) }
 
-// isOwing reports whether Extensions were made by owing and not sealed yet.
+// isOwing reports whether e, the Extensions of an entry, is a result of the function owing and is not sealed yet (see
+// Seal).
 func isOwing(e []byte) bool { return len(e) == owedSize && e[0] == owedMark }
 
 // owed returns how many writes in a sealed entry the server with the given tag acknowledges early (see serverTag). It
@@ -47,9 +48,9 @@ func owed(l *raft.Log, server uint32) int {
 	return int(binary.BigEndian.Uint32(e[sealSize+4:]))
 }
 
-// tellLost reports as lost the writes in the entries lo to hi that this server has acknowledged early. Call it before
-// entries of another leader or a received snapshot replace these entries. Entries up to the end of the newest snapshot
-// are not counted, because the snapshot may contain them.
+// tellLost reports lost writes: those in the entries lo to hi that this server has acknowledged early. Call tellLost
+// before these entries are replaced by entries of another leader or by a received snapshot. Entries up to the end of
+// the newest snapshot are not counted, because the snapshot may contain them.
 func (s *Store) tellLost(lo, hi uint64) {
 	if !s.role.Running() {
 		return // entries that are deleted while the group is opened are not counted

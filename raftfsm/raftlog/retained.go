@@ -7,18 +7,18 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Bounds of the log that is retained for followers that were sent a snapshot.
+// Limits for the old entries that the log keeps for followers to which a snapshot was sent.
 const (
 	retainBytes = 1 << 30         // bytes, from the oldest entry that a follower needs
 	retainWait  = 1 * time.Minute // time without an acknowledgement of the follower
 )
 
 // Retained determines which old entries a leader keeps in its log for followers that receive a snapshot. While a
-// snapshot is being sent, the leader may take a newer one. If it then deleted all entries that the newer snapshot
-// covers, the follower could not continue after the older one, and would need one snapshot after another.
+// snapshot is being sent, the leader may take a newer one. If the leader then deleted all entries that the newer
+// snapshot covers, the follower could not continue after the older snapshot. It would need one snapshot after another.
 //
 // Invariant: from the start of a transfer until the follower has caught up, the leader keeps all entries after the end
-// of the sent snapshot, with two exceptions:
+// of the sent snapshot. It may delete them in two cases:
 //
 //   - These entries exceed retainBytes.
 //   - The follower has acknowledged nothing for retainWait after the transfer.

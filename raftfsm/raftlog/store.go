@@ -21,7 +21,8 @@ type Backend interface {
 	io.Closer
 }
 
-// Role describes the role of this server in the group. Before Raft runs, its methods return false and zero values.
+// Role describes the role of this server in the group. Before Raft runs, the methods of Role return false and zero
+// values.
 type Role interface {
 	// Running reports whether Raft runs.
 	Running() bool
@@ -40,7 +41,7 @@ type Events interface {
 	Lost(writes int)
 }
 
-// Process contains the functions of the program that the log calls.
+// Process is the program that uses the log. The log calls its methods.
 type Process interface {
 	// Fatal reports an error after which this replica cannot be trusted. It should end the process.
 	Fatal(err error)
@@ -52,7 +53,8 @@ type Process interface {
 
 // Store wraps the engine of the log. It adds a checksum to every entry, verifies the checksum on reads, and caches the
 // newest entries. It reports how long each write takes. On a leader, StoreLogs may return before the entries are on the
-// disk, so that they are replicated meanwhile (see unsynced). WaitDurable waits for the disk.
+// disk, so that raft replicates them in the meantime (see unsynced). WaitDurable waits until the entries are on the
+// disk.
 //
 // Only raft's main goroutine calls StoreLogs. Any goroutine may call GetLog, which may return an entry that is not yet
 // durable on this server.
@@ -111,9 +113,9 @@ func NewStore(engine Backend, server raft.ServerID, level uint8, role Role, even
 }
 
 // Align deletes the whole log if it contradicts the newest snapshot, which ends with the entry at the given index and
-// term. This is the case if the log has an entry of another term at this index, or ends before it. A crash between the
-// receipt of a snapshot and the truncation of the log can leave such a log. Its entries must not be sent to other
-// servers.
+// term. The log contradicts the snapshot if it has an entry of another term at this index, or if it ends before this
+// index. A crash between the receipt of a snapshot and the truncation of the log can leave such a log. The entries of
+// such a log must not be sent to other servers.
 func (s *Store) Align(index, term uint64) error {
 	first, last, err := s.Ends()
 	if err != nil || last == 0 || first > index {
@@ -384,8 +386,8 @@ func (s *Store) TermAt(index uint64) (term uint64, known bool) {
 // Last returns the index of the newest entry; 0 = none.
 func (s *Store) Last() uint64 { return s.last.Load() }
 
-// LastVisible returns the index of the newest entry, from floor+1 to index, that raft passes to the state machine. It
-// returns 0 if there is none. The machine must have applied all entries up to floor.
+// LastVisible returns the index of the newest entry from floor+1 to index that raft passes to the state machine. It
+// returns 0 if there is no such entry. The state machine must have applied all entries up to floor.
 func (s *Store) LastVisible(index, floor uint64) uint64 { return s.tail.lastVisible(index, floor) }
 
 // Applied records that the state machine has applied all entries up to the given index.
@@ -396,7 +398,7 @@ func (s *Store) Applied(index uint64) { s.tail.settle(index) }
 func (s *Store) BytesSince(index uint64) uint64 { return s.tail.since(index) }
 
 // EntriesWithin returns how many of the newest entries fit into limit bytes. The parameter last is the index of the
-// last entry. If all entries fit, EntriesWithin returns last.
+// last entry. If all entries fit, EntriesWithin returns last, which is never less than their number.
 func (s *Store) EntriesWithin(last, limit uint64) uint64 { return s.tail.within(last, limit) }
 
 // Configuration returns the index of the newest configuration in the log; 0 = none known.

@@ -13,9 +13,9 @@ const (
 	tailMarkBytes  = 256 << 10 // bytes of entries between two marks; since and within are exact only at marks
 )
 
-// tail caches the newest entries of the log, up to a limit in bytes. It also records how many bytes were appended,
-// and which entries raft does not pass to the state machine. It replaces raft's LogCache, which does not limit its
-// bytes. It is safe for concurrent use.
+// tail caches the newest entries of the log, up to a limit in bytes. It also records how many bytes were appended, and
+// which entries raft does not pass to the state machine. It replaces raft's LogCache, which limits the number of
+// entries, but not their size in bytes. It is safe for concurrent use.
 type tail struct {
 	mu     sync.Mutex
 	first  uint64      // index of cached[0]
@@ -43,8 +43,8 @@ func EntrySize(l *raft.Log) int { return len(l.Data) + len(l.Extensions) + 64 }
 // but not no-ops and barriers.
 func visible(t raft.LogType) bool { return t == raft.LogCommand || t == raft.LogConfiguration }
 
-// add adds entries that are durable or unsynced. They replace existing entries at or above the index of the first
-// new entry.
+// add adds entries, whether or not they are durable yet. The new entries replace all existing entries from the index
+// of the first new entry on.
 func (t *tail) add(logs []*raft.Log) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -60,7 +60,7 @@ func (t *tail) add(logs []*raft.Log) {
 	t.shrinkLocked()
 }
 
-// note records an entry found at open, without caching it.
+// note records an entry that was in the log when the log was opened. It does not cache the entry.
 func (t *tail) note(l *raft.Log) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -167,7 +167,7 @@ func below(marks []mark, index uint64) []mark {
 }
 
 // forget drops the cached entries up to the given index, after the log was compacted up to there. It also drops the
-// marks that are not needed any more. It keeps what is recorded about the terms and types of these entries.
+// marks that are not needed any more. It keeps what is recorded about the terms and types of the dropped entries.
 func (t *tail) forget(index uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -183,8 +183,8 @@ func (t *tail) forget(index uint64) {
 	}
 }
 
-// settle records that the machine has applied all entries up to the given index. The tail then forgets which of these
-// entries raft does not pass to the machine.
+// settle records that the state machine has applied all entries up to the given index. The tail then forgets which of
+// these entries raft does not pass to the state machine.
 func (t *tail) settle(index uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -192,8 +192,8 @@ func (t *tail) settle(index uint64) {
 	t.blind = append(t.blind[:0], t.blind[n:]...)
 }
 
-// lastVisible returns the index of the newest entry, from floor+1 to index, that raft passes to the state machine. It
-// returns 0 if there is none.
+// lastVisible returns the index of the newest entry from floor+1 to index that raft passes to the state machine. It
+// returns 0 if there is no such entry.
 func (t *tail) lastVisible(index, floor uint64) uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()

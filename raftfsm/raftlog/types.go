@@ -13,7 +13,7 @@ const (
 // Engine is the name of a log engine.
 type Engine string
 
-// Log engines. With either, terms and votes are stored by raft-boltdb.
+// Log engines. With both engines, raft-boltdb stores the terms and votes.
 const (
 	BoltDB Engine = "boltdb" // raft-boltdb/v2: two fsyncs per append
 	WAL    Engine = "wal"    // raft-wal: one fsync per append
@@ -27,7 +27,7 @@ func (e Engine) FileName() string {
 	return BoltName
 }
 
-// Owner is the cluster that a group belongs to. It is zero until the group belongs to one.
+// Owner is the cluster that a group belongs to. An Owner is zero until the group belongs to a cluster.
 type Owner struct {
 	Cluster string `json:"cluster,omitempty"`
 	Epoch   uint64 `json:"epoch,omitempty"`
@@ -41,7 +41,7 @@ type Seen struct {
 	Committed uint64   `json:"committed,omitempty"` // index up to which it has committed entries
 }
 
-// Merge returns, for each field, the newer one of the values in s and o.
+// Merge combines s and o. For each field, the result has the newer one of the two values.
 func (s Seen) Merge(o Seen) Seen {
 	s.Term, s.Vote, s.Committed = max(s.Term, o.Term), max(s.Vote, o.Vote), max(s.Committed, o.Committed)
 	if m := o.Matched; m.Term > s.Matched.Term || m.Term == s.Matched.Term && m.Index > s.Matched.Index {

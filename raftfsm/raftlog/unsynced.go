@@ -44,7 +44,8 @@ func newUnsynced(write func([]*raft.Log) error) *unsynced {
 	return u
 }
 
-// room waits until add would not wait, or until a write has failed.
+// room waits until fewer than two writes are outstanding, so that add need not wait. It also returns when a write has
+// failed.
 func (u *unsynced) room() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -53,9 +54,9 @@ func (u *unsynced) room() {
 	}
 }
 
-// add passes entries to the writing goroutine, and calls note, which makes them visible to raft. If two writes are
-// outstanding, add first waits for the disk. If an earlier write has failed, it returns the error of that write. The
-// caller must not change the entries afterwards.
+// add passes entries to the goroutine that writes to the disk. It also calls note, which makes the entries visible to
+// raft. If two writes are outstanding, add first waits until one of them has ended. If an earlier write has failed, add
+// returns the error of that write, and does not call note. The caller must not change the entries afterwards.
 func (u *unsynced) add(entries []*raft.Log, note func()) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -111,7 +111,7 @@ func (OSVolume) RemoveAll(path string) error { return os.RemoveAll(path) }
 // SyncDir makes the names in a directory durable.
 func (OSVolume) SyncDir(dir string) error { return durable.SyncDir(dir) }
 
-// Database returns nil, which means the file system of the operating system.
+// Database returns nil. Databases then use the file system of the operating system.
 func (OSVolume) Database() vfs.FS { return nil }
 
 // Stable opens the file of terms and votes.

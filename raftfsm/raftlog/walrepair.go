@@ -24,11 +24,11 @@ import (
 // repair, raft-wal v0.4.2 would refuse every append. The log must not be open. repairWAL returns a description of the
 // repair, or "" if there was nothing to repair. There are two cases:
 //
-//  1. The newest segment is full and sealed, but the metadata does not name the next segment yet. repairWAL adds it
-//     to the metadata, and raft-wal creates its file.
+//  1. The newest segment is full and sealed, but the metadata does not name the next segment yet. repairWAL adds the
+//     next segment to the metadata, and raft-wal creates its file.
 //  2. The last append is incomplete, so there are bytes after the last complete one. repairWAL overwrites these bytes
-//     with zeros. They contain no acknowledged entry. If they contain the index of the segment, raft-wal would
-//     consider the segment sealed.
+//     with zeros. They contain no acknowledged entry. If the bytes stayed and contained the index of the segment,
+//     raft-wal would consider the segment sealed.
 func repairWAL(dir string) (done string, err error) {
 	list := filepath.Join(dir, metadb.FileName)
 	if !exists(list) {
@@ -111,8 +111,8 @@ func cutOff(f *os.File, s types.SegmentInfo, end segmentEnd) error {
 	return errors.Join(f.Truncate(int64(s.SizeLimit)), f.Sync())
 }
 
-// succeed marks the newest segment as sealed and adds the next segment to the metadata. It writes what raft-wal would
-// have written without the interruption.
+// succeed records in the metadata that the newest segment (tail) is sealed, and adds the next segment. It writes what
+// raft-wal would have written if it had not been interrupted.
 func succeed(meta types.MetaStore, state types.PersistentState, tail *types.SegmentInfo, end segmentEnd) error {
 	now := time.Now()
 	tail.SealTime, tail.MaxIndex, tail.IndexStart = now, tail.BaseIndex+end.entries-1, uint64(end.index)
@@ -172,8 +172,8 @@ func scanSegment(f io.ReaderAt) (segmentEnd, error) {
 }
 
 // lastWhole returns the end of the last complete append in a segment. The newest append begins at previous and ends at
-// last. lastWhole returns last if this append has the given checksum. Otherwise the append is incomplete, and lastWhole
-// returns previous.
+// last, and sum is its stored checksum. If the content matches sum, lastWhole returns last. Otherwise the append is
+// incomplete, and lastWhole returns previous. The parameter next is the value for the field next of the result.
 func lastWhole(f io.ReaderAt, previous, last segmentEnd, sum uint32, next int64) (segmentEnd, error) {
 	previous.next, last.next = next, next
 	if last.offset == 0 {

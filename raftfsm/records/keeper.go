@@ -82,7 +82,7 @@ func (u *Updates) run() {
 	}
 }
 
-// take reports whether the goroutine must run another update, and clears the request. If take returns false, the
+// take reports whether the goroutine of run must call update again, and clears the request. If take returns false, that
 // goroutine must end, because the next request starts a new goroutine.
 func (u *Updates) take() bool {
 	u.mu.Lock()

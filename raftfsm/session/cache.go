@@ -103,7 +103,9 @@ func (t *Cache) Answer(own, sent, got string, cluster Cluster, confirm func(Seen
 	return t.changed(own, have, next, cluster), true
 }
 
-// changed returns the token of the session next. token is that of the session have.
+// changed returns the token of the session next. The parameter token is the token of the session have. If next equals
+// have, changed returns token. If next is empty, it returns "". Otherwise it encodes next and adds the new token to the
+// cache.
 func (t *Cache) changed(token string, have, next Session, cluster Cluster) string {
 	if slices.Equal(have, next) {
 		return token
@@ -128,11 +130,12 @@ func (t *Cache) Shared(token, sent string, cluster Cluster) string {
 	return t.changed(token, s, s.Shared(theirs), cluster)
 }
 
-// After returns the token of a session after a position is added. token is the current token of the session, or empty
-// if it is not known. If the session already has the position, or one that covers it, the result is the current token.
+// After returns the token of the session s after the position n is added. token is the current token of s, or empty if
+// it is not known. If the session already has the position, or one that covers it, the result is the current token.
 //
 // The result always covers the position, because the position comes from the answer of a store. A client may have
-// invented the positions of later leaders in s, so one of these is dropped if the session has too many.
+// invented the positions of later leaders in s. If s has too many positions of the group, After drops one of these to
+// make room for n.
 func (t *Cache) After(token string, s Session, n Seen, cluster Cluster) string {
 	if token != "" && s.Holds(n) {
 		return token

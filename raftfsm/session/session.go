@@ -178,7 +178,8 @@ func (s Session) With(n Seen) Session {
 // Settled returns the positions of a request that its answer has settled. s is the session of the request, and after is
 // the session of the answer. An uncommitted position is settled if the answer's session has only one position of the
 // group, which is committed and does not cover the uncommitted position. The answer then contains the write at the
-// position, or has reported that the write was lost. A write settles nothing, but With may have dropped a position.
+// position, or has reported that the write was lost. The answer to a write settles nothing. Its session may lack a
+// position that With has dropped, but the session then has several positions of the group.
 func (s Session) Settled(after Session) (settled Session) {
 	for _, n := range s {
 		left := after.Of(n.Group)
@@ -205,7 +206,7 @@ func (s Session) Unsettled(settled, after Session) Session {
 	})
 }
 
-// reaches reports whether the session has a committed position that is not below n.
+// reaches reports whether the session has a committed position of the group of n with the same or a greater index.
 func (s Session) reaches(n Seen) bool {
 	return slices.ContainsFunc(s.Of(n.Group), func(e Seen) bool { return e.Committed && e.Pos.Index >= n.Pos.Index })
 }
@@ -213,10 +214,10 @@ func (s Session) reaches(n Seen) bool {
 // Shared returns the part of the session to send to a client or to another application. sent is the session that this
 // receiver has sent, or nil.
 //
-// The result lacks an uncommitted position if a position of a later leader makes it unnecessary, unless the receiver
-// may know the uncommitted position. A read that waits for the later position also sees the uncommitted write, except
-// when that write was lost. The loss is reported only to receivers that may know the position. Otherwise each message
-// would cause the same report again.
+// Shared omits an uncommitted position if a position of a later leader makes it unnecessary. A read that waits for the
+// later position also sees the uncommitted write, unless that write was lost. Shared keeps a position that the receiver
+// may know, so that the receiver learns of a loss. Other receivers need no report. If Shared kept the position for
+// them, too, each message would cause the same report again.
 //
 // The receiver may know the position in two cases:
 //

@@ -27,9 +27,9 @@ type Checkpoint struct {
 // after use.
 func (s *Store) checkpoint(index uint64) (*Checkpoint, error) { return s.CheckpointAt(index, 0) }
 
-// CheckpointAt returns a checkpoint that contains every entry up to index. It also contains every command up to
-// commandIndex. The live machine must have applied all of these before the call. The caller must close the
-// checkpoint after use.
+// CheckpointAt returns a checkpoint that contains every entry up to index and every command up to commandIndex. The
+// live machine must have applied all these entries and commands before the call. The caller must close the checkpoint
+// after use.
 func (s *Store) CheckpointAt(index, commandIndex uint64) (*Checkpoint, error) {
 	if c := s.shared(index); c != nil {
 		if c.applied >= commandIndex {
@@ -86,8 +86,8 @@ func (s *Store) share(c *Checkpoint) {
 	}
 }
 
-// release removes a reference. When none is left, the checkpoint is removed after CheckpointLife, or at once if it is
-// not the current checkpoint any more.
+// release removes a reference. When no reference is left, the checkpoint is removed after CheckpointLife, or at once if
+// it is not the current checkpoint any more.
 func (c *Checkpoint) release() {
 	s := c.store
 	s.mu.Lock()

@@ -5,5 +5,5 @@
 // it flushes the database and writes an index to the manifest. The package does not use the network, and does not
 // depend on which server leads.
 //
-// It has one goroutine for each snapshot that is being sent or received.
+// One goroutine runs for each snapshot that is being sent or received.
 package snapshot

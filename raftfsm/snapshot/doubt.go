@@ -54,8 +54,8 @@ func (d *Doubt) Next() string {
 	return "waits until a majority of the voters agree: see 'a partition is split' in docs/troubleshooting.md"
 }
 
-// setDoubt records in the manifest that the database in the given directory is not trusted because of d, or that it is
-// trusted if d is nil. It does nothing if another database is live by now.
+// setDoubt records in the manifest that the database in the given directory is not trusted, with d as the reason. If d
+// is nil, setDoubt records that the database is trusted. It does nothing if another database is live by now.
 func (s *Store) setDoubt(database string, d *Doubt) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -270,7 +270,7 @@ type fsmSnapshot struct {
 	start    time.Time
 }
 
-// Persist makes everything that was applied so far durable in the database. It then marks the sink as a snapshot of
+// Persist makes all applied entries durable in the database. It then records in the sink that the snapshot refers to
 // that database.
 func (s *fsmSnapshot) Persist(to raft.SnapshotSink) error {
 	k, ok := to.(*sink)

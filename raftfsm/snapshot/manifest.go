@@ -83,7 +83,7 @@ func LoadManifest(v raftlog.Volume, dir string) (*Manifest, error) {
 	return &m, nil
 }
 
-// StoreManifest replaces the manifest. The new one is durable when it returns nil.
+// StoreManifest replaces the manifest. The new manifest is durable when StoreManifest returns nil.
 func StoreManifest(v raftlog.Volume, dir string, m *Manifest, process Process) error {
 	m.Version = manifestVersion
 	body, err := json.Marshal(m)

@@ -56,7 +56,7 @@ type Store struct {
 	ckpt    *Checkpoint // the newest checkpoint, which transfers share; nil = none
 }
 
-// pending is a received snapshot between Close of its sink and Restore of the FSM.
+// pending is a received snapshot that FSM.Restore has not taken yet. Its sink is already closed.
 type pending struct {
 	id      string
 	machine *kv.Machine // nil = the live machine is kept
@@ -304,8 +304,9 @@ func (s *Store) Position() raftlog.Position {
 	return raftlog.Position{Term: s.current.Snapshot.Term, Index: s.current.Snapshot.Index}
 }
 
-// Take hands over the received snapshot with the given id to the FSM, which makes its machine the live one. The machine
-// is nil if the present one stays live. A snapshot can be taken only once.
+// Take returns the received snapshot with the given id to the FSM, which then makes the machine of the snapshot the
+// live one. This machine is nil if the present machine stays live. A second call for the same snapshot returns
+// fault.Internal.
 func (s *Store) Take(id string) (*pending, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -393,8 +394,8 @@ type incoming struct {
 // ID returns raft's name of the snapshot.
 func (k *sink) ID() string { return k.id }
 
-// markLocal marks this sink as a snapshot of the live database, which is in the given directory. The database must have
-// all commands up to the applied index on disk.
+// markLocal records that this sink is for a snapshot of the live database, which is in the given directory. The
+// database must have all commands up to the applied index on disk.
 func (k *sink) markLocal(database string, applied uint64) {
 	k.local, k.info.Applied = database, applied
 }

@@ -114,8 +114,8 @@ type Received struct {
 	bytes   int64  // total size of the files
 }
 
-// Unpack writes the files of the stream r into dir, which must exist and be empty. It verifies all checksums. The
-// files and the directory are durable when it returns nil.
+// Unpack writes the files of the stream r into dir, which must exist and be empty. It verifies all checksums. The files
+// and the directory are durable when Unpack returns nil.
 func Unpack(v raftlog.Volume, r io.Reader, dir string) (Received, error) {
 	in := &streamReader{volume: v, r: bufio.NewReaderSize(r, 256<<10), head: crc32.New(castagnoli)}
 	var got Received

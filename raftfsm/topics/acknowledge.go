@@ -129,7 +129,7 @@ func (k *Keeper) Claim(ctx context.Context, t Topic, group string, offset, attem
 }
 
 // claim checks that a delivery can be acknowledged. If the log has no parked record of the message, claim queues one to
-// be stored, and makes w wait until the log has it. The caller holds k.mu.
+// be stored, and makes the waiter w wait until the record is in the log. The caller holds k.mu.
 func (k *Keeper) claim(t Topic, group string, offset, attempt uint64, proof string, w *waiter) (*consumer,
 	error) {
 	if err := k.lead(opAcknowledge); err != nil {

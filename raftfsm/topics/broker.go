@@ -45,8 +45,8 @@ type BrokerOptions struct {
 }
 
 // Broker implements pubsub.Broker. It works on any node; the messages are in the Raft groups of the cluster. At the
-// first subscription, it begins a session in each Raft group, because each may have a part of the topic. A session has
-// one goroutine that pulls messages, and more while it sends settlements.
+// first subscription, the Broker begins a session in each Raft group, because each group may have a part of the topic.
+// For each session, one goroutine pulls messages, and further goroutines send settlements.
 type Broker struct {
 	access  records.Access
 	store   string // namespace and name of the component
@@ -238,7 +238,7 @@ func (b *Broker) publishOps(t Topic, messages []pubsub.Message, window time.Dura
 	return ops
 }
 
-// declare notes that the policy of a topic is stored.
+// declare notes in memory that this broker has stored the policy of a topic.
 func (b *Broker) declare(t Topic) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -379,8 +379,8 @@ func (c *consumer) insert(i *item) {
 	}
 }
 
-// offer adds the first item of a queue to the heap of ready items. If the item has a delivery time, offer adds it to
-// the heap of delayed items, from which advance moves it when the time has come.
+// offer adds the first item of a queue to the heap of delayed items if the item has a delivery time, and otherwise to
+// the heap of ready items. When the delivery time has come, advance takes the item from the heap of delayed items.
 //
 // In two cases, offer adds the item to neither heap:
 //
@@ -402,7 +402,7 @@ func (c *consumer) offer(i *item) {
 }
 
 // available reports whether an item can be delivered at the given cluster time. Callers must also check the items in a
-// heap, because an item may have changed since it was added.
+// heap, because an item may have changed since it was added to the heap.
 func (c *consumer) available(i *item, now uint64) bool {
 	name := c.queueOf(i)
 	q := c.queues[name]
@@ -431,7 +431,7 @@ func (c *consumer) remove(i *item) {
 	}
 }
 
-// readUntil reads new messages up to the given offset, and then further ones while the group has room.
+// readUntil reads new messages up to the offset least, and then further messages while the group has room.
 func (c *consumer) readUntil(m *kv.Machine, least, now uint64) error {
 	for c.more && (c.read < least || c.hasRoom()) {
 		records, more, err := m.Records(kv.TopicStore, c.t.key(tableMessage, ""), c.t.messageKey(c.read),
@@ -528,7 +528,7 @@ func (c *consumer) memberWithRoom() (best *member) {
 	return best
 }
 
-// release ends the lease of an item.
+// release ends the lease of an item. It does not make the item available for delivery again (see giveBack).
 func (c *consumer) release(i *item) {
 	if i.lease != nil {
 		i.lease.outstanding--
@@ -537,7 +537,7 @@ func (c *consumer) release(i *item) {
 	}
 }
 
-// giveBack ends the lease of an item, so that the message can be delivered again.
+// giveBack ends the lease of an item, and makes the item available for delivery again.
 func (c *consumer) giveBack(i *item) {
 	c.release(i)
 	if q := c.queues[c.queueOf(i)]; len(q) > 0 && q[0] == i {
@@ -570,7 +570,8 @@ func (c *consumer) failed(i *item, now uint64) *settlement {
 	return i.pending
 }
 
-// drop marks a consumer as gone, and stops its timers. The calls that wait for its settlements return fault.NotLeader.
+// drop records that a consumer is gone, and stops its timers. The calls that wait for its settlements return
+// fault.NotLeader.
 func (c *consumer) drop() {
 	c.gone = true
 	for _, stop := range []func() bool{c.endGather, c.endTimer} {
@@ -584,7 +585,7 @@ func (c *consumer) drop() {
 	c.settled = nil
 }
 
-// dropIdle removes a consumer that has neither members nor settlements from memory.
+// dropIdle removes a consumer from memory if the consumer has neither members nor settlements.
 func (k *Keeper) dropIdle(c *consumer) {
 	if len(c.members) > 0 || len(c.settled) > 0 || c.flushing || c.gone {
 		return

@@ -75,8 +75,9 @@ func (k *Keeper) request(c *consumer) (batch int, next cursor, ops []command.Op,
 	return batch, next, ops, nil
 }
 
-// settlementOps returns the operations that store a settlement, except the one that moves the cursor. named contains
-// the dead-letter topics for which the request already stores a source record. settlementOps adds to it.
+// settlementOps returns the operations that store a settlement. The operation that moves the cursor is not among them.
+// named contains the dead-letter topics for which the request already stores a source record. settlementOps adds
+// further topics to named.
 func (k *Keeper) settlementOps(c *consumer, s *settlement, named map[string]bool) (ops []command.Op, err error) {
 	i := c.items[s.offset]
 	if s.kind == settlePark {
@@ -187,8 +188,8 @@ func (k *Keeper) flushed(c *consumer, batch int, next cursor, res *kv.Result) bo
 	return true
 }
 
-// hasLettersIn remembers that the named topic has received dead letters of t, and has a source record for t. If
-// maxLetters topics are remembered already, it first forgets them. The caller holds k.mu.
+// hasLettersIn records in memory that the named topic has received dead letters of t, and has a source record for t. If
+// maxLetters topics are recorded already, hasLettersIn first forgets all of them. The caller holds k.mu.
 func (t *topic) hasLettersIn(name string) {
 	if t.letters == nil || len(t.letters) >= maxLetters {
 		t.letters = map[string]bool{}

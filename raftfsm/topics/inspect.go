@@ -193,8 +193,8 @@ func waitingOf(m *kv.Machine, t Topic) (list []*waiting, err error) {
 	return list, nil
 }
 
-// parkedOf reads about the first maxWaitingRead parked records of a group, and returns them by offset. others is the
-// number of the remaining records, which are not read.
+// parkedOf reads the first parked records of a group, approximately maxWaitingRead, and returns them by offset. others
+// is the number of the remaining records, which are not read.
 func parkedOf(m *kv.Machine, t Topic, group string) (out map[uint64]parked, others uint64, err error) {
 	prefix := t.parkedPrefix(group)
 	out = map[uint64]parked{}
@@ -277,7 +277,7 @@ func (d *Description) examine(ctx context.Context, m *kv.Machine, groups []*wait
 }
 
 // listMessages calls f for the messages whose keys are greater than after, up to maxExamined messages. The result n is
-// the number of calls.
+// the number of successful calls of f.
 func listMessages(ctx context.Context, m *kv.Machine, prefix, after string, now uint64,
 	f func(*kv.Listed) error) (n int, err error) {
 	for more := true; more && n < maxExamined; {

@@ -155,8 +155,8 @@ func (k *Keeper) failed(err error) {
 	})
 }
 
-// after starts a timer that calls f in the background after d. f is called with k.mu held, and is not called if the
-// Keeper is closed by then. stop stops the timer.
+// after starts a timer that calls f in the background, with k.mu held, when d has passed. If the Keeper was closed
+// before, f is not called. stop stops the timer.
 func (k *Keeper) after(d time.Duration, f func()) (stop func() bool) {
 	return k.opts.AfterFunc(d, func() {
 		k.mu.Lock()

@@ -60,7 +60,8 @@ type aboveCursor struct {
 	partial bool   // there are messages after the last part
 }
 
-// part counts the messages after the previous part, or after the cursor, up to an offset.
+// part is a range of offsets that ends at upto and contains n messages. The range begins after the previous part. The
+// first part begins after the cursor.
 type part struct{ upto, n uint64 }
 
 // measure returns two values for each group of each topic: the number of unsettled messages, and how long the oldest of
@@ -94,8 +95,8 @@ func (k *Keeper) measure() map[Topic][]measured {
 	return out
 }
 
-// toMeasure returns the topics whose lag may have changed. It returns no state machine if this server does not lead.
-// The caller holds g.mu.
+// toMeasure returns the topics whose lag may have changed (due), and the state machine and the cluster time with which
+// to measure them. If this server does not lead, m is nil. The caller holds g.mu.
 func (k *Keeper) toMeasure(g *gauges) (m *kv.Machine, now uint64, due []Topic) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -151,11 +152,13 @@ func (g *gauge) measure(m *kv.Machine, t Topic, now uint64) (*gauge, error) {
 }
 
 // count updates the number of messages above the cursor of a group. It lists only new messages, and the messages of the
-// part that contains the cursor. It subtracts whole parts that the cursor has passed, because retention may have
-// removed their messages. It counts all messages again in these cases:
+// part that contains the cursor. For each part that the cursor has passed as a whole, count subtracts the recorded
+// number of messages. It does not list them, because retention may have removed some.
+//
+// count lists all messages again in these cases:
 //
 //   - The cursor has gone back.
-//   - The previous number was below exactBelow. That number may include messages that have expired since.
+//   - The previous number was below exactBelow. Such a small number must not include expired messages.
 func (a *aboveCursor) count(m *kv.Machine, t Topic, cursor, now uint64) error {
 	if cursor < a.cursor || a.n < exactBelow {
 		*a = aboveCursor{cursor: cursor}

@@ -17,8 +17,8 @@ const linkPause = 100 * time.Millisecond
 const maxCalls = 8
 
 // link is the session of a Broker in one Raft group. Each pull lists the subscriptions of the link. If the leader does
-// not know all of them, the link adds them again. This can happen after a change of the leader, when a delayed call
-// adds only one subscription at the new leader.
+// not know all of them, the link adds all of them again. For example, a new leader may know only one subscription,
+// which a delayed call has added.
 type link struct {
 	b       *Broker
 	gid     uint32
@@ -115,8 +115,8 @@ func (l *link) ask(ctx context.Context, c *call) (known bool, a Answer, err erro
 	return readAnswer(out)
 }
 
-// join adds a subscription to the session at the leader. If the leader does not know the session, the result depends on
-// fresh: if it is true, the leader creates the session; if it is false, join returns false.
+// join adds a subscription to the session at the leader. fresh permits the leader to create the session. Without fresh,
+// join returns false if the leader does not know the session.
 func (l *link) join(ctx context.Context, s *subscription, fresh bool) (known bool, err error) {
 	s.mu.Lock()
 	j := Join{ID: s.id, Topic: Topic{Group: l.gid, Store: l.b.store, Name: s.topic}, Group: s.group,

@@ -289,7 +289,7 @@ func removal(m *kv.Machine, r *Removal, tables []string, upto uint64) (ops []com
 }
 
 // removed updates the leader's memory after records of the topic t were removed. The next sweep counts the messages of
-// t again. The leader also forgets which other topics have dead letters in t.
+// t again. The leader also forgets which topics have sent dead letters to t.
 func (k *Keeper) removed(t Topic) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -47,7 +47,7 @@ type Topic struct {
 
 func (t Topic) prefix() string { return t.storePrefix() + t.Name + "\x00" }
 
-// storePrefix returns the prefix of the keys of all topics of the store in the Raft group.
+// storePrefix returns the key prefix that t shares with all topics of the same Raft group and store.
 func (t Topic) storePrefix() string {
 	return string(binary.BigEndian.AppendUint32(nil, t.Group)) + t.Store + "\x00"
 }

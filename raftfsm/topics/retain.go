@@ -12,8 +12,8 @@ import (
 )
 
 // Retention works in sweeps. A sweep counts the new messages of each topic, removes messages that the topic need not
-// keep, and marks topics that are full. A publish to a marked topic is refused. A sweep may begin up to sweepPause
-// after a publish. So a topic can exceed its limit by the messages that are published in that time.
+// keep, and records which topics are full. A publish to a topic that is recorded as full is refused. A sweep may begin
+// up to sweepPause after a publish. So a topic can exceed its limit by the messages that are published in that time.
 const (
 	sweepPause  = time.Second // from a new message to the next sweep, which counts it
 	trimPage    = 512         // messages that one log entry removes
@@ -115,8 +115,8 @@ func compare(a, b string) int {
 	return 0
 }
 
-// retain applies the policy of a topic: it counts new messages, and removes messages that the topic need not keep.
-// It also marks a topic that has become full, and removes the mark when the topic has room again. The caller holds
+// retain applies the policy of a topic: it counts new messages, and removes messages that the topic need not keep. It
+// also records that a topic has become full, and removes this record when the topic has room again. The caller holds
 // k.mu, which retain releases from time to time.
 func (k *Keeper) retain(t *topic) error {
 	m := k.machine
@@ -215,8 +215,8 @@ func (k *Keeper) reportFull(t *topic, full bool, p *Policy) {
 const maxOrigins = 16
 
 // policyOf returns the policy of a topic. A topic that has only dead letters has no stored policy, because only
-// publishing stores one. policyOf then returns the policy of a topic from which the dead letters come. If none is found
-// there, it returns the default.
+// publishing stores one. policyOf then returns the policy of a topic from which the dead letters come. If no such topic
+// has a stored policy, it returns the default.
 func policyOf(m *kv.Machine, t Topic) (Policy, error) {
 	origins := []Topic{t}
 	for n := 0; n < len(origins); n++ {
@@ -347,7 +347,8 @@ func (k *Keeper) trim(t *topic, p *Policy) (ops []command.Op, next count, more b
 
 // trimFence returns an operation for requests that create a group or move a group back. The operation stores the count
 // of the topic again, which gives the count a new revision. Removals that retention has proposed earlier are then
-// refused, because they name the old revision. So the group gets the messages that they would have removed.
+// refused, because they name the old revision. So the group gets the messages that the refused removals would have
+// removed.
 func trimFence(m *kv.Machine, t Topic) (command.Op, error) {
 	op := command.Op{Kind: command.OpSet, Cond: command.CondAbsent, Store: kv.TopicStore, Key: t.key(tableCount, "")}
 	v, err := m.Get(kv.TopicStore, op.Key, 0)

@@ -98,7 +98,7 @@ func (s *session) hasAll(subscriptions []uint64) bool {
 	return true
 }
 
-// end makes the pulls of a session return. The caller removes it from the Keeper.
+// end makes the pulls of a session return. The caller removes the session from the Keeper.
 func (s *session) end() {
 	if s.expiry != nil {
 		s.expiry()
@@ -136,9 +136,8 @@ func (j *Join) check(group uint32) error {
 	return nil
 }
 
-// Join adds a subscription to the session with the given id. It creates the consumer group if it does not exist. If the
-// session does not exist, the result depends on fresh: if it is true, Join creates the session; if it is false, Join
-// returns false.
+// Join adds a subscription to the session with the given id. It creates the consumer group if it does not exist. fresh
+// permits Join to create the session. Without fresh, Join returns false if the session does not exist.
 //
 // A second Join of the same subscription changes its window. Each Join also sets the concurrency, the backoff and the
 // time to live of the consumer group.
@@ -251,8 +250,8 @@ func (k *Keeper) join(id string, fresh bool, j *Join) (known bool, g records.Gro
 }
 
 // firstAnswer returns the number from which a new session counts its answers. A node may still confirm an answer of an
-// earlier session. Therefore the numbers must differ from all numbers of earlier sessions, at this server or at an
-// earlier leader, even in the same millisecond. The caller holds k.mu.
+// earlier session. Therefore the numbers must differ from the numbers of all earlier sessions, at this server or at an
+// earlier leader. This also applies to sessions that begin in the same millisecond. The caller holds k.mu.
 func (k *Keeper) firstAnswer() uint64 {
 	return max(k.group.Now()<<20+k.term%1024<<10, k.answered)
 }

@@ -54,9 +54,9 @@ func (s *subscription) notify() {
 	s.changed = make(chan struct{})
 }
 
-// arrived processes a message that the leader has handed out. If this node already has the message, arrived gives it
-// the new lease and attempt, so that the leader accepts its outcome. This happens after a change of the leader: the new
-// leader may have counted the earlier delivery as a failed attempt.
+// arrived processes a message that the leader has handed out. If this node already has the message, arrived updates the
+// lease and the attempt of the message, so that the leader accepts the outcome. A node gets a message again after a
+// change of the leader: the new leader may have counted the earlier delivery as a failed attempt.
 func (s *subscription) arrived(l *link, h *Handed) {
 	ref := refOf(l.gid, h.Offset)
 	m, ok := decodeMessage(h.Value)

@@ -37,7 +37,8 @@ func (c *consumer) hasRoom() bool {
 // open returns the number of items that are not parked.
 func (c *consumer) open() int { return len(c.items) - c.parkedIn }
 
-// spill moves messages behind failing ones to the tails of their queues.
+// spill makes room in the group. If the first message of a queue has failed, spill moves the later messages for which
+// canWait is true to the tail of the queue.
 func (c *consumer) spill() {
 	for _, name := range slices.Sorted(maps.Keys(c.blocked)) {
 		q := c.queues[name]
@@ -77,16 +78,17 @@ func (c *consumer) isBehindTail(name string, offset uint64) bool {
 	return len(tail) > 0 && tail[0] < offset
 }
 
-// noteBlocked checks whether messages of a queue wait behind a failing one. If so, it marks the queue, so that spill
-// can move these messages to the tail. It does nothing in a group with concurrency 1, which has only one queue.
+// noteBlocked checks whether messages of a queue wait behind a failing one. If so, it adds the queue to c.blocked, so
+// that spill can move these messages to the tail. It does nothing in a group with concurrency 1, which has only one
+// queue.
 func (c *consumer) noteBlocked(name string) {
 	if q := c.queues[name]; c.concurrency > 1 && len(q) > 1 && q[0].attempts > 0 {
 		c.blocked[name] = true
 	}
 }
 
-// refill moves messages from tails back into their queues. It does so for the queues in c.short, which are empty, or
-// whose next message may be in their tail.
+// refill moves messages from tails back into their queues. It does so for each queue in c.short. Such a queue is empty,
+// or its next message may be in its tail.
 func (c *consumer) refill(m *kv.Machine) error {
 	for len(c.short) > 0 {
 		name := c.short[len(c.short)-1]

@@ -50,8 +50,9 @@ func (k *Keeper) groupChanged(t *topic, group string) {
 	}
 }
 
-// endUnused ends the groups of a topic that were not used for their time to live. For the groups that are in use, it
-// stores the time of the last use. The caller holds k.mu, which endUnused releases while an entry is committed.
+// endUnused ends the groups of a topic that were not used for their time to live. For a group with subscribers, it
+// makes the next flush store the time of the last use, if this is needed (see needsUse). The caller holds k.mu, which
+// endUnused releases while an entry is committed.
 func (k *Keeper) endUnused(t *topic) error {
 	now, m := k.group.Now(), k.machine
 	if t.lookAt == 0 || t.lookAt > now {

@@ -50,9 +50,9 @@ func (a *acked) failed(id raft.ServerID) {
 	a.upTo[id] = p
 }
 
-// reached handles a follower's answer to a heartbeat. If an earlier message to the follower has failed, the follower
-// may not know the commit index, so reached makes the group announce it again. The heartbeat was sent by the leader of
-// the given term.
+// reached handles a follower's answer to a heartbeat, which this server has sent as leader of the given term. If an
+// earlier message to the follower has failed, the follower may not know the commit index. reached then makes the group
+// announce the commit index again.
 func (a *acked) reached(id raft.ServerID, term uint64) {
 	a.mu.Lock()
 	p := a.upTo[id]
@@ -89,8 +89,8 @@ func (a *acked) has(id raft.ServerID, term, index uint64, earliest time.Time) bo
 }
 
 // unsent returns requests that announce the given commit index, and records them as sent. There is one request for each
-// follower that has acknowledged all entries up to this index in the given term, and to which the index was not sent
-// yet.
+// follower to which the index was not sent yet. Followers that have not acknowledged all entries up to this index in
+// the given term are left out.
 func (a *acked) unsent(term, commit uint64) map[raft.ServerID]*raft.AppendEntriesRequest {
 	a.mu.Lock()
 	defer a.mu.Unlock()

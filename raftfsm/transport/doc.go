@@ -4,6 +4,6 @@
 //
 // The package owns no files. It does not use the state machine and does not interpret the commands in log entries.
 //
-// Goroutines: a Guard has one from Start to Close, and one more for each announcement in flight. A Witness runs on the
-// goroutine that calls Run, and has one more for each query in flight.
+// Goroutines: one runs for each Guard from Start to Close, and one more for each announcement in flight. A Witness runs
+// on the goroutine that calls Run, and starts one more for each query in flight.
 package transport

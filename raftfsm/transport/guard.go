@@ -34,15 +34,15 @@ import (
 //     Without this rule, raft could commit an entry that the leader loses in a crash.
 //  8. A request with a damaged entry is refused before raft sees it. Raft would compare the entry with the log, and
 //     could delete acknowledged entries before the log refuses the damaged one.
-//  9. A server may vote for a candidate that is not a voter in the server's newest configuration, because the
-//     candidate may have a newer one (see Ongaro, Consensus: Bridging Theory and Practice, section 4.1). The
-//     candidate's log must still be at least as new as the server's. Raft would refuse the vote, so a group that needs
-//     it for a majority could not elect a leader.
+//  9. A server may vote for a candidate that is not a voter in the server's newest configuration, because the candidate
+//     may have a newer one (see Ongaro, Consensus: Bridging Theory and Practice, section 4.1). The candidate's log must
+//     still be at least as new as the server's. Without this rule, raft would refuse the vote. A group that needs this
+//     vote for a majority could then not elect a leader.
 //  10. This server exchanges messages with another server only after that server has reported what it has seen of
 //     earlier incarnations of this server (see Witness).
 //  11. A server sends nothing as leader of an earlier term than its own. After a leader is deposed, raft may send one
-//     more request, with entries or a snapshot of the next term. A follower that stored them before their term would
-//     refuse its own data after a restart (see raftlog.CheckTerm).
+//     more request, with entries or a snapshot of the next term. A follower that stored such data before the next term
+//     would refuse its own data after a restart (see raftlog.CheckTerm).
 //
 // Guard also starts elections that cannot wait for raft's own timeouts, and records the commit indexes that leaders
 // announce.
@@ -197,8 +197,8 @@ func (g *Guard) forward() {
 	}
 }
 
-// settled applies the rules of Guard to a request, and may change it. It returns true if raft must not get the request,
-// because it was already answered or State.Take answers it later.
+// settled applies the rules of Guard to a request, and may change the request. It returns true if raft must not get the
+// request, because it was already answered or State.Take answers it later.
 func (g *Guard) settled(rpc *raft.RPC) bool {
 	if h, ok := rpc.Command.(raft.WithRPCHeader); ok && !g.isTransfer(rpc.Command) {
 		from := raft.ServerID(h.GetRPCHeader().ID)
@@ -469,8 +469,8 @@ func (g *Guard) deliver(id raft.ServerID, to raft.ServerAddress, args *raft.Appe
 }
 
 // Announce sends a commit index to the followers that have all entries up to this index, unless it was already sent to
-// them. They would otherwise learn it only from the next append. term is the term in which this server leads, and
-// commit is a commit index of that term. Announce does not wait for the answers.
+// them. These followers would otherwise learn the commit index only from the next append. term is the term in which
+// this server leads, and commit is a commit index of that term. Announce does not wait for the answers.
 //
 // An announcement is a valid append without entries, so it does no harm if it arrives late or twice. The previous entry
 // that it names is one that the follower has acknowledged in this term, and the commit index is not above it.
@@ -528,7 +528,7 @@ func (g *Guard) RequestVote(id raft.ServerID, to raft.ServerAddress, args *raft.
 }
 
 // RequestPreVote sends a pre-vote request to another server. It returns fault.Unavailable if this server leaves the
-// election to others.
+// election to others, because its disk is nearly full.
 func (g *Guard) RequestPreVote(id raft.ServerID, to raft.ServerAddress, args *raft.RequestPreVoteRequest,
 	resp *raft.RequestPreVoteResponse) error {
 	if err := g.peers.Passes(id); err != nil {

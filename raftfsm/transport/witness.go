@@ -119,10 +119,10 @@ func (t *SeenTable) Keep(members []raft.Server) {
 	})
 }
 
-// Witness detects whether this server had lost data when it started. It queries what every other server of the group
-// has recorded about this server, and repeats each query until it is answered. It also regularly reports the term, the
-// vote and the commit index of this server to the other servers. It uses one goroutine, and one more for each query in
-// flight.
+// Witness detects whether this server had lost data when it started. It queries every other server of the group for
+// that server's record of this server, and repeats each query until an answer arrives. It also regularly reports the
+// term, the vote and the commit index of this server to the other servers. It uses one goroutine, and one more for each
+// query in flight.
 type Witness struct {
 	WitnessConfig
 	*SeenTable
@@ -138,8 +138,8 @@ type Witness struct {
 	wanted map[raft.ServerID]bool
 }
 
-// Members gives a Witness access to the configuration of the group and to the positions of this server. It is used
-// only while the Witness runs.
+// Members gives a Witness access to the configuration of the group and to the positions of this server. The Witness
+// uses Members only while it runs.
 type Members interface {
 	// Servers returns the servers of the newest configuration.
 	Servers() []raft.Server
@@ -163,7 +163,7 @@ type WitnessConfig struct {
 // another server has seen.
 type Process interface{ Fatal(err error) }
 
-// NewWitness creates a Witness that records in seen what other servers show.
+// NewWitness creates a Witness with the table seen, which holds what this server has seen of other servers.
 func NewWitness(c WitnessConfig, seen *SeenTable) *Witness {
 	return &Witness{
 		WitnessConfig: c, SeenTable: seen, kick: make(chan struct{}, 1),
@@ -319,7 +319,7 @@ func (w *Witness) round(ctx context.Context, ids []raft.ServerID) {
 }
 
 // report sends the term, the vote and the commit index of this server to another server. Before the first report, it
-// queries what the other server has recorded about this server. If the query fails, report sends nothing.
+// queries the other server for that server's record of this server. If the query fails, report sends nothing.
 //
 // The query and the report are separate calls. If they were one call and its answer were lost, a repeated call would
 // return the reported values instead of the earlier record.

@@ -90,7 +90,7 @@ type work struct {
 // work returns what an item is about. An item with a turn has neither a task nor a birth.
 func (i *item) work() work { return work{i.ref, i.kind, i.task, i.birth} }
 
-// cachedHistory are the events of an instance that a leader has sent to this node.
+// cachedHistory contains the events of an instance that a leader has sent to this node.
 type cachedHistory struct {
 	execution string
 	events    [][]byte
@@ -133,8 +133,8 @@ func (b *Broker) Close() error {
 
 func errClosed() error { return fault.New(fault.Unavailable, opWork, "this node is shutting down") }
 
-// fits returns fault.TooLarge if the size of an event in bytes is larger than maxEvent. The text in what names the data
-// in the error message.
+// fits returns fault.TooLarge if the size of an event in bytes is larger than maxEvent. The parameter what is the name
+// of the data in the error message.
 func fits(op, id, what string, size int) error {
 	if size <= maxEvent {
 		return nil

@@ -342,7 +342,8 @@ func (c *change) list() {
 	c.add(set(c.i.listKey(c.head.created), r.encode()))
 }
 
-// commit proposes the entry, and reports whether the entry is in the log. It then calls install or failed.
+// commit proposes the entry. If the entry is in the log, commit calls the method install, and otherwise the method
+// failed. It reports whether the entry is in the log.
 func (c *change) commit() bool {
 	i, k := c.i, c.k
 	op := i.asKnown(command.OpSet)

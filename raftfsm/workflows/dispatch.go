@@ -114,8 +114,8 @@ func (k *Keeper) target(name string) *application {
 	return k.application(name)
 }
 
-// pickTurn returns the stream that gets a turn, or nil if no stream has room. It prefers the stream that had the
-// previous turn of the instance, which last identifies. Otherwise it returns the stream with the fewest turns.
+// pickTurn returns the stream that gets a turn, or nil if no stream has room. It prefers the stream last, which had the
+// previous turn of the instance. Otherwise it returns the stream with the fewest turns.
 func (a *application) pickTurn(last streamID) (best *stream) {
 	for _, s := range a.streams {
 		if turns, _ := s.room(); turns <= 0 {
@@ -346,7 +346,7 @@ func (c *change) stall() {
 	c.apply(0, turn.Stall(c.turnState(nil), protos.StalledReason_PAYLOAD_SIZE_EXCEEDED, tooLong, c.time()))
 }
 
-// forceLater makes the instance end without a worker if no worker answers within terminatePause.
+// forceLater makes the instance end without a worker if it still has a termination in its inbox after terminatePause.
 func (c *change) forceLater() {
 	i, k := c.i, c.k
 	if i.forcing {
@@ -469,7 +469,7 @@ func (c *change) completeTurn(session string, number uint64, answer *protos.Work
 	c.apply(out.taken, o)
 }
 
-// backOff hands out the turn of the instance again after a pause. The pause doubles with each refusal, from
+// backOff hands out the turn of the instance again after a pause. The pause doubles with each refused turn, from
 // firstBackoff to lastBackoff. The caller holds k.mu.
 func (c *change) backOff() {
 	c.i.refused++
@@ -563,8 +563,8 @@ func (c *change) completeTask(id taskID, attempt uint64, answer *protos.Activity
 	c.arrive(&arrival{event: e, raw: encodeEvent(e), ops: ops(remove(key)), reply: finish})
 }
 
-// finished ends an activity whose result was stored in the log. If err is not nil, the result was not stored, and the
-// activity waits for another result. The caller holds k.mu.
+// finished ends an activity whose record was removed from the log, usually by the entry with its result. If err is not
+// nil, this entry has failed, and the activity waits for another result. The caller holds k.mu.
 func (k *Keeper) finished(t *task, err error) {
 	if k.tasks[t.id] != t {
 		return // the Keeper does not lead any more

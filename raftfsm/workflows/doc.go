@@ -39,6 +39,6 @@
 //   - Events wait in the log. While there are no workers, nothing is handed out, nothing polls, and no instance is in
 //     memory.
 //
-// A busy instance has one goroutine, and an idle instance has none. A node with workers has one goroutine for each
-// group.
+// One goroutine runs for each busy instance, and none for an idle instance. On a node with workers, one goroutine runs
+// for each group.
 package workflows

@@ -70,8 +70,8 @@ type step struct {
 	fail func(err error) // called instead of do if the instance is dropped or unreadable; nil = no caller waits
 }
 
-// drop marks an instance as gone, because this server does not lead any more. Waiting callers get an error. The caller
-// holds k.mu, and must remove the instance from k.instances.
+// drop records that an instance is gone, because this server does not lead any more. Waiting callers get an error. The
+// caller holds k.mu, and must remove the instance from k.instances.
 func (i *instance) drop(k *Keeper) {
 	i.gone = true
 	for _, s := range i.queue {
@@ -87,7 +87,7 @@ func (i *instance) drop(k *Keeper) {
 	i.size = 0
 }
 
-// forget drops what was read. It returns err to the callers whose events are not stored.
+// forget drops what was read from the records. It passes err to the callers whose events are not stored.
 func (i *instance) forget(err error) {
 	for _, a := range i.inbox.fresh() {
 		a.answer(err)
@@ -331,7 +331,7 @@ func (i *instance) loadHistory(m *kv.Machine) error {
 	return nil
 }
 
-// note updates the open timers of an instance, which are in the map due, for an event of the history. It adds a timer
+// note updates the map due, which contains the open timers of an instance, for an event of the history. It adds a timer
 // that the event has created, or removes a timer that has fired.
 func note(due map[int32]uint64, e *protos.HistoryEvent) {
 	if t := e.GetTimerCreated(); t != nil {

@@ -78,8 +78,8 @@ type Options struct {
 	Gate func(ctx context.Context, closing <-chan struct{}, work string)
 }
 
-// Keeper runs the workflows of one Raft group while its server leads the group. It is safe for concurrent use. A busy
-// instance has one goroutine; an idle one has none, and need not be in memory.
+// Keeper runs the workflows of one Raft group while its server leads the group. It is safe for concurrent use. One
+// goroutine runs for each busy instance. An idle instance needs no goroutine, and need not be in memory.
 type Keeper struct {
 	opts    Options
 	closing context.Context
@@ -226,7 +226,8 @@ func (k *Keeper) gate(ctx context.Context, work string) {
 	}
 }
 
-// after calls f, with k.mu held, after the duration d. It does not call f if the Keeper has resigned by then.
+// after calls f, with k.mu held, after the duration d. It does not call f if the Keeper was closed or has resigned by
+// then. stop stops the timer.
 func (k *Keeper) after(d time.Duration, f func()) (stop func() bool) {
 	reign := k.reign
 	return k.opts.AfterFunc(d, func() {
@@ -418,7 +419,7 @@ type confirmation struct {
 	proven uint64 // number of the newest moment that a majority has confirmed
 }
 
-// begin returns the number of a new moment, which is now.
+// begin numbers the present moment, and returns this number.
 func (c *confirmation) begin() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()

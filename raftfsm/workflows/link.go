@@ -19,8 +19,8 @@ const (
 	proofLife = sessionLife - 1500*time.Millisecond
 )
 
-// link is the session of a Broker in one Raft group. While the Broker has streams, the link has one goroutine, which
-// pulls work.
+// link is the session of a Broker in one Raft group. While the Broker has streams, one goroutine of the link pulls
+// work.
 type link struct {
 	b   *Broker
 	gid uint32
@@ -41,7 +41,7 @@ func (l *link) ask(ctx context.Context, c *call) ([]byte, error) {
 	return out, err
 }
 
-// current returns the session, which may be empty.
+// current returns the id of the session, or "" if there is no session.
 func (l *link) current() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -161,8 +161,8 @@ func (l *link) run() {
 	}
 }
 
-// arrived gives items to their streams. It first reads the missing parts of their histories from the leader, up to the
-// deadline. The deadline is needed because run must notice when the node has no proof any more.
+// arrived gives items to their streams. It first reads the missing parts of their histories from the leader. These
+// reads end at the time in until, because run must notice when the node has no proof any more.
 func (l *link) arrived(ctx context.Context, session string, items []*item, until time.Time) {
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()

@@ -28,8 +28,8 @@ type message struct {
 // outbox sends messages to other instances. The messages for one instance are sent in their order. Keeper.mu guards the
 // outbox.
 //
-// The outbox repeats a message until its target has stored the message in the log. It then removes the record of the
-// message. So a target may get a message twice, and must ignore the second copy. These rules make this possible:
+// The outbox repeats a message until its target has stored the message in the log. The outbox then removes the record
+// of the message. So a target may get a message twice, and must ignore the second copy. These rules make this possible:
 //
 //   - The head of an instance has the newest idempotency keys.
 //   - A parent accepts only one result of each child.

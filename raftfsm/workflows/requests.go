@@ -361,8 +361,8 @@ func (c *change) event(e *protos.HistoryEvent, key uint64, reply func(error)) {
 }
 
 // Deliver processes a message from another instance, at the group of its target. It returns nil if the message is in
-// the log or has no effect, and the sender then removes the message. Deliver drops a raised event, and returns nil, if
-// the inbox of the target is full.
+// the log or has no effect, and the sender then removes the message. If the inbox of the target is full, Deliver drops
+// a raised event and returns nil.
 func (k *Keeper) Deliver(ctx context.Context, r *outRecord) error {
 	e, err := decodeEvent(r.event)
 	if err != nil {

@@ -129,7 +129,7 @@ func (s *session) rouse() {
 	}
 }
 
-// end makes the pulls of a session return. The caller removes it from the Keeper.
+// end makes the pulls of a session return. The caller removes the session from the Keeper.
 func (s *session) end() {
 	if s.expiry != nil {
 		s.expiry()

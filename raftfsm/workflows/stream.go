@@ -282,7 +282,7 @@ func (s *Stream) fail(err error) {
 	s.failLocked(err)
 }
 
-// failLocked is fail for a caller that holds b.mu.
+// failLocked works like fail, for a caller that holds b.mu.
 func (s *Stream) failLocked(err error) {
 	if s.err == nil {
 		s.err = err

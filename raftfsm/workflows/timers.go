@@ -14,8 +14,8 @@ import (
 // maxFiring bounds the timers that fire at the same time. Other timers wait in their records.
 const maxFiring = 4096
 
-// minOrder is how many items timers.order may have beyond twice the number of items in timers.next. If there are more,
-// timers.order is rebuilt without outdated items.
+// minOrder is how many items timers.order may have in addition to twice the number of items in timers.next. When it has
+// more items, timers.order is rebuilt without outdated ones.
 const minOrder = 64
 
 // dueItem is the time at which a record of a bucket becomes due.
@@ -50,8 +50,8 @@ type timers struct {
 	reads  bool             // a goroutine reads the timers that are due
 }
 
-// load finds the first timer of a bucket in the records, and notes the time at which it becomes due. The caller holds
-// k.mu.
+// load finds the first timer of a bucket in the records, and notes the time at which this timer becomes due. The caller
+// holds k.mu.
 func (t *timers) load(k *Keeper, p place) error {
 	found, _, err := k.machine.List(kv.WorkflowStore, p.table(tableDue), "", 1, 0)
 	if err != nil || len(found) == 0 {

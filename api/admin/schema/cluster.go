@@ -77,7 +77,7 @@ func describesBetter(a, b GroupStatus) bool {
 	}
 }
 
-// lag returns the largest lag of a server in any group, or nil if it is not known.
+// lag returns the largest lag of a server over all groups, or nil if no lag is known.
 func (c ClusterStatus) lag(server string) *uint64 {
 	var most *uint64
 	for _, g := range c.Groups {

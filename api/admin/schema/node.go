@@ -57,9 +57,9 @@ type NodeIdentity struct {
 	Front      *FrontNode  `json:"front,omitempty"`   // nil = the node itself serves applications
 }
 
-// FrontNode describes the node that serves the applications, if one process has two nodes. It is part of the status of
-// the other node, which serves no application and only holds the data directory that the nodes of one user share. Both
-// nodes have the same components.
+// FrontNode describes the front node of a process that has two nodes. The front node serves the applications. The other
+// node serves none, and only holds the data directory that the nodes of one user share. The status of the other node
+// contains the FrontNode. Both nodes have the same components.
 type FrontNode struct {
 	DataDir string   `json:"dataDir"` // for commands to that node, with --data-dir
 	Apps    []string `json:"apps"`    // ids of the applications

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// Rates are averages of one node between two of its views. The counts are per second.
+// Rates are averages over the time between two views of one node. Requests, Errors, Entries and LogBytes are per
+// second.
 type Rates struct {
 	Known    bool // false = the rates could not be computed
 	Requests float64
@@ -18,8 +19,8 @@ type Rates struct {
 	CPU      float64 // cores
 }
 
-// RatesBetween returns the rates of a node between two of its views. The rates are unknown if a view is missing or the
-// node has restarted between the views. They are also unknown if the views are less than 100 ms apart.
+// RatesBetween computes the rates of a node from two of its views. The rates are unknown if a view is missing, if the
+// node has restarted between the views, or if the views are less than 100 ms apart.
 func RatesBetween(older, newer *NodeView) Rates {
 	unknown := Rates{P50: math.NaN(), P99: math.NaN(), SyncP99: math.NaN()}
 	if older == nil || newer == nil || !older.Status.Node.Started.Equal(newer.Status.Node.Started) {
@@ -49,8 +50,8 @@ func Grown(from, to uint64) uint64 {
 	return to - from
 }
 
-// Since returns the histogram of the values that were added to h since its earlier state o. If h and o have different
-// numbers of bounds, Since returns h.
+// Since compares h with o, an earlier state of h. It returns the histogram of the values that were added in the
+// meantime. If h and o have different numbers of buckets, Since returns h.
 func (h Histogram) Since(o Histogram) Histogram {
 	if len(o.Counts) != len(h.Counts) {
 		return h

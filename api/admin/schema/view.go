@@ -16,7 +16,7 @@ type NodeView struct {
 	Alerts     []NodeAlert     `json:"alerts"`
 }
 
-// LeaderSeen is a leader of a group that a node has heard of.
+// LeaderSeen records when a node first heard of a leader of a group.
 type LeaderSeen struct {
 	Group  uint64    `json:"group"`
 	Term   uint64    `json:"term"`

@@ -98,7 +98,7 @@ const (
 	StepStalled   = "stalled"
 )
 
-// The outcomes of steps. An empty outcome means that the step goes on.
+// The outcomes of steps. An empty outcome means that the step has not ended.
 const (
 	StepCompleted = "completed"
 	StepFailed    = "failed"

@@ -125,9 +125,9 @@ func (s *Server) listen(ctx context.Context) (net.Listener, error) {
 	return config.Listen(ctx, "tcp", s.config.Address)
 }
 
-// markBusy returns a handler that calls the given one. Until this call returns, the connection limit does not close the
-// connection of the request. http.StateActive is not sufficient, because net/http sets it at the first byte of a
-// request. A client could keep its idle connections with one byte each.
+// markBusy returns a handler that calls the given handler. While the given handler runs, the connection limit does not
+// close the connection of the request. http.StateActive is not sufficient, because net/http sets it at the first byte
+// of a request. With http.StateActive alone, a client could keep each idle connection open with a single byte.
 func markBusy(w *connlimit.Limiter, handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if c := watches.ConnOf(r.Context()); c != nil {

@@ -9,8 +9,8 @@ import (
 const stallPiece = 64 << 10
 
 // stallWriter is the response writer of a request over HTTP/2. If the client accepts no data of the stream for the
-// stall time, a write fails and net/http resets the stream. connlimit.Impatient does not notice this if the client
-// still reads from the connection.
+// stall time, a write fails and net/http resets the stream. connlimit.Impatient does not notice a stalled stream while
+// the client still reads from the connection.
 type stallWriter struct {
 	http.ResponseWriter
 	control *http.ResponseController
@@ -18,12 +18,12 @@ type stallWriter struct {
 	unsent  bool // something was written after the last flush
 }
 
-// begin sets the write deadline to the end of the stall time, which begins at this moment.
+// begin starts the stall time: it sets the write deadline to the current time plus the stall time.
 func (w *stallWriter) begin() {
 	_ = w.control.SetWriteDeadline(time.Now().Add(w.stall)) // never fails over HTTP/2
 }
 
-// end clears the write deadline. A stream without anything to send, such as an idle watch, has no deadline.
+// end clears the write deadline. Therefore a stream without data to send, such as an idle watch, has no deadline.
 func (w *stallWriter) end() { _ = w.control.SetWriteDeadline(time.Time{}) }
 
 // Write implements http.ResponseWriter.
@@ -41,7 +41,7 @@ func (w *stallWriter) Write(b []byte) (n int, err error) {
 	}
 }
 
-// FlushError sends what is buffered. http.ResponseController calls it.
+// FlushError sends the buffered data. http.ResponseController calls FlushError.
 func (w *stallWriter) FlushError() error {
 	w.begin()
 	defer w.end()

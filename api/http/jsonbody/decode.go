@@ -53,7 +53,7 @@ type nothing struct{}
 // UnmarshalJSON ignores its argument. The decoder calls it with valid JSON only.
 func (nothing) UnmarshalJSON([]byte) error { return nil }
 
-// DecodeSave decodes the body of a save, which is a list of items. n is their number, from TallyItems.
+// DecodeSave decodes the body of a save, which is a list of items. n is the number of items, from TallyItems.
 func DecodeSave(body []byte, n int) ([]api.Item, error) {
 	in, ok := plainSave(body, n)
 	if !ok {
@@ -85,9 +85,9 @@ func DecodeTransaction(body []byte) ([]api.Operation, map[string]string, error) 
 	return operations, in.Metadata, err
 }
 
-// DecodeOperations decodes the body of an actor transaction, which is a list of operations. n is their number, from
-// TallyOperations. An upsert without a value saves JSON null, because the Python and JavaScript SDKs omit the values
-// None and undefined.
+// DecodeOperations decodes the body of an actor transaction, which is a list of operations. n is the number of
+// operations, from TallyOperations. An upsert without a value saves JSON null, because the Python and JavaScript SDKs
+// omit the values None and undefined.
 func DecodeOperations(body []byte, n int) ([]api.Operation, error) {
 	in := make([]operationBody, 0, n)
 	if err := Decode(body, &in); err != nil {

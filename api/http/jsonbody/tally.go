@@ -15,8 +15,8 @@ type Tally struct {
 	entries  int // number of entries of all metadata objects
 }
 
-// decodedItem and decodedEntry are the bytes of memory for decoding one list element and one metadata entry. They are
-// measured and rounded up. decodedFree is the part of the sum that is covered by the memory reserved for the body.
+// decodedItem and decodedEntry are the bytes of memory for decoding one list element and one metadata entry. Both were
+// measured and rounded up. decodedFree is the number of bytes that the memory reserved for the body already covers.
 const (
 	decodedItem  = 1 << 10
 	decodedEntry = 256

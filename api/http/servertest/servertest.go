@@ -55,7 +55,7 @@ func Dial(t testing.TB, address string) net.Conn {
 	return conn
 }
 
-// Send opens a connection to server (see Dial), sends a text over it, and returns it.
+// Send opens a connection to server (see Dial), sends a text over the connection, and returns the connection.
 func Send(t testing.TB, server *httpserver.Server, text string) net.Conn {
 	t.Helper()
 	conn := Dial(t, server.Addr().String())

@@ -1,8 +1,8 @@
 // Package transcript reads, replays and writes recorded conversations with the API. The files are plain text that
 // people can read. They contain requests and the expected answers.
 //
-// It owns the file format. It also replaces values that differ from run to run (ETags, sessions, times) with names. The
-// package does not depend on a store or a server, so the same files are replayed with different stores and servers.
+// The package owns the file format. It also replaces values that differ from run to run (ETags, sessions, times) with
+// names. It does not depend on a store or a server, so the same files are replayed with different stores and servers.
 // Only tests import it. It has no goroutines.
 //
 // A file is a sequence of steps:

@@ -104,7 +104,7 @@ func takeOver(w http.ResponseWriter, r *http.Request) *conn {
 // data until the client has received it. Linux reserves twice the size.
 const sendBuffer = 256 << 10
 
-// boundBuffer sets the size of the send buffer to sendBuffer. Otherwise the kernel would let it grow up to several
+// boundBuffer sets the size of the send buffer to sendBuffer. By default, the kernel lets the buffer grow up to several
 // MiB.
 func boundBuffer(c net.Conn) {
 	if inner, ok := c.(interface{ NetConn() net.Conn }); ok {
@@ -190,7 +190,7 @@ func (t *Connections) None() bool {
 // tick checks all clients and not only a part of them. The listener calls CloseSoon when it begins to close.
 func (t *Connections) CloseSoon() { t.loop.closeSoon() }
 
-// CloseAll closes all connections, so that their writes return.
+// CloseAll closes all connections, so that blocked writes to the connections return.
 func (t *Connections) CloseAll() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

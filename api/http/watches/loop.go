@@ -31,8 +31,8 @@ const (
 )
 
 // loop serves the watches of a listener over connections that were taken over from net/http. One goroutine serves all
-// watches whose clients keep up with the changes. It runs only while there are watches, and its writes do not block. It
-// encodes the same changes only once for several watches with the same format.
+// watches whose clients keep up with the changes. This goroutine runs only while there are watches, and its writes do
+// not block. If several watches with the same format get the same changes, the goroutine encodes the changes only once.
 //
 // A watch has a goroutine of its own, and the phase phaseAlone, in these cases:
 //
@@ -335,7 +335,7 @@ func (l *loop) tick(now time.Time) {
 	l.look(l.idle(func(w *watchConn) bool { return w.number%clientParts == l.part }))
 }
 
-// closeSoon makes the loop check the connections of all clients at once, and again whenever it wakes.
+// closeSoon makes the loop check the connections of all clients at once, and again each time the loop wakes.
 func (l *loop) closeSoon() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -349,7 +349,8 @@ func (l *loop) isClosing() bool {
 	return l.closing
 }
 
-// idle returns the watches in phaseIdle or phaseAlone for which match returns true.
+// idle returns the watches in phaseIdle or phaseAlone for which match returns true. Despite its name, it also returns
+// watches with a goroutine of their own.
 func (l *loop) idle(match func(*watchConn) bool) (list []*watchConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

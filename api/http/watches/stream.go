@@ -55,7 +55,7 @@ func (s *Stream) header(h http.Header) {
 	}
 }
 
-// greet appends what a client gets before the first change.
+// greet appends the data that a client receives before the first change.
 func (s *Stream) greet(b []byte) []byte {
 	if s.Events {
 		b = append(b, eventRetry...)
@@ -66,7 +66,7 @@ func (s *Stream) greet(b []byte) []byte {
 	return b
 }
 
-// appendPart appends the events of a part. There may be none.
+// appendPart appends the events of a part. A part may have no events.
 func (s *Stream) appendPart(b []byte, part *state.WatchPart) []byte {
 	for i := range part.Items {
 		b = s.appendChange(b, "item", &part.Items[i])
@@ -104,13 +104,14 @@ func (s *Stream) appendBookmark(b []byte) []byte {
 	return s.appendObject(b, "bookmark", position, []byte(`{"type":"bookmark","revision":"`+revision+`"}`))
 }
 
-// appendEnd appends why the watch has ended, as its last object.
+// appendEnd appends the last object of the answer, which says why the watch has ended.
 func (s *Stream) appendEnd(b []byte, err error) []byte {
 	e, reason, resume := s.Watch.EndOf(err)
 	return s.appendError(b, e, reason, resume)
 }
 
-// appendError appends e as the last object. resume is the position to continue from, or empty.
+// appendError appends e as the last object. reason is the reason that the object names. resume is the position to
+// continue from, or empty.
 func (s *Stream) appendError(b []byte, e *api.Error, reason, resume string) []byte {
 	data := jsonbody.AppendField([]byte(`{"type":"error"`), "errorCode", e.Code)
 	data = jsonbody.AppendField(jsonbody.AppendField(data, "reason", reason), "message", e.Message)

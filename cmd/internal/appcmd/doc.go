@@ -1,10 +1,9 @@
-// Package appcmd has the commands for applications that run on this machine: list, invoke, stop and logs. Each has the
-// name of the same command in Dapr. The package owns the record of each running quorate run process, and the file with
-// the output of its application.
+// Package appcmd has the commands for applications that run on this machine: list, invoke, stop and logs. Dapr has
+// commands with the same names.
 //
-// For each process of quorate run, the package also manages a record and a file. The record describes the process, so
-// that the commands can find it. It is a hostshare.Note in a file that is locked until the process ends. The other file
-// has the output of the application. The package has no goroutines.
+// The package owns a record and an output file for each process of quorate run. The record is a hostshare.Note that
+// describes the process, so that the commands can find the process. The file of the record is locked until the process
+// ends. The output file has the output of the application. The package has no goroutines.
 package appcmd
 
 import (

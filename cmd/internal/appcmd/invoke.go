@@ -155,8 +155,8 @@ func (m *commands) invoke(ctx context.Context, client *command.APIClient, config
 	return err
 }
 
-// refused returns the error for a response with an error status. This is the error of the node if the node refused the
-// call. If the application sent the response, the error quotes it.
+// refused returns the error for a response with an error status. If the node refused the call, the result is the error
+// of the node. If the application sent the response, the error quotes the response.
 func (m *commands) refused(ctx context.Context, config node.Config, in call, status int, text []byte) error {
 	err := command.CallRefusal(in.app, status, text)
 	e, ok := fault.As(err)

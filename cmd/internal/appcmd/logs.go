@@ -95,7 +95,8 @@ func (m *commands) output(c *cobra.Command, set *settings.Set, app string) (stri
 	return path, func() bool { return runs(config.Data.RuntimeDir, path) }, nil
 }
 
-// newestLog returns the path of the output of the newest run that has one, or "".
+// newestLog returns the path of the output of the newest run whose output is kept. It returns "" if there is no such
+// run.
 func newestLog(notes []hostshare.Note) string {
 	path, started := "", time.Time{}
 	for _, n := range notes {

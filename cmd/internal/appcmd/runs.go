@@ -26,8 +26,8 @@ const (
 	opRuns     = "cli.run" // operation of errors
 )
 
-// Describe returns the record of a running node, with which the commands of this package find it. The record contains
-// run, completed with the API addresses, the application port, the command and the data directory.
+// Describe returns the record of a running node, with which the commands of this package find the node. The record
+// contains run. Describe adds the API addresses, the application port, the command and the data directory to run.
 func Describe(c node.Config, a node.Addresses, run hostshare.Run) hostshare.Note {
 	run.AppPort, run.DataDir = c.App.Port, a.DataDir
 	if len(a.API) > 0 {

@@ -28,7 +28,7 @@ const (
 	perSave = 100 // keys of a request that prepares or cleans
 )
 
-// plan is what the flags of a benchmark say.
+// plan has the flags of a benchmark, and what the benchmark derives from them.
 type plan struct {
 	api         command.APIFlags
 	out         command.Output
@@ -359,7 +359,8 @@ func (p *plan) eachPart(f func(keys []string) error) error {
 	return nil
 }
 
-// clean deletes the keys of the benchmark, also after Ctrl-C.
+// clean deletes the keys of the benchmark, unless the user wants to keep them. It does so even if ctx has ended, for
+// example after Ctrl-C.
 func (p *plan) clean(ctx context.Context) error {
 	if p.keep || p.keys == 0 {
 		return nil

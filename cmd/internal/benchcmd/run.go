@@ -87,9 +87,9 @@ func (m *meter) add(took time.Duration, err error) {
 // refuses every request.
 const failurePause = 10 * time.Millisecond
 
-// run lets all clients send requests for l.duration, or until ctx ends, and waits for the requests in progress. They
-// are not canceled when ctx ends, because the node could execute a canceled save after the benchmark has deleted the
-// key. run shows its progress if the given writer is a terminal.
+// run lets all clients send requests for l.duration, or until ctx ends, and waits for the requests in progress. The end
+// of ctx does not cancel these requests, because the node could execute a canceled save after the benchmark has deleted
+// the key. run shows its progress if the given writer is a terminal.
 func (l *load) run(ctx context.Context, progress io.Writer) result {
 	m, begun := newMeter(), time.Now()
 	working, cancel := context.WithTimeout(ctx, l.duration)
@@ -134,8 +134,8 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// show shows one line on the terminal w: the number of requests in the last second, and the number of failures so far.
-// It updates this line every second until ended is closed.
+// show writes a line to the terminal w, and updates it every second until ended is closed. The line has the number of
+// requests in the last second, and the number of failures since the start.
 func (m *meter) show(ended <-chan struct{}, w io.Writer, begun time.Time) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()

@@ -349,7 +349,7 @@ func (w *itemWatch) connect(ctx context.Context) (connected bool, err error) {
 
 // showDeleted shows the items that were deleted before the current connection began, because the watch does not report
 // them. These are the items that were shown earlier but did not exist when the connection began. The parameter present
-// has those that existed.
+// has all items that existed then.
 func (w *itemWatch) showDeleted(present []configurations.Change) error {
 	gone := maps.Clone(w.known)
 	for n := range present {

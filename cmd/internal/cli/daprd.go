@@ -158,9 +158,9 @@ func awaitOutbound(ctx context.Context, c node.Config) error {
 	}
 }
 
-// withData returns c with a directory for durable state. If c has none, for example because the user has no home
-// directory, withData chooses a temporary directory and also returns a warning. If the node joins a cluster, c is not
-// changed.
+// withData returns c with a directory for durable state. If c has no such directory, for example because the user has
+// no home directory, withData chooses a temporary directory and also returns a warning. If the node joins a cluster, c
+// is not changed.
 func withData(c node.Config) (node.Config, []string) {
 	if c.Data.Dir != "" || c.Data.StateDir != "" || len(c.Cluster.Join) > 0 {
 		return c, nil

@@ -71,8 +71,8 @@ func (m *Main) root() *cobra.Command {
 	return root
 }
 
-// group groups the commands in the help under the headings Use, Operate and Inspect. A test checks that every command
-// is in one of these groups.
+// group puts each command under one of the headings Use, Operate and Inspect in the help. A test checks that every
+// command has a heading.
 func group(root *cobra.Command) {
 	for _, g := range []struct{ id, title, names string }{
 		{"use", "Use: run applications and their data", "run daprd list invoke publish logs stop state configuration " +
@@ -93,7 +93,7 @@ func group(root *cobra.Command) {
 	}
 }
 
-// each calls f for c and every command below it.
+// each applies f to c and to every command below it.
 func each(c *cobra.Command, f func(*cobra.Command)) {
 	f(c)
 	for _, sub := range c.Commands() {

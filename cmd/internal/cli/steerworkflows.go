@@ -16,9 +16,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// steer completes the command c, which changes workflow instances of the application in its first argument. The given
-// function makes the change. It returns a result for JSON output, and a text for other output. Its context has no time
-// limit, because it may wait for an answer of the user.
+// steer completes the command c, which changes workflow instances of the application in its first argument. The
+// function ask makes the change. It returns a result for JSON output, and a text for other output. The context of ask
+// has no time limit, because ask may wait for an answer of the user.
 func (m *Main) steer(c *cobra.Command, ask func(ctx context.Context, a *command.AdminClient, namespace string,
 	args []string) (any, string, error)) *cobra.Command {
 	set, out := settings.New(), command.Output{}
@@ -51,8 +51,8 @@ func bindNamespace(c *cobra.Command, namespace *string) {
 		"namespaces have its id")
 }
 
-// inputText returns the JSON text that a flag gives. If the value of the flag is "-", this is the text on standard
-// input. If the flag was not given, the result is nil.
+// inputText returns the JSON text that a flag gives. The parameter text is the value of the flag. If it is "-", the
+// result is the text on standard input. If the flag was not given, the result is nil.
 func (m *Main) inputText(c *cobra.Command, flag, text string) (*string, error) {
 	switch {
 	case !c.Flags().Changed(flag):

@@ -1,6 +1,6 @@
-// Package clustercmd owns the commands that show and change a cluster through the admin API of a node. They show its
-// status, members, applications and live calls, and the link to its console. They set voters, transfer leadership,
-// remove servers and make tokens.
+// Package clustercmd has the commands that show and change a cluster through the admin API of a node. The package owns
+// these commands. Some of them show the status, members, applications and live calls of the cluster, and the link to
+// its console. Others set voters, transfer leadership, remove servers and make tokens.
 package clustercmd
 
 import (

@@ -137,12 +137,11 @@ func (m *commands) untilRemoved(ctx context.Context, a *command.AdminClient, pat
 
 // passes reports whether a removal request that failed with err may be repeated:
 //
-//   - after fault.Timeout
-//   - after fault.Unavailable or fault.NotLeader, if begun is true: the node has accepted an earlier request
-//   - after fault.Indeterminate, unless the request names the server by its node id
+//   - after fault.Timeout or fault.Indeterminate
+//   - after fault.Unavailable or fault.NotLeader, if begun is true because the node has accepted an earlier request
 //
-// The caller must check the condition about the node id, because passes cannot. The first request may have completed
-// the removal, and a repeated one would remove a new server with the same node id.
+// After fault.Indeterminate, the caller must not repeat a request that names the server by its node id. The first
+// request may have completed the removal, and a repeated one would remove a new server with the same node id.
 func passes(err error, begun bool) bool {
 	switch fault.CodeOf(err) {
 	case fault.Indeterminate, fault.Timeout:

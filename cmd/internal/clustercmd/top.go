@@ -231,7 +231,7 @@ func split(rows [][]string, width int) (out [][][]string) {
 	return out
 }
 
-// busy is a table row with its rates. Rows are sorted by the rate all.
+// busy is a table row with its rates. Rows are sorted by the field all.
 type busy struct {
 	row       []string
 	all, errs float64

@@ -85,7 +85,7 @@ func (t *top) show(ctx context.Context, screen tcell.Screen) error {
 	}
 }
 
-// repeat calls ask at intervals and sends each look to looks, until ctx ends.
+// repeat calls top.ask at intervals until ctx ends. It sends each result to the channel looks.
 func (t *top) repeat(ctx context.Context, looks chan<- look) {
 	tick := time.NewTicker(t.interval)
 	defer tick.Stop()

@@ -128,7 +128,7 @@ func nodeName(m schema.MemberStatus) string {
 	return m.Node
 }
 
-// readyText returns "unreachable" for a node that did not answer.
+// readyText returns "yes" or "no" for a node that is ready or not, and "unreachable" for a node that did not answer.
 func readyText(n schema.NodeReport) string {
 	if n.Status == nil {
 		return "unreachable"
@@ -136,7 +136,7 @@ func readyText(n schema.NodeReport) string {
 	return command.YesNo(n.Status.Ready)
 }
 
-// serverName returns the node id of a server, with its state if it is not alive.
+// serverName returns the node id of a server. If the server is not alive, its state, which is in down, follows the id.
 func serverName(node, down string) string {
 	if down == "" {
 		return node
@@ -190,7 +190,7 @@ func uptimeText(n schema.NodeReport) string {
 }
 
 // reasonText returns the issues that a node reports, except those that are consequences of other issues. If the node
-// did not answer, it returns the reason.
+// did not answer, the result says why.
 func reasonText(n schema.NodeReport) string {
 	if n.Status == nil {
 		return n.Error

@@ -212,7 +212,7 @@ func (a *AdminClient) unanswered(method, socket string, sent bool, err error) er
 	return e
 }
 
-// ErrEnough is what the function take of Lines returns if it needs no further lines. Lines then returns nil.
+// ErrEnough ends Lines without an error. The function that gets the lines returns it if it needs no further lines.
 var ErrEnough = errors.New("enough")
 
 // Lines sends a request whose response is a stream of JSON values, and calls take with each value. It returns nil at

@@ -41,7 +41,7 @@ func (f *outputForm) Set(s string) error {
 	return nil
 }
 
-// jsonSwitch is the value of --json, which sets the same field.
+// jsonSwitch is the value of --json, which sets the same field as -o.
 type jsonSwitch outputForm
 
 func (f *jsonSwitch) String() string { return "" }

@@ -68,7 +68,7 @@ func (p *progress) log(log *slog.Logger, interval time.Duration) {
 	})
 }
 
-// every calls show at every interval until end is called.
+// every repeats show at the given interval, until end is called.
 func (p *progress) every(interval time.Duration, show func()) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()

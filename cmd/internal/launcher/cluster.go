@@ -72,8 +72,8 @@ func free(ctx context.Context, port int) bool {
 }
 
 // Formed waits until all nodes serve and vote. From then on, a cluster of three nodes tolerates the failure of any one
-// node. While Formed waits, it calls the function waiting with each new reason for the delay. It returns an error if a
-// node ends, if ctx ends, or after two minutes.
+// node. Formed passes each new reason for the delay to the function waiting. It returns an error if a node ends, if ctx
+// ends, or after two minutes.
 func (c *Cluster) Formed(ctx context.Context, waiting func(what string)) error {
 	said := ""
 	return c.poll(ctx, func(ctx context.Context) error {

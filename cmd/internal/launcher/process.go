@@ -2,8 +2,8 @@
 // nodes in other processes use it: the local cluster, the demos, the fault tests and the comparison with other systems.
 // The package owns these processes.
 //
-// The package uses only the command line, the output and the HTTP API of a node. Each running process has the
-// goroutines of internal/child.
+// The package uses only the command line, the output and the HTTP API of a node. It runs each process with
+// internal/child, which starts a few goroutines for the process.
 package launcher
 
 import (

@@ -66,7 +66,7 @@ func (s *Setting) Flag() string {
 // Words returns the accepted values of a setting that accepts only a few words. For any other setting it returns nil.
 func (s *Setting) Words() []string { return s.value.words }
 
-// Kind returns the kind of value, as a word for the help: "port", "duration".
+// Kind returns the kind of value as a word for the help, for example "port" or "duration".
 func (s *Setting) Kind() string { return s.value.kind }
 
 // Value returns the effective value as text. A secret is redacted.
@@ -84,7 +84,7 @@ type Source struct {
 // String returns the source as one phrase.
 func (s Source) String() string { return strings.TrimSpace(s.Kind + " " + s.Where) }
 
-// files holds the paths of files that this package reads, rather than the node.
+// files holds the paths of the files that this package itself reads. The node does not read these files.
 type files struct {
 	settings string
 	tokens   string

@@ -20,7 +20,7 @@ import (
 // stateClient uses the state API of a node.
 type stateClient struct{ *command.APIClient }
 
-// with calls use with a client of the state API.
+// with runs use with a client of the state API.
 func with(f *command.APIFlags, c *cobra.Command, use func(*stateClient) error) error {
 	return f.With(c, func(client *command.APIClient) error { return use(&stateClient{client}) })
 }
@@ -183,8 +183,9 @@ func (w *write) append(body, rest []byte) []byte {
 	return append(append(body, ','), rest[1:]...)
 }
 
-// delete deletes a key. A key that is too long for a URL is sent in the body of a transaction, except a key of actor
-// state, which a transaction does not accept. The query q may have the parameters consistency and metadata.actorState.
+// delete deletes a key. If the key is too long for a URL, delete sends it in the body of a transaction. Keys of actor
+// state are always in the URL, because a transaction does not accept them. The query q may have the parameters
+// consistency and metadata.actorState.
 func (c *stateClient) delete(ctx context.Context, store, key, etag string, q url.Values) error {
 	if !fitsPath(key) && !q.Has(actorState) {
 		type operation struct {

@@ -218,8 +218,8 @@ const (
 )
 
 // patience returns a function for Copy.Pause. The function waits before a request is repeated, each time twice as long,
-// up to longestPause. It returns false if ctx ends. It also returns false, without waiting, if the wait would end more
-// than limit after the first attempt began.
+// up to longestPause. It returns false if ctx ends. It also returns false, without waiting, if the wait would end later
+// than limit after the start of the first attempt.
 func patience(limit time.Duration) func(context.Context, int, time.Duration) bool {
 	return func(ctx context.Context, attempt int, since time.Duration) bool {
 		pause := min(firstPause<<min(attempt-1, 10), longestPause)

@@ -80,7 +80,8 @@ type watchEvent struct {
 	Value                                                   json.RawMessage
 }
 
-// run connects until ctx ends or an error cannot be repaired by connecting again.
+// run shows changes until ctx ends. If a connection ends, run opens a new one. It returns an error if a new connection
+// cannot help.
 func (w *watcher) run(ctx context.Context) error {
 	w.restart = w.snapshot
 	for last := ""; ; {
@@ -193,9 +194,9 @@ func watchRefusal(status int, body []byte) error {
 	return e
 }
 
-// event handles one line of the stream. The changes of one request are shown together, when the last of them has
-// arrived. Then event also advances w.from, where the next connection continues. So a reconnection neither loses nor
-// repeats a change.
+// event handles one line of the stream. It shows the changes of one request together, when the last of them has
+// arrived. It then sets w.from to the position at which the next connection continues. So a reconnection neither loses
+// nor repeats a change.
 func (w *watcher) event(line string) error {
 	line = strings.TrimRight(line, "\r\n")
 	if id, ok := strings.CutPrefix(line, "id: "); ok {
@@ -238,7 +239,7 @@ func (w *watcher) event(line string) error {
 	return nil
 }
 
-// text returns what is shown of an event; empty = nothing.
+// text returns what is shown of an event, or "" if nothing is shown.
 func (w *watcher) text(e *watchEvent, data string) string {
 	switch {
 	case w.asJSON && e.Type != "bookmark":

@@ -106,7 +106,7 @@ func (c Copy) Run(ctx context.Context) (Report, error) {
 	return report, err
 }
 
-// all calls f with all keys of a store, in batches and concurrently.
+// all lists a store and calls f with each batch of keys. Several goroutines call f concurrently.
 func (r *run) all(ctx context.Context, s Source, f func(context.Context, []Key) error) error {
 	batches := make(chan []Key)
 	g, ctx := errgroup.WithContext(ctx)
@@ -183,8 +183,8 @@ func names(page []Key) []string {
 // again repeats call until it succeeds, until Pause returns false, or until ctx ends. It returns at once if the error
 // concerns only one item (see single) or has the code fault.Denied.
 //
-// If the response of a write is lost, the write may have been applied. Its repetition then fails with fault.Conflict if
-// it must not overwrite keys.
+// If the response of a write is lost, the write may have been applied. If the write must not overwrite keys, its
+// repetition then fails with fault.Conflict.
 func (r *run) again(ctx context.Context, call func() error) error {
 	begun := time.Now()
 	for attempt := 1; ; attempt++ {
@@ -268,7 +268,8 @@ func (r *run) delete(ctx context.Context, k Key) error {
 	return nil
 }
 
-// some copies or compares the keys of one batch.
+// some is called with each batch of keys. It copies the values of these keys, or only compares them if r.Verify is
+// true.
 func (r *run) some(ctx context.Context, keys []string) error {
 	keys, err := r.valid(keys)
 	if err != nil || len(keys) == 0 {
@@ -390,8 +391,8 @@ func (r *run) together(ctx context.Context, items []Item, createOnly bool) error
 }
 
 // conflict handles a key that was created in the target store during the copy. If both stores now have the same value,
-// the key counts as equal. The copy itself may have written it, in an attempt whose answer was lost. Otherwise conflict
-// reports the key as different.
+// the key counts as equal, because the copy itself may have written it in an attempt whose answer was lost. Otherwise
+// conflict reports the key as different.
 func (r *run) conflict(ctx context.Context, key string) error {
 	both := [2]map[string]Value{}
 	for i, s := range []Source{r.From, r.To} {

@@ -66,8 +66,8 @@ func (t *tally) count(change func(r *Report)) {
 	change(&t.report)
 }
 
-// problem records a problem of a key. It increments the counter that the function into returns, and writes a line to
-// the ledger. If the ledger cannot be written, it returns fault.Unavailable.
+// problem records a problem of a key. It increments a counter of the report, and writes a line to the ledger, if there
+// is one. The function into selects the counter. If the ledger cannot be written, problem returns fault.Unavailable.
 func (t *tally) problem(into func(r *Report) *int64, key, reason string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -27,7 +27,7 @@ func (v Value) item(key string) Item {
 // shorten a time to live to math.MaxInt32 seconds, which is 68 years.
 const far = 50 * 365 * 24 * time.Hour
 
-// Tolerance is the longest time between the expiries of two equal values.
+// Tolerance is the maximum difference between the expiry times of two values that count as equal.
 const Tolerance = 5 * time.Second
 
 // same reports whether two values are equal and expire at about the same time. JSON values are compared by content,

@@ -1,6 +1,6 @@
 // Package bindingstest is the conformance suite for bindings. Every implementation of the interfaces in
-// component/bindings must pass it. The package has the tests, and a Sink that records events. Only tests import it, and
-// its goroutines end with the test. The package owns the tests and a sink that records the events it receives.
+// component/bindings must pass it. The package owns the tests, and a Sink that records the events that it receives.
+// Only tests import the package, and its goroutines end with the test.
 package bindingstest
 
 import (

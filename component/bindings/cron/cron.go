@@ -1,11 +1,11 @@
 // Package cron implements the input binding bindings.cron, which sends events to the application on a schedule. Each
-// event is sent once in the cluster, not once on every node. The package owns schedules and the claims of ticks.
+// event is sent at most once in the cluster, not once on every node.
 //
 // A tick is one point in time of a schedule. Every node computes the same ticks, and the first node that claims a tick
-// delivers the event. So each tick is delivered at most once. It is lost if no node runs at that time, or if no
-// application is ready.
+// delivers the event. A tick is lost if no node runs at that time, or if no application is ready.
 //
-// Each component has one goroutine for its schedule, and one for each tick in progress.
+// The package owns the schedules and the claims of ticks. For each component, one goroutine follows the schedule, and
+// one goroutine runs for each tick in progress.
 package cron
 
 import (
@@ -51,7 +51,7 @@ const maxTicks = 128
 // warnPause is the minimum time between two warnings about maxTicks.
 const warnPause = time.Minute
 
-// claimTime bounds the claim of one tick.
+// claimTime is the maximum duration of the call that claims a tick.
 const claimTime = 10 * time.Second
 
 // claimRest is how long a claim in progress may continue after close was called. In a cluster without a quorum, a claim
@@ -139,8 +139,8 @@ func (c *clock) close(ctx context.Context) error {
 }
 
 // run waits for each tick, and delivers it in a separate goroutine, so that a slow application does not delay later
-// ticks. If the wall clock is set back, ticks are repeated, but a tick is not delivered again while its claim is
-// stored.
+// ticks. If the wall clock is set back, run reaches the same ticks again. Such a tick is not delivered again while its
+// claim is stored.
 func (c *clock) run(sink bindings.Sink) {
 	for at := c.now(); ; {
 		next := c.schedule.next(at)

@@ -303,7 +303,7 @@ func (o *output) request(ctx context.Context, r bindings.Request) (*http.Request
 }
 
 // setHeader sets a header of the request. It returns fault.Invalid if the name or the value is not valid in a header.
-// An error of net/http would be reported as an unreachable server instead.
+// Without this check, net/http would return an error, and the binding would report the server as unreachable.
 func setHeader(request *http.Request, name, value string) error {
 	if !httpguts.ValidHeaderFieldName(name) {
 		return &fault.Error{Code: fault.Invalid, Op: "http.Invoke",
@@ -372,8 +372,8 @@ func checkPath(path string) error {
 // answer converts an HTTP response to the response of the binding. If only2XX is true and the status is not 2xx, it
 // also returns an error.
 //
-// For a 5xx status, the error is fault.Indeterminate, because the server may have processed the request, except that a
-// 503 with Retry-After is fault.Unavailable.
+// For a 503 with the header Retry-After, the error is fault.Unavailable. For any other 5xx status, it is
+// fault.Indeterminate, because the server may have processed the request.
 //
 // Invalid UTF-8 in the status and the headers is replaced, because gRPC cannot send it.
 func answer(response *http.Response, body []byte, only2XX bool) (*bindings.Response, error) {

@@ -165,7 +165,7 @@ func (s *Seen) Until(t *testing.T, what string, done func() bool) {
 	}
 }
 
-// Value reads changes until the value of key is value.
+// Value reads changes until key has the given value.
 func (s *Seen) Value(t *testing.T, key, value string) {
 	t.Helper()
 	s.Until(t, key+"="+value, func() bool { return s.Values[key] == value })

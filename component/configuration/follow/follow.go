@@ -224,8 +224,8 @@ func (c *channel) present(sub *subscriber) []string {
 	return slices.Collect(maps.Keys(sub.known))
 }
 
-// begin waits until no other goroutine reads items on this channel. If two goroutines could read at the same time, an
-// older value might replace a newer one.
+// begin waits until no other goroutine reads items on this channel. The caller must call end after its read. If two
+// goroutines could read at the same time, an older value might replace a newer one.
 func (c *channel) begin(ctx context.Context) error {
 	select {
 	case c.reading <- struct{}{}:
@@ -337,7 +337,7 @@ func (c *channel) connected(poll bool) {
 	c.changed()
 }
 
-// changed makes run read the given keys again, or all keys if there are none.
+// changed schedules a read of the given keys, or of all keys if none are given. The method run carries out the read.
 func (c *channel) changed(keys ...string) {
 	c.mu.Lock()
 	c.all = c.all || len(keys) == 0
@@ -390,9 +390,10 @@ func (c *channel) refresh(ctx context.Context) error {
 }
 
 // reported returns the keys that were reported as changed, and forgets them. If all is true, any key may have changed.
-// subs are the subscriptions whose first read has ended.
+// subs are the subscriptions for which the method first has read the items.
 //
-// If a first read is in progress, reported waits for it, because that read may have returned older values.
+// If another read of the channel is in progress, such as that of the method first, reported waits for its end, because
+// that read may have returned older values.
 func (c *channel) reported(ctx context.Context) (subs []*subscriber, dirty map[string]bool, all bool, err error) {
 	if err := c.begin(ctx); err != nil {
 		return nil, nil, false, err

@@ -31,7 +31,7 @@ const (
 	Alias = "configuration.postgres"
 )
 
-// requestChannel is the metadata of a subscription that names its channel.
+// requestChannel is the metadata name with which a subscription request sets its channel.
 const requestChannel = "pgNotifyChannel"
 
 // Fields returns the metadata fields of the component type. Names and defaults are the same as in Dapr, except for

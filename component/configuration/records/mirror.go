@@ -135,7 +135,7 @@ func (m *mirror) await(ctx context.Context, sub *subscriber) error {
 	return nil
 }
 
-// present returns the keys of a subscription that exist.
+// present returns the keys of the existing items that belong to a subscription.
 func (m *mirror) present(sub *subscriber) []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -3,7 +3,7 @@
 //
 // The package owns the encoding of items; the state store holds the data. All items have the same key prefix, so they
 // are in the same Raft group, and a write of several items is atomic. While there are subscriptions, one goroutine
-// watches the items for all of them. Close waits until it has ended.
+// watches the items for all of them. Close waits until this goroutine has ended.
 package records
 
 import (
@@ -26,7 +26,7 @@ import (
 // application id cannot begin with "$".
 const prefix = "$configuration" + state.Separator
 
-// bulkSize is how many items are read at once. A server answers at most 32 MiB.
+// bulkSize is how many items are read at once. It is limited because the answer of a server is at most 32 MiB.
 const bulkSize = 64
 
 // Backing is the state store that contains the items. Its revisions must be numbers. It must deliver changes in the

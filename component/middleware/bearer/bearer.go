@@ -1,9 +1,8 @@
 // Package bearer implements the middleware middleware.http.bearer. It refuses requests without a valid JSON Web Token
-// from an OpenID Connect issuer. The package owns the check of the Authorization header, and the cache of the issuer's
-// keys.
+// from an OpenID Connect issuer.
 //
-// The package checks the Authorization header with the keys of the issuer. It fetches the keys when they are first
-// needed, and caches them. Each fetch runs in a goroutine, which Close ends.
+// The package owns the check of the Authorization header, and the cache of the keys of the issuer. It fetches the keys
+// when they are first needed. Each fetch runs in a goroutine, which Close ends.
 package bearer
 
 import (
@@ -86,8 +85,8 @@ func (b *Bearer) Filter(r *http.Request) error {
 	return nil
 }
 
-// unavailable returns the refusal of a request whose token cannot be checked, because the "configuration" or the "keys"
-// of the issuer cannot be read.
+// unavailable returns the refusal of a request whose token cannot be checked. The parameter part says what could not be
+// read from the issuer: "configuration" or "keys".
 func (b *Bearer) unavailable(part string) error {
 	return &middleware.Refusal{Status: http.StatusServiceUnavailable, Code: "ERR_UNAUTHENTICATED",
 		Message: "the bearer token cannot be checked: the " + part + " of the issuer " + b.issuer.name +

@@ -1,8 +1,8 @@
 // Package ratelimit implements the middleware middleware.http.ratelimit, which limits the request rate of each client
-// address. The package owns one token bucket per address, for at most 10,000 addresses.
+// address.
 //
-// It keeps a token bucket for each address, for at most 10,000 addresses. It removes buckets that are full again,
-// because a new bucket is also full. The package has no goroutines.
+// The package owns a token bucket for each address, for at most 10,000 addresses. It removes buckets that are full
+// again, because a new bucket is also full. The package has no goroutines.
 package ratelimit
 
 import (

@@ -101,13 +101,14 @@ func isVariable(element string) bool {
 	return len(element) > 2 && strings.HasPrefix(element, "{") && strings.HasSuffix(element, "}")
 }
 
-// names returns the variables in a replacement.
+// names returns the names of the variables in to, the path that replaces an alias.
 func names(to string) (out []string) {
 	fill(to, func(name string) string { out = append(out, name); return "" })
 	return out
 }
 
-// fill returns the replacement to, with each variable replaced by the result of value.
+// fill replaces each variable in to, the path that replaces an alias. The function value returns the text for a
+// variable.
 func fill(to string, value func(name string) string) string {
 	var b strings.Builder
 	for {

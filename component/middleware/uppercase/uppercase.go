@@ -1,8 +1,7 @@
 // Package uppercase implements the middleware middleware.http.uppercase, which changes the letters in request bodies to
-// upper case. Users can use it to test whether a middleware pipeline is in use. The package owns a reader that changes
-// the bytes of a body while they are read.
+// upper case. Users can use it to test whether a middleware pipeline is in use.
 //
-// The package changes a body while it is read. It has no goroutines.
+// The package owns a reader that changes the bytes of a body while they are read. It has no goroutines.
 package uppercase
 
 import (

@@ -1,7 +1,7 @@
 // Package pluggabletest imitates a process with pluggable components, for tests. It runs a gRPC server with reflection
-// on a Unix socket. A test can stop this "process" and start it again. The package owns the servers of the services.
+// on a Unix socket. A test can stop this "process" and start it again.
 //
-// The package has a server for each kind of component. The test provides the objects that hold the data. As in Dapr's
+// The package owns a server for each kind of component. The test provides the objects that hold the data. As in Dapr's
 // SDK for Go, the gRPC metadata x-component-instance selects a component, and calls before Init are refused. All
 // goroutines end with the test.
 package pluggabletest

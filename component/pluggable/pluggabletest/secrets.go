@@ -22,7 +22,7 @@ type Secrets struct {
 	instances *Instances
 }
 
-// Register registers the secret store at server. The method value s.Register is a Service.
+// Register registers the secret store with the server. To add s to a Process, use s.Register as a Service.
 func (s *Secrets) Register(server *grpc.Server, i *Instances) {
 	if s.instances != i { // calls of an earlier incarnation may still read it
 		s.instances = i

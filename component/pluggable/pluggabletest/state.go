@@ -37,7 +37,7 @@ type State struct {
 	instances *Instances
 }
 
-// Register registers the state store at server. The method value s.Register is a Service.
+// Register registers the state store with the server. To add s to a Process, use s.Register as a Service.
 func (s *State) Register(server *grpc.Server, i *Instances) {
 	if s.instances != i { // calls of an earlier incarnation may still read it
 		s.instances = i
@@ -152,7 +152,7 @@ func (s *State) Set(ctx context.Context, r *components.SetRequest) (*components.
 	return &components.SetResponse{}, failed(err)
 }
 
-// BulkSet implements components.StateStoreServer. It writes the items one by one, the last one first.
+// BulkSet implements components.StateStoreServer. It writes the items one by one, from the last to the first.
 func (s *State) BulkSet(ctx context.Context, r *components.BulkSetRequest) (*components.BulkSetResponse, error) {
 	if err := s.before(ctx, "BulkSet"); err != nil {
 		return nil, err
@@ -209,8 +209,8 @@ func (s *State) Transact(ctx context.Context, r *components.TransactionalStateRe
 	return &components.TransactionalStateResponse{}, failed(err)
 }
 
-// effective returns the ETag that the current item must have, or "" if there is no such condition. Like Dapr's Redis
-// component, it ignores the ETag of a request with last-write concurrency.
+// effective returns the ETag that the stored item must have for a request to succeed, or "" if the request sets no such
+// condition. Like Dapr's Redis component, it ignores the ETag of a request with last-write concurrency.
 func effective(e *components.Etag, o *components.StateOptions) string {
 	if o.GetConcurrency() == components.StateOptions_CONCURRENCY_LAST_WRITE {
 		return ""

@@ -133,7 +133,7 @@ func (b *Broker) publish(name string, messages []pubsub.Message) error {
 }
 
 // topic returns the topic with the given name, and creates it if necessary. If there are too many topics, it first
-// removes one without groups, namely that with the oldest message. If all topics have groups, it returns
+// removes the unused topic with the oldest message (see dropUnused). If all topics have groups, it returns
 // fault.Overloaded.
 func (b *Broker) topic(name string) (*topic, error) {
 	if t, ok := b.topics[name]; ok {
@@ -152,7 +152,7 @@ func (b *Broker) topic(name string) (*topic, error) {
 	return t, nil
 }
 
-// dropUnused removes the topic without groups that has the oldest message.
+// dropUnused removes one topic. Among the topics without groups, it chooses the one with the oldest message.
 func (b *Broker) dropUnused() {
 	for e := b.free.Front(); e != nil; e = e.Next() {
 		t := e.Value.(*entry).topic
@@ -166,15 +166,15 @@ func (b *Broker) dropUnused() {
 	}
 }
 
-// forget drops a topic that has neither messages nor groups.
+// forget removes a topic from the broker if the topic has neither messages nor groups.
 func (b *Broker) forget(t *topic) {
 	if t.entries.Len() == 0 && len(t.groups) == 0 {
 		delete(b.topics, t.name)
 	}
 }
 
-// makeRoom removes the oldest messages that no group needs, until there is room for size more bytes. It returns false,
-// and removes none of them, if this would not free enough.
+// makeRoom removes the oldest messages that no group needs, until there is room for size more bytes. If this would not
+// free enough memory, it removes none of these messages and returns false.
 func (b *Broker) makeRoom(size int64, now time.Time) bool {
 	if b.size+size <= b.maxBytes {
 		return true

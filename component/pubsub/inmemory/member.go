@@ -68,7 +68,7 @@ func (m *member) look(limit int) ([]pubsub.Delivery, time.Duration, error) {
 }
 
 // hold assigns the first items of a lane to the member. It appends their deliveries to out and returns the result. It
-// stops when there are limit deliveries, or at an item that must wait.
+// stops when out has limit deliveries, or at an item that must wait.
 func (m *member) hold(l *lane, limit int, out []pubsub.Delivery) []pubsub.Delivery {
 	m.lanes++
 	for _, i := range l.items {

@@ -15,8 +15,8 @@ func closedError(op string) error {
 
 func hasPrefix(err error, prefix string) bool { return goredis.HasErrorPrefix(err, prefix) }
 
-// explain gives a Redis error of an operation on a topic a better code, message and hint. It returns an unknown error
-// unchanged.
+// explain returns the error of an operation on a topic with a code, message and hint that fit the topic. It returns an
+// unknown error unchanged.
 func (b *Broker) explain(op, topic string, err error) error {
 	e, ok := fault.As(err)
 	if !ok {

@@ -183,8 +183,8 @@ func (g *group) note(err error) {
 }
 
 // add adds a message from Redis to the queue. The lease of the message begins at start, which must not be later than
-// the delivery by Redis. add returns false if the group already has the message, or if its acknowledgement may not have
-// reached Redis yet.
+// the delivery by Redis. add returns false if the group already has the message, or if an earlier acknowledgement of
+// the message may not have reached Redis.
 func (g *group) add(e *entry, attempt int, start time.Time) bool {
 	if e.notice != "" {
 		g.log.Warn("a message is delivered without its metadata", "id", e.id.String(), "reason", e.notice)
@@ -265,8 +265,9 @@ func (g *group) dropExpired(now time.Time) {
 	})
 }
 
-// renew renews the leases of the messages that this process has received, until the group ends. It resets their idle
-// time in Redis three times in each processingTimeout, so that no other process claims them.
+// renew renews the leases of the messages that this process has received and not settled, until the group ends. It
+// resets the idle time of these messages in Redis three times in each processingTimeout, so that no other process
+// claims them.
 func (g *group) renew() {
 	for g.wait(g.broker.set.processing / 3) {
 		for part := range slices.Chunk(g.owned(time.Now()), portion) {
@@ -334,7 +335,8 @@ func (g *group) end() {
 	g.release() // messages that the reader has received last
 }
 
-// release gives the messages in the queue back to Redis. It first repeats acknowledgements.
+// release gives the messages in the queue back to Redis. Before that, it repeats acknowledgements that Redis may not
+// have received.
 func (g *group) release() {
 	g.mu.Lock()
 	g.dropExpired(time.Now())
@@ -368,7 +370,7 @@ func (g *group) release() {
 	}
 }
 
-// join adds a member that may hold the given number of deliveries.
+// join adds a member that may hold at most the given number of unsettled deliveries.
 func (g *group) join(allowed int) *member {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -101,9 +101,9 @@ func (m *member) Settle(ctx context.Context, d *pubsub.Delivery, o pubsub.Outcom
 	return nil
 }
 
-// acknowledge sends an acknowledgement to Redis. If this fails, it returns the error, and the group retries in the
-// background until the retry succeeds or the group ends. There is no retry if maxUnacked acknowledgements already wait
-// for one.
+// acknowledge sends an acknowledgement to Redis. If this fails, it returns the error, and the group repeats the
+// acknowledgement in the background until it succeeds or the group ends. If maxUnacked acknowledgements already wait
+// for a repetition, this one is not repeated.
 func (m *member) acknowledge(ctx context.Context, op string, i *item) error {
 	g := m.group
 	err := g.acknowledge(ctx, i.id)

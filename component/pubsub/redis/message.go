@@ -25,7 +25,7 @@ type extra struct {
 	Key  string `json:"key,omitempty"`
 }
 
-// fieldsOf returns the fields of the entry for a message, names and values in turn.
+// fieldsOf returns the fields of the stream entry for a message, as a list that alternates between names and values.
 func fieldsOf(m *pubsub.Message) []any {
 	out := []any{fieldData, m.Data}
 	if len(m.Metadata) > 0 {
@@ -80,7 +80,7 @@ type entry struct {
 	notice  string // why the metadata cannot be read; "" = no problem
 }
 
-// entriesOf decodes a list of entries. most is the maximum number of entries.
+// entriesOf decodes a list of stream entries. It returns an error if the list has more entries than the limit most.
 func entriesOf(v any, most int) ([]entry, error) {
 	list, ok := v.([]any)
 	if !ok || len(list) > most {
@@ -106,7 +106,8 @@ func entriesOf(v any, most int) ([]entry, error) {
 	return out, nil
 }
 
-// readOf returns the entries of a reply to XREADGROUP for one stream.
+// readOf returns the entries of a reply to XREADGROUP for one stream. topic is the name of this stream, and most is the
+// maximum number of entries.
 func readOf(v any, topic string, most int) ([]entry, error) {
 	if v == nil {
 		return nil, nil
@@ -205,7 +206,7 @@ func pendingOf(v any, most int) ([]idle, error) {
 	return out, nil
 }
 
-// idsOf decodes a list of ids. most is the maximum number of ids.
+// idsOf decodes a list of ids. It returns an error if the list has more ids than the limit most.
 func idsOf(v any, most int) (map[position]bool, error) {
 	list, ok := v.([]any)
 	if !ok || len(list) > most {

@@ -140,8 +140,9 @@ func (g *group) claim(list []idle) bool {
 	return true
 }
 
-// fetch reads the content of claimed messages and queues them. Their leases begin at start, a time before the claim, so
-// they end before another process can claim the messages. fetch returns false if a command failed.
+// fetch reads the content of claimed messages and queues them. The lease of each message begins at start, a time before
+// the claim. Therefore the lease ends before another process can claim the message. fetch returns false if a command
+// failed.
 func (g *group) fetch(list []idle, start time.Time) bool {
 	commands := make([]redisstate.Command, len(list))
 	for n, p := range list {

@@ -67,7 +67,7 @@ type groupKey struct{ topic, name string }
 
 var _ pubsub.Broker = (*Broker)(nil)
 
-// Open connects to Redis, and tries again until ctx ends.
+// Open connects to Redis. If Redis cannot be reached, Open retries until the deadline of ctx.
 func Open(ctx context.Context, o Options) (*Broker, error) {
 	set := read(o.Metadata)
 	client, err := redisstate.Dial(ctx, redisstate.Options{Metadata: o.Metadata, Logger: o.Logger})
@@ -142,7 +142,8 @@ func (b *Broker) publish(ctx context.Context, op, topic string, messages []pubsu
 	return failures, end, lost
 }
 
-// add returns the command that appends a message to a topic, and trims the topic.
+// add returns the command that appends a message to a topic. If the settings limit the length or the age of topics, the
+// command also trims the topic.
 func (b *Broker) add(topic string, m *pubsub.Message) redisstate.Command {
 	out := redisstate.Command{"xadd", topic}
 	switch {

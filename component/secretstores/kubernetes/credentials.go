@@ -27,7 +27,7 @@ type server struct {
 	basic     string // user:password
 }
 
-// authorization returns the value of the header Authorization; empty = none.
+// authorization returns the value of the header Authorization, or "" if the requests need no such header.
 func (s *server) authorization() (string, error) {
 	switch {
 	case s.tokenFile != "":
@@ -155,7 +155,7 @@ func fromKubeconfig(path string) (server, error) {
 	return k.server(path)
 }
 
-// server returns the server and credentials of the current context.
+// server returns the server and credentials of the current context. path is the path of the kubeconfig file.
 func (k *kubeconfig) server(path string) (server, error) {
 	for _, c := range k.Contexts {
 		if c.Name != k.Current {
@@ -216,7 +216,8 @@ func build(dir string, c cluster, u user, namespace string) (server, error) {
 	return s, s.certificates(dir, c, u)
 }
 
-// certificates sets the server's authorities and the client certificate.
+// certificates reads the authorities that the server's certificate is checked against, and the client certificate, and
+// stores both in s.tls. Relative paths start at the folder dir.
 func (s *server) certificates(dir string, c cluster, u user) error {
 	ca, err := material(dir, "certificate-authority", c.CA, c.CAData)
 	if err != nil {
@@ -245,8 +246,8 @@ func (s *server) certificates(dir string, c cluster, u user) error {
 }
 
 // material returns a certificate or key of a kubeconfig file. If data is set, it is the certificate or key in base64.
-// Otherwise, path is the file that contains it. If neither is set, material returns nil. Error messages contain name,
-// the name of the field.
+// Otherwise, path is the file that contains it, relative to the folder dir. If neither data nor path is set, material
+// returns nil. Error messages contain name, the name of the field.
 func material(dir, name, path, data string) ([]byte, error) {
 	if data != "" {
 		out, err := base64.StdEncoding.DecodeString(data)

@@ -2,9 +2,8 @@
 // cluster over the HTTP API. The package owns the requests and the choice of credentials: those of the pod, or of a
 // kubeconfig file.
 //
-// The package uses the credentials of the pod or of a kubeconfig file. It reads a token file again for every request,
-// because the token of a pod is often valid for only an hour. Only connections have goroutines. Close ends the idle
-// connections.
+// The package reads a token file again for every request, because the token of a pod is often valid for only an hour.
+// It starts goroutines only for connections. Close ends the idle connections.
 package kubernetes
 
 import (

@@ -47,7 +47,8 @@ func (f *Fake) Trouble(answer func(http.ResponseWriter, *http.Request) bool) {
 	f.trouble = answer
 }
 
-// Requests returns the requests since the last call: method and request URI.
+// Requests returns the requests since the previous call of Requests. Each element consists of the method and the
+// request URI.
 func (f *Fake) Requests() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -85,9 +85,9 @@ func matcher(r *state.WatchRequest) func(key string) bool {
 	return func(key string) bool { return keys[key] }
 }
 
-// ready enables the history of the source and waits until the history exists. If resume is true, it also waits until
-// the source has reached the revision start, and returns a *state.WatchEnd if changes after start are no longer kept. A
-// start of 0 means the oldest change that is kept. After aheadTime, ready returns fault.Unavailable.
+// ready enables the history of the source and waits until the history exists. If resume is true, ready also waits until
+// the source has reached the revision start. It then returns a *state.WatchEnd if changes after start are no longer
+// kept. A start of 0 means the oldest change that is kept. After aheadTime, ready returns fault.Unavailable.
 func (w *watch) ready(ctx context.Context, start uint64, resume bool) (Page, error) {
 	first := true
 	ctx, cancel := context.WithTimeout(ctx, aheadTime)
@@ -183,7 +183,8 @@ func (w *watch) Next(ctx context.Context, wait time.Duration) (state.WatchPart, 
 	}
 }
 
-// confirmed reports whether the source has confirmed the position since Refresh was called.
+// confirmed reports whether a read of the source has ended since Refresh was called, and returns the error of this
+// read. A read without an error confirms the position of the watch.
 func (w *watch) confirmed() (bool, error) {
 	if !w.asked {
 		return false, nil

@@ -215,7 +215,7 @@ func (e *entry) item() state.Item {
 
 func proof() state.Proof { return state.Proof{Level: state.Linearizable} }
 
-// sweep removes what has expired until the store is closed.
+// sweep removes expired keys and other outdated data, once in each interval, until the store is closed.
 func (s *Store) sweep(every time.Duration) {
 	defer close(s.done)
 	ticker := time.NewTicker(every)

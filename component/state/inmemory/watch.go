@@ -61,8 +61,8 @@ func (s *Store) note(e *entry, deleted bool, now int64) {
 	h.trim(s.bounds, now)
 }
 
-// groupChanges marks all changes after the given revision as changes of one request. In each history, Last stays true
-// only for the newest of them. The caller must hold s.mu for writing.
+// groupChanges groups the changes after the revision since, which belong to one request. In each history, it sets Last
+// to false in all of these changes but the newest. The caller must hold s.mu for writing.
 func (s *Store) groupChanges(since uint64) {
 	for _, h := range s.watching.all {
 		for i := len(h.changes) - 2; i >= 0 && h.changes[i].Revision > since; i-- {
@@ -175,7 +175,7 @@ func (s *source) Read(ctx context.Context, after uint64, maxBytes int) (feed.Pag
 	return page, nil
 }
 
-// after returns the place of the first change after a revision.
+// after returns the index of the first change after a revision. If there is none, it returns the number of changes.
 func (h *history) after(revision uint64) int {
 	i, _ := slices.BinarySearchFunc(h.changes, revision+1, func(c state.Change, r uint64) int {
 		switch {

@@ -1,6 +1,6 @@
-// Package mongodb implements the component type state.mongodb: a state store in a MongoDB collection. Only the client
-// library starts goroutines, and Close ends them. The package owns the documents, which have the format of Dapr's
-// component, and the conversion of MongoDB's errors to fault codes.
+// Package mongodb implements the component type state.mongodb: a state store in a MongoDB collection. The package owns
+// the documents and the conversion of MongoDB's errors to fault codes. Only the client library starts goroutines, and
+// Close ends them.
 //
 // The documents have the format of Dapr's component, with these fields:
 //
@@ -124,7 +124,7 @@ func (s *Store) greet(ctx context.Context) (greeting, error) { return s.repeated
 
 // repeated calls hello. If the driver has cancelled the call, repeated tries again, up to three times in total. The
 // driver cancels all calls when the handshake of one connection fails, and does not report the cause. The error of a
-// later call contains it.
+// later call contains the cause.
 func (s *Store) repeated(ctx context.Context, hello func(context.Context) (greeting, error)) (greeting, error) {
 	const attempts = 3
 	for attempt := 1; ; attempt++ {
@@ -158,7 +158,7 @@ func (s *Store) hello(ctx context.Context) (hello greeting, err error) {
 }
 
 // prepare opens the collection and creates the index of expiry times, as Dapr does. Set actors if the store will
-// contain actor state. It then needs transactions, so prepare returns an error for a standalone server.
+// contain actor state. Actor state needs transactions, so prepare then returns an error for a standalone server.
 func (s *Store) prepare(ctx context.Context, actors bool) error {
 	const op = "mongodb.Open"
 	if s.standalone && actors {
@@ -182,7 +182,7 @@ func (s *Store) prepare(ctx context.Context, actors bool) error {
 
 // collections opens the collection twice, once for strong and once for eventual consistency. The two differ in their
 // read and write concerns. Strong reads are linearizable, except on a standalone server, which does not support such
-// reads. Its local reads are always up to date.
+// reads. On a standalone server, strong reads are local reads, which are always up to date.
 func (s *Store) collections() {
 	journal := true
 	strongRead := readconcern.Linearizable()

@@ -130,7 +130,8 @@ func hasLabel(err error, label string) bool {
 	return errors.As(err, &labelled) && labelled.HasErrorLabel(label)
 }
 
-// transient reports whether nothing was written because of a conflict with other writers.
+// transient reports whether err means that a transaction has conflicted with another writer. In this case, the
+// transaction has written nothing.
 func transient(err error) bool {
 	if mongo.IsDuplicateKeyError(err) { // two writers created the same key
 		return true

@@ -180,7 +180,7 @@ func (c *change) replacement(o *state.Operation) bson.D {
 		{Key: fieldETag, Value: c.etag[o.Key]}, {Key: fieldTTL, Value: expiry(o.TTL)}}
 }
 
-// update returns the pipeline that gives a document a new value, and notes the new ETag.
+// update returns the pipeline that gives a document a new value, and stores the new ETag in c.etag.
 func (c *change) update(o *state.Operation) mongo.Pipeline {
 	c.etag[o.Key] = outside.NewETag(o.ContentType != "")
 	return mongo.Pipeline{{{Key: "$replaceWith", Value: bson.D{

@@ -97,7 +97,7 @@ func (g *Gatherer) leave(w *wanted) {
 	}
 }
 
-// endRepeat marks a repeated read as ended.
+// endRepeat records that a repeated read has ended.
 func (g *Gatherer) endRepeat() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -110,7 +110,7 @@ func (g *Gatherer) endRepeatLocked() {
 }
 
 // next is called after Get has read a single key alone. If other keys are waiting, it starts a goroutine that reads
-// them. Otherwise it counts the read as ended.
+// them. Otherwise it records that the read has ended.
 func (g *Gatherer) next() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

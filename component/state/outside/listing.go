@@ -46,7 +46,7 @@ type Listing struct {
 // NewListing returns a listing of a database.
 func NewListing(db Unordered) *Listing { return &Listing{db: db} }
 
-// Page returns a page of keys. Its parameter scope is the part of the metadata that determines which items are listed.
+// Page returns a page of keys. The parameter scope is the part of the metadata that determines which items are listed.
 //
 // The first page of a listing comes from a new scan. A later page may come from a scan that is up to a minute old. It
 // may lack keys that were created after this scan, but it contains no key that was deleted before the call.

@@ -82,8 +82,8 @@ func Partial(op string, err error, msg, hint string) error {
 }
 
 // Check returns fault.Invalid if an operation has no key or an unknown kind, or if the request has a request id. It
-// refuses request ids because these stores do not detect repeated requests. product is the name of the database, for
-// the message.
+// refuses request ids because stores in external databases do not detect repeated requests. product is the name of the
+// database, for the message.
 func Check(op, product, requestID string, ops []state.Operation) error {
 	if requestID != "" {
 		return &fault.Error{Code: fault.Invalid, Op: op,

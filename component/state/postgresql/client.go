@@ -50,7 +50,7 @@ func Dial(ctx context.Context, o Options) (*Client, error) {
 	return c, nil
 }
 
-// Read runs a statement that reads, and calls row for each row.
+// Read runs a statement that only reads, and calls the function row for each row of the result.
 func (c *Client) Read(ctx context.Context, op string, row func(pgx.CollectableRow) error, sql string,
 	args ...any) error {
 	if err := c.store.gate.Enter(ctx, op); err != nil {

@@ -1,7 +1,7 @@
 // Package postgresql implements the component type state.postgresql, versions v1 and v2: a state store in a PostgreSQL
-// table. A Store has a goroutine that removes expired rows. The connection pool and the outside.Gatherer have
-// goroutines too. Close ends all of them. The package owns the tables, which have the layout of Dapr's components of
-// the same versions, and the conversion of PostgreSQL's errors to fault codes.
+// table. The package owns the tables and the conversion of PostgreSQL's errors to fault codes. A Store starts a
+// goroutine that removes expired rows. Its connection pool and its outside.Gatherer also start goroutines. Close ends
+// all of them.
 //
 // The tables have the layout of Dapr's components of the same versions:
 //
@@ -116,7 +116,8 @@ func (s *Store) Ping(ctx context.Context) error { return s.probe(ctx) }
 // PingInterval implements state.Pinger.
 func (s *Store) PingInterval() time.Duration { return outside.PingInterval }
 
-// probe checks that PostgreSQL answers, and sets the level of answers.
+// probe checks that PostgreSQL answers and accepts writes. It also sets the consistency level that the store reports in
+// its answers.
 func (s *Store) probe(ctx context.Context) error {
 	const op = "postgresql.Open"
 	var standby, followed, waits bool

@@ -174,7 +174,7 @@ func (s *Store) rows(ctx context.Context, sql string, args []any, take func(stat
 	return rows.Err()
 }
 
-// item makes an item of a row. If the value cannot be decoded, Item.Err is set.
+// item converts the current row to an item. If the value cannot be decoded, Item.Err is set.
 func (s *Store) item(row pgx.Rows) (state.Item, error) {
 	item := state.Item{Proof: s.proof()}
 	var bytes bool

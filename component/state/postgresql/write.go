@@ -164,7 +164,7 @@ func (c *change) exec(ctx context.Context, conn querier, sql string, args ...any
 }
 
 // write writes the values of keys and stores their new ETags in c.etag. sql is one of the statements upsert, create and
-// update. Further arguments of this statement follow in more.
+// update. more contains the further arguments of this statement.
 func (c *change) write(ctx context.Context, conn querier, sql string, keys []string, more ...any) error {
 	if len(keys) == 0 {
 		return nil
@@ -272,7 +272,7 @@ func (c *change) lock(ctx context.Context, tx pgx.Tx) (map[string]string, error)
 
 // carryOut writes and deletes rows. It returns fault.Conflict if a row that it must create exists already. The earlier
 // check of the conditions is not sufficient for such a row: a missing row cannot be locked, so another transaction may
-// have created it since then.
+// have created it after the check.
 func (c *change) carryOut(ctx context.Context, tx pgx.Tx) error {
 	var created, written, removed []string
 	for _, key := range slices.Sorted(maps.Keys(c.last)) {

@@ -28,7 +28,7 @@ func Dial(ctx context.Context, o Options) (*Client, error) {
 }
 
 // ClientFields returns the metadata fields for a component that uses Redis but is not a state store. These are the
-// fields of state.redis. The fields that only a state store supports are marked as refused.
+// fields of state.redis. In the fields that only a state store supports, Refused is set.
 func ClientFields() []component.Field {
 	out := Fields()
 	for i, f := range out {

@@ -44,7 +44,7 @@ const (
 	maxKeyBytes = 16 << 20 // total size of all keys
 )
 
-// errManyKeys is the error of a scan that found more than Keys returns.
+// errManyKeys is the error of a scan that has found more keys than Keys may return.
 var errManyKeys = errors.New("redis: too many keys")
 
 // Keys returns the keys of all strings, in no particular order. A key that is created or deleted during the call

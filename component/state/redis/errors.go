@@ -176,7 +176,7 @@ func timedOut(err error) bool {
 		errors.As(err, &network) && network.Timeout()
 }
 
-// unreachable returns the error for a server that no connection can be made to.
+// unreachable returns the error for a server to which no connection can be made. err is the cause.
 func (s *Store) unreachable(op string, err error) error {
 	e := &fault.Error{Code: fault.Unavailable, Op: op, Msg: "no Redis can be reached at " + s.settings.where(),
 		Hint: "check redisHost, the network, and that Redis runs", Err: err}

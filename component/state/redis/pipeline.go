@@ -88,8 +88,8 @@ func (c *Client) Wait(ctx context.Context, op, key string, args Command) (any, e
 	return c.result(op, key, cmd, false)
 }
 
-// command converts args to a command of the client library. It marks key as the key of the command. A client of a Redis
-// Cluster needs this mark to select the server.
+// command converts args to a command of the client library, and sets which argument is the key. A client of a Redis
+// Cluster selects the server by this key.
 func command(ctx context.Context, key string, args Command) *goredis.Cmd {
 	cmd := goredis.NewCmd(ctx, args...)
 	cmd.SetFirstKeyPos(int8(max(slices.Index(args, any(key)), 0)))

@@ -1,12 +1,11 @@
 // Package redis implements the component type state.redis: a state store in Redis. Redis can be a single server, a
-// group of servers that Redis Sentinel manages, or a Redis Cluster. The package owns the layout of the data in Redis,
-// which is that of Dapr's component, and the conversion of Redis errors to fault codes.
+// group of servers that Redis Sentinel manages, or a Redis Cluster. The package owns the layout of the data in Redis
+// and the conversion of Redis errors to fault codes.
 //
-// The data in Redis have the same layout as in Dapr's component. The package also converts errors of Redis to fault
-// codes. The client library, the type outside.Gatherer and the listing of a Redis Cluster start goroutines. Close ends
-// them.
+// The client library, the type outside.Gatherer and the listing of a Redis Cluster start goroutines. Close ends them.
 //
-// The value of a key in Redis is a hash with these fields:
+// The data in Redis has the same layout as in Dapr's component. The value of a key in Redis is a hash with these
+// fields:
 //
 //	data         the value
 //	version      the ETag
@@ -16,8 +15,8 @@
 // Dapr increments the version with each write. This package writes a random version instead, so an ETag is not used
 // twice even if the key is deleted and created again.
 //
-// Dapr ignores the field quorate, so this field is out of date after Dapr has overwritten the value. The package
-// notices this because the two versions differ, and ignores the field.
+// Dapr ignores the field quorate, so this field is out of date after Dapr has overwritten the value. The version in the
+// field then differs from the field version, and the package ignores the field quorate.
 package redis
 
 import (
@@ -108,7 +107,8 @@ func (s *Store) warnOfCluster(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// connect waits until Redis answers or ctx ends.
+// connect waits until Redis answers, but gives up shortly before the deadline of ctx. If ctx has no deadline, connect
+// tries only once.
 func (s *Store) connect(ctx context.Context) error {
 	const pause = 200 * time.Millisecond
 	var last error
@@ -147,7 +147,7 @@ func (s *Store) Ping(ctx context.Context) error {
 // PingInterval implements state.Pinger.
 func (s *Store) PingInterval() time.Duration { return outside.PingInterval }
 
-// probe checks that Redis answers, and sets the level of answers.
+// probe checks that Redis answers, and sets the consistency level that the store reports in its answers.
 func (s *Store) probe(ctx context.Context) error {
 	const op = "redis.Open"
 	var err error

@@ -44,7 +44,7 @@ func redirected(err error) (address string, ask bool) {
 	return words[2], words[0] == "ASK"
 }
 
-// masterAt returns the client of the master with an address, or nil.
+// masterAt returns the client of the master that has the given address, or nil if there is none.
 func masterAt(ctx context.Context, c *goredis.ClusterClient, address string) (found *goredis.Client) {
 	var mu sync.Mutex
 	_ = c.ForEachMaster(ctx, func(_ context.Context, node *goredis.Client) error {

@@ -75,8 +75,8 @@ return 0
 const partly = "PARTLY-WRITTEN"
 
 // Set implements state.Store. It writes all items atomically, unless their keys are in several slots of a Redis
-// Cluster. In this case, it writes unconditional items slot by slot. If the write of a slot fails, the slots before it
-// stay written.
+// Cluster. In this case, it writes the items slot by slot if no item has a condition, and otherwise returns
+// fault.Invalid. If the write of a slot fails, the slots before it stay written.
 func (s *Store) Set(ctx context.Context, r state.SetRequest) (state.Written, error) {
 	const op = "redis.Set"
 	ops := make([]state.Operation, len(r.Items))

@@ -41,7 +41,7 @@ const (
 // announces.
 //
 // A message can be checked only after decryption. Therefore the connection negotiates TLS itself, and the library uses
-// it as a connection without TLS.
+// the connection as if it had no TLS.
 type dialer struct {
 	client  msdsn.Config
 	longest int64 // largest value, in bytes
@@ -238,9 +238,9 @@ func preloginAnswer(in io.Reader) ([]byte, error) {
 	return p, err
 }
 
-// encryptsNothing returns an answer to the prelogin that replaces the server's answer p. It reports that the connection
-// is not encrypted, so that the client library does not negotiate TLS. It keeps only one option of p: whether SQL
-// Server requires a token.
+// encryptsNothing returns an answer to the prelogin that replaces the server's answer p. The new answer reports that
+// the connection is not encrypted, so that the client library does not negotiate TLS. Of the options in p, the new
+// answer keeps only one: whether SQL Server requires a token.
 func encryptsNothing(p []byte) []byte {
 	options, values := []byte{optionEncryption, 0, 0, 0, 1}, []byte{encryptNone}
 	if at, size := option(p, optionToken); size == 1 {

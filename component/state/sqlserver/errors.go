@@ -138,9 +138,9 @@ func severed(err error) bool {
 		slices.Contains([]int32{596, 6005, 40197, 40143, 40166, 40540}, answer.Number))
 }
 
-// answered sets the code, message and hint of e from an error that SQL Server has returned. It returns false, and does
-// not change e, if a write may have been committed in spite of the error. This is possible if SQL Server ended the
-// connection.
+// answered sets the code, message and hint of e from an error that SQL Server has returned. If SQL Server ended the
+// connection during a write, the write may have been committed. In this case, answered does not change e and returns
+// false.
 func (s *Store) answered(e *fault.Error, answer mssql.Error, err error, doing kind) bool {
 	all := answers()
 	known, ok := all[answer.Number]

@@ -264,8 +264,8 @@ func (s *Store) call(ctx context.Context, op, key string, doing kind,
 	}
 }
 
-// outcome returns the kind of a failed call, as the method failed needs it. The kind is unsent for a write that has not
-// sent a statement, and otherwise the given kind.
+// outcome returns the kind of a failed call, as an argument for the method failed. The kind is unsent for a write that
+// has not sent a statement, and otherwise the value of doing.
 func outcome(doing kind, sent *atomic.Bool) kind {
 	if doing == writing && !sent.Load() {
 		return unsent

@@ -9,7 +9,7 @@ import (
 // has this collation.
 const exact = "Latin1_General_100_BIN2"
 
-// databaseQuery reads the properties of the database that find checks.
+// databaseQuery is the query with which find reads the properties of the database.
 const databaseQuery = `SELECT CONVERT(nvarchar(20), DATABASEPROPERTYEX(DB_NAME(), 'Updateability')), ` +
 	`CONVERT(bigint, d.compatibility_level), d.is_read_committed_snapshot_on, ` +
 	`CONVERT(bit, CASE WHEN d.replica_id IS NULL THEN 0 ELSE 1 END), ` +

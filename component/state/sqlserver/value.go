@@ -14,8 +14,8 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
-// Prefixes that mark a base64-encoded value in v1. Unicode reserves these two characters for internal use, so an
-// ordinary string does not begin with them. If a value nevertheless does, it is also stored base64-encoded.
+// Prefixes of a base64-encoded value in v1. Unicode reserves these two characters for internal use, so an ordinary
+// string does not begin with them. A value that nevertheless begins with one of them is also stored base64-encoded.
 const (
 	markBytes = "\uFDD0" // the value is bytes
 	markJSON  = "\uFDD1" // the value is JSON that is not UTF-8
@@ -77,7 +77,8 @@ func decode(v value) ([]byte, string, error) {
 	return out, typeOf(out), nil
 }
 
-// typeOf returns the content type of a value that Dapr may have written, which stores none.
+// typeOf returns the content type of a value that Dapr may have written. Dapr stores no content type, so the result
+// depends only on whether the value is valid JSON.
 func typeOf(value []byte) string {
 	if json.Valid(value) {
 		return ""
@@ -95,8 +96,8 @@ func filled(b []byte) []byte {
 	return b
 }
 
-// parameter returns the text as a parameter of the type nvarchar(max). This type does not depend on the length of the
-// text, so SQL Server can use the same query plan for all texts.
+// parameter returns the text of the value as an SQL parameter of the type nvarchar(max), or NULL if there is no text.
+// This type does not depend on the length of the text, so SQL Server can use the same query plan for all texts.
 func (v value) parameter() any {
 	if !v.text.Valid {
 		return v.text

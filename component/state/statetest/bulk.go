@@ -79,7 +79,7 @@ func listCases() []testCase {
 	}
 }
 
-// list reads all pages and returns the keys without this test's prefix.
+// list reads all pages and returns the keys. It removes this test's prefix from each key.
 func (s *suite) list(prefix, after string, limit int) []string {
 	s.Helper()
 	out := []string{}

@@ -33,7 +33,7 @@ type Recording struct {
 	failed map[fault.Code]int
 }
 
-// Record starts clients that read and write a few keys, until Check.
+// Record starts clients that read and write a few keys. The clients run until Check is called.
 func Record(t *testing.T, store state.Store, keys ...string) *Recording {
 	const clients = 6
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))

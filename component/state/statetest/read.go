@@ -174,7 +174,8 @@ func everyLevel(s *suite) {
 	}
 }
 
-// promised returns the minimum level of the strong answers of a call.
+// promised returns the lowest level that an answer may have if its request is strong. The level depends on the method
+// that was called, such as BulkGet.
 func (o Options) promised(call string) state.Level {
 	switch call {
 	case "BulkGet":

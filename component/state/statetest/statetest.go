@@ -147,8 +147,8 @@ func operations(items []state.Write) []state.Operation {
 	return ops
 }
 
-// etags returns the ETags of a write. If the store does not return them, etags reads the items instead. If a later
-// operation of the same write overwrites an item, the earlier operation then gets a made-up ETag.
+// etags returns the ETags of a write. If the store does not return ETags, etags reads the items instead. An item that a
+// later operation of the same write has overwritten cannot be read, so it gets a made-up ETag.
 func (s *suite) etags(w state.Written, ops []state.Operation) []string {
 	s.Helper()
 	if !s.options.UnknownETags {

@@ -34,7 +34,7 @@ func (a *applier) act(action *protos.WorkflowAction) error {
 	return invalid(a.ID, "action %d has no type that is known", action.GetId())
 }
 
-// claim marks the id of an action as used. It returns an error in these cases:
+// claim records that the id of an action is used. It returns an error in these cases:
 //
 //   - The id is negative.
 //   - The id was already used in this generation.
@@ -115,8 +115,9 @@ func (a *applier) namespace() string {
 	return cmp.Or(a.Namespace, namespace)
 }
 
-// beside returns the full name of an application in the same namespace as owner. This is "bank" in the default
-// namespace, and "prod/bank" in the namespace prod.
+// beside returns the full name of the application app in the namespace of owner. For the app "bank", the result is
+// "bank" in the default namespace, and "prod/bank" in the namespace prod. If app already contains a namespace, beside
+// returns app unchanged.
 func beside(owner, app string) string {
 	if namespace, _, ok := strings.Cut(owner, "/"); ok && !strings.Contains(app, "/") {
 		return namespace + "/" + app

@@ -45,8 +45,8 @@ type applier struct {
 	pause     *protos.HistoryEvent           // the newest ExecutionSuspended, while suspended
 }
 
-// Apply returns the changes that result from a worker's answer. The answer may be nil only if the new events contain
-// ExecutionTerminated. The instance then ends without a worker.
+// Apply returns the changes that result from a worker's answer. A nil answer is allowed only if the new events contain
+// ExecutionTerminated. In this case, the instance ends without a worker.
 //
 // After an error, the caller must not apply any part of the answer. The error is fault.Invalid if the answer breaks the
 // rules, and fault.Internal if the turn is one that a correct engine never makes.
@@ -130,8 +130,8 @@ func (a *applier) read(answer *protos.WorkflowResponse) error {
 	return nil
 }
 
-// guard returns the id of the oldest open timer that is the timeout of a wait for this external event. ok is false if
-// there is none. Timers that the new events have resolved are not open.
+// guard returns the id of the oldest open timer that is the timeout of a wait for the given external event. ok is false
+// if there is no such timer. Timers that the new events have resolved are not open.
 func (a *applier) guard(event string) (id int32, ok bool) {
 	name := strings.ToUpper(event)
 	list := a.History.guards[name]
@@ -245,7 +245,8 @@ func (a *applier) complete(id int32, c *protos.CompleteWorkflowAction) error {
 	return nil
 }
 
-// finishAs ends the instance, and adds a message to its parent, if it has one.
+// finishAs ends the instance. If the instance has a parent, finishAs also adds the message to the parent. id is the id
+// of the event ExecutionCompleted.
 func (a *applier) finishAs(id int32, c *protos.ExecutionCompletedEvent) {
 	a.out.Completed = c
 	a.append(event(id, a.now, &protos.HistoryEvent{Router: &protos.TaskRouter{SourceAppID: a.App},
@@ -282,7 +283,7 @@ func (a *applier) report(c *protos.ExecutionCompletedEvent) (m Message, ok bool)
 	return m, true
 }
 
-// toParent returns a message to a parent, without an event type.
+// toParent returns a message to a parent. The caller must set the type of its event.
 func toParent(app string, p *protos.ParentInstanceInfo) Message {
 	m := Message{App: app, Instance: p.GetWorkflowInstance().GetInstanceId(),
 		Execution: p.GetWorkflowInstance().GetExecutionId().GetValue(),
@@ -328,9 +329,9 @@ func (a *applier) finish() *Outcome {
 	return &a.out
 }
 
-// cascade terminates the children that have no result. Each message contains the execution id of the child. If the
-// child was not started because its id was in use, the instance with this id ignores the message, because its execution
-// id is different.
+// cascade terminates the children that have no result. Each message contains the execution id of the child. If a child
+// was not started because its id was in use, another instance has this id. That instance ignores the message, because
+// it has a different execution id.
 func (a *applier) cascade() {
 	children := map[int32]pending{}
 	for id, p := range a.History.open {

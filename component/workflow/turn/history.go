@@ -159,8 +159,8 @@ func schedules(e *protos.HistoryEvent) (p pending, ok bool) {
 	return pending{}, false
 }
 
-// guarded returns the name of the external event if the timer is the timeout of a wait for one. It returns "" for any
-// other timer. A timer of an older worker has no origin, and its name is the name of the event.
+// guarded returns the name of an external event if the timer is the timeout of a wait for this event. It returns "" for
+// any other timer. For a timer without an origin, which older workers create, it returns the name of the timer.
 func guarded(t *protos.TimerCreatedEvent) string {
 	if o := t.GetExternalEvent(); o != nil {
 		return o.GetName()

@@ -28,9 +28,9 @@ func spanID(execution string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// Context returns the trace context for the spans of the activities, timers and children of an instance. Their parent
-// is the span of the instance. If the instance has no span, Context returns the trace context in start, which may be
-// nil.
+// Context returns the trace context for the spans of the activities, timers and children of an instance. The span of
+// the instance becomes the parent of these spans. If the instance has no span, Context returns the trace context in
+// start, which may be nil.
 func Context(start *protos.ExecutionStartedEvent) *protos.TraceContext {
 	parent, span := start.GetParentTraceContext(), start.GetWorkflowSpanID().GetValue()
 	parts := strings.Split(parent.GetTraceParent(), "-")

@@ -55,7 +55,7 @@ type instance struct {
 	children   []address
 }
 
-// turnOut is a turn that a worker has.
+// turnOut is a turn that the engine has given to a worker and that is not completed yet.
 type turnOut struct {
 	stream *stream
 	token  string
@@ -251,7 +251,7 @@ func (m *Memory) put(i *instance, e *protos.HistoryEvent) {
 	m.announce()
 }
 
-// change executes a request of a client. It calls e for the new event, and adds this event to the inbox of the
+// change executes a request of a client. It calls e to create the new event, and adds this event to the inbox of the
 // instance, unless the event has no effect (see turn.Repeats). The caller must not hold m.mu.
 func (m *Memory) change(app, id string, e func(i *instance) *protos.HistoryEvent) error {
 	m.mu.Lock()

@@ -144,7 +144,7 @@ func (m *Memory) hand(s *stream) *protos.WorkItem {
 	return nil
 }
 
-// held returns how many turns and activities the streams of an application have.
+// held returns how many turns and activities of an application are in progress at its workers.
 func (m *Memory) held(app string) (turns, activities int) {
 	for _, i := range m.instances {
 		if i.app == app && i.out != nil {

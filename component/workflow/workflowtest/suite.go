@@ -291,7 +291,7 @@ func (s *suite) failedActivity() {
 	}
 }
 
-// do answers a turn and returns it.
+// do answers the turn with actions. It returns t, so that the caller can use the turn further.
 func (t *Turn) do(actions ...*protos.WorkflowAction) *Turn {
 	t.Do(actions...)
 	return t
@@ -373,9 +373,9 @@ func (s *suite) scheduledStart() {
 	}
 }
 
-// inTime runs a test that must cancel a timer before it fires. limit is the length of the timer. On a busy machine, the
-// test may be too slow, and attempt then returns false. inTime then tries again with another application and a longer
-// timer.
+// inTime runs a test that must cancel a timer before it fires. limit is the length of the timer. If the machine was too
+// busy for the test to be in time, attempt returns false. inTime then calls it again with another application and a
+// longer timer.
 func (s *suite) inTime(attempt func(s *suite, limit time.Duration) bool) {
 	limit := 300 * time.Millisecond
 	for n := 1; !attempt(s, limit); n++ {

@@ -150,7 +150,7 @@ func (w *Worker) Idle() {
 	}
 }
 
-// Respond answers the turn and returns the error of the engine.
+// Respond completes the turn with the response r, and returns the error of the engine.
 func (t *Turn) Respond(r *protos.WorkflowResponse) error {
 	r.InstanceId, r.CompletionToken = t.GetInstanceId(), t.Token
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -240,8 +240,8 @@ func Complete(id int32, result string) *protos.WorkflowAction {
 	return End(id, protos.OrchestrationStatus_ORCHESTRATION_STATUS_COMPLETED, result)
 }
 
-// End returns the action that ends the workflow with a status. With the status CONTINUED_AS_NEW, result is the next
-// input, and carried are the events that are carried over.
+// End returns the action that ends the workflow with a status. With the status CONTINUED_AS_NEW, the workflow starts
+// again: result is its next input, and carried contains the events that it keeps.
 func End(id int32, s protos.OrchestrationStatus, result string,
 	carried ...*protos.HistoryEvent) *protos.WorkflowAction {
 	return &protos.WorkflowAction{Id: id, WorkflowActionType: &protos.WorkflowAction_CompleteWorkflow{
@@ -249,7 +249,7 @@ func End(id int32, s protos.OrchestrationStatus, result string,
 			CarryoverEvents: carried}}}
 }
 
-// In changes the action a so that it applies to the application app, and returns a.
+// In sets app as the target application of the action a, and returns this action.
 func In(app string, a *protos.WorkflowAction) *protos.WorkflowAction {
 	a.Router = &protos.TaskRouter{TargetAppID: proto.String(app)}
 	return a

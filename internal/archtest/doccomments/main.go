@@ -70,7 +70,7 @@ func run(out io.Writer, root string, n, longer int, seed uint64) error {
 	return nil
 }
 
-// comments returns the doc comments of a file that are long enough.
+// comments returns the doc comments in the file f. It omits comments of at most longer characters.
 func comments(f tree.File, longer int) (out []comment, err error) {
 	fset := token.NewFileSet()
 	parsed, err := parser.ParseFile(fset, f.Name, f.Text, parser.ParseComments|parser.SkipObjectResolution)

@@ -20,9 +20,10 @@ import (
 	"strings"
 )
 
-// Command declares the flags of the subcommand bench-check, and returns a function that runs it. The function reads
-// the output of go test -bench from standard input. If a benchmark ran several times, its highest ratio counts,
-// because other load of the machine only makes ratios lower. The function fails in these cases:
+// Command declares the flags of the subcommand bench-check, and returns a function that runs it. The function reads the
+// output of go test -bench from standard input, and compares the ratio of each benchmark with a baseline. The ratio is
+// the value whose unit is the one in the flag -unit; a higher ratio is better. If a benchmark ran several times, its
+// highest ratio counts, because other load of the machine only makes ratios lower. The function fails in these cases:
 //
 //   - A ratio is lower than the baseline by more than the percentage in the flag -lower.
 //   - A benchmark of the baseline did not run.
@@ -31,7 +32,7 @@ import (
 // With the flag -update, the function writes the ratios as the new baseline and compares nothing.
 //
 // Ratios also depend on the processor, so each vendor of processors has its own baseline. If the vendor of this
-// machine has none, the baseline of a benchmark is its lowest ratio among all vendors.
+// machine's processor has no baseline, the baseline of a benchmark is its lowest ratio among all vendors.
 func Command(f *flag.FlagSet) func(context.Context) error {
 	dir := f.String("baselines", "node/testdata/costs", "directory with a file for each vendor of processors, such as "+
 		"GenuineIntel.txt, with a benchmark and its ratio on each line")
@@ -102,8 +103,8 @@ func vendor(cpuinfo string) (string, error) {
 	return "other", nil
 }
 
-// choose returns the baseline of a vendor. If the vendor has no baseline, choose prints a note. It then returns, for
-// each benchmark, the lowest ratio of all vendors.
+// choose returns the baseline of a vendor. If the vendor has no baseline, choose prints a note and returns, for each
+// benchmark, the lowest ratio of all vendors.
 func choose(out io.Writer, dir, vendor string) (map[string]float64, error) {
 	own := filepath.Join(dir, vendor+".txt")
 	if _, err := os.Stat(own); err == nil {
@@ -159,7 +160,9 @@ func read(file string) (map[string]float64, error) {
 	return out, nil
 }
 
-// compare prints all ratios and returns an error that names those which are too low.
+// compare prints the ratios of all benchmarks in the baseline. It returns an error that names the benchmarks that were
+// not measured, and those whose ratio is more than lower percent below the baseline. It also returns an error if a
+// measured benchmark is not in the baseline.
 func compare(out io.Writer, baseline, measured map[string]float64, lower float64) error {
 	var worse []string
 	for _, name := range slices.Sorted(maps.Keys(baseline)) {

@@ -24,8 +24,8 @@ type cluster struct {
 	*launcher.Cluster
 }
 
-// run starts the nodes. It returns when ctx ends or all nodes have ended. If ready is not nil, run closes this channel
-// when the cluster serves.
+// run starts the nodes. It returns when ctx ends or all nodes have ended. If ready is not nil, run closes ready when
+// the cluster serves requests.
 func (c *cluster) run(ctx context.Context, ready chan<- struct{}) (err error) {
 	remove, err := c.directory()
 	if err != nil {
@@ -70,7 +70,8 @@ func (c *cluster) directory() (remove func() error, err error) {
 	return func() error { return os.RemoveAll(c.dir) }, err
 }
 
-// start starts the processes. It prints their logs from standard error, and discards their standard output.
+// start starts the processes. It prints the logs, which the processes write to standard error, and discards the
+// standard output of the processes.
 func (c *cluster) start(ctx context.Context) (err error) {
 	c.Cluster, err = launcher.New(ctx, launcher.Plan{Program: c.binary, Dir: c.dir, Size: size, FirstPort: c.httpPort,
 		Flags: []string{"--log-level", c.logLevel}})

@@ -1,8 +1,8 @@
 // Package cluster runs three Quorate nodes in one terminal. It starts them on 127.0.0.1, each with its own data
-// directory, and waits until they have formed a cluster. It prints their addresses, commands to try, and their logs.
-// An interrupt stops them.
+// directory, and waits until they have formed a cluster. It prints the addresses and the logs of the nodes, and
+// commands to try. An interrupt stops the nodes.
 //
-// It owns what it prints and, unless -dir is given, the directory of the nodes. Package launcher owns the
+// The package owns its output and, unless -dir is given, the directory of the nodes. Package launcher owns the
 // processes. One goroutine for each process waits for the end of the process.
 package cluster
 

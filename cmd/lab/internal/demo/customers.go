@@ -18,7 +18,7 @@ const (
 	orderTime = time.Minute           // for an order to be acknowledged
 )
 
-// books are what the customers know. They are safe for concurrent use.
+// books record the receipts of the acknowledged orders, and how the orders went. They are safe for concurrent use.
 type books struct {
 	mu      sync.Mutex
 	receipt map[string]receipt // guarded by mu: of each acknowledged order
@@ -38,7 +38,7 @@ func (b *books) acknowledge(r receipt, attempts int, took time.Duration) {
 	}
 }
 
-// second returns how many orders were acknowledged since the last call.
+// second returns how many orders were acknowledged since the previous call of second.
 func (b *books) second() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()

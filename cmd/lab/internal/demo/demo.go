@@ -219,8 +219,8 @@ func (d *demo) audit(ctx context.Context) error {
 	return nil
 }
 
-// kept returns how many acknowledged orders are in the store with the same receipt. It reads the store through the node
-// n.
+// kept counts the acknowledged orders whose receipt in the store equals the acknowledged receipt. It reads the store
+// through the node n.
 func (d *demo) kept(ctx context.Context, n *launcher.Node) (kept int, err error) {
 	for ids := range slices.Chunk(slices.Collect(maps.Keys(d.books.receipt)), 100) {
 		keys := make([]string, len(ids))

@@ -42,7 +42,7 @@ type posting struct {
 	Amount   int    `json:"amount"` // negative = a withdrawal
 }
 
-// bank is the application. It keeps nothing in memory, so it needs no deactivation.
+// bank is the application. It keeps no state in memory, so it has nothing to do when an actor is deactivated.
 type bank struct {
 	node  demokit.Sidecar
 	turns turns
@@ -71,7 +71,8 @@ func (b *bank) handler() http.Handler {
 	return mux
 }
 
-// turn adds a method of a type of actors. Its handler returns status 502 if f fails.
+// turn adds a handler to mux for one method of the actors of type kind. The handler runs f as a turn of the actor, and
+// returns status 502 if f fails.
 func turn[In, Out any](b *bank, mux *http.ServeMux, kind, method string,
 	f func(ctx context.Context, id string, in In) (Out, error)) {
 	mux.HandleFunc("PUT /actors/"+kind+"/{id}/method/"+method, func(w http.ResponseWriter, r *http.Request) {

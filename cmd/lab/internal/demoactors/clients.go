@@ -19,7 +19,7 @@ const (
 
 func account(i int) string { return fmt.Sprintf("a%02d", i%accounts) }
 
-// ledger is what the clients know about their transfers. It is safe for concurrent use.
+// ledger records what the clients know about their transfers. It is safe for concurrent use.
 type ledger struct {
 	mu           sync.Mutex
 	orders       map[string]transfer // all that were ever sent

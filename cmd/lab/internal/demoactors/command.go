@@ -13,8 +13,9 @@
 //     other account.
 //  3. It saves the outcome, removes the reminder and answers.
 //
-// If the process dies in between, or if a call fails, the client may repeat the call. The reminder fires in any case.
-// The repeated call and the reminder continue with the saved order, so steps 2 and 3 may happen again.
+// If the process dies between two steps, or if a call fails, the client may repeat the call. The reminder fires even if
+// the client does not. The repeated call and the reminder continue with the saved order, so steps 2 and 3 may happen
+// again.
 //
 // This does no harm, because an account saves its new balance and the id of the transfer in one transaction. If an
 // account already has the id of a transfer, it returns the first outcome. Turns of one account do not overlap, so no
@@ -30,7 +31,7 @@
 // file is already locked. If the process dies, the kernel unlocks the file.
 //
 // The package owns the processes of the applications and the directory of the demo. It uses only the binary and the
-// HTTP API. Each process has the goroutines of internal/child.
+// HTTP API. Package internal/child starts a goroutine for each process.
 package demoactors
 
 import (

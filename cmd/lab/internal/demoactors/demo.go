@@ -96,7 +96,7 @@ func (d *demo) start(i int) error {
 	return errors.Join(d.apps[i].Start(), d.cluster.Nodes[i].Start())
 }
 
-// show moves money, kills pairs meanwhile, and checks the books.
+// show moves money while it kills pairs of a node and its application, and then checks the books.
 func (d *demo) show(ctx context.Context) error {
 	for i := range d.cluster.Nodes {
 		if err := d.hosted(ctx, i, i); err != nil {
@@ -128,7 +128,8 @@ func (d *demo) show(ctx context.Context) error {
 	return d.audit(ctx)
 }
 
-// killPairs kills each pair in turn, the leader first, and starts it again.
+// killPairs kills the pairs of a node and its application one after another, and starts each pair again. It begins with
+// the pair of the leader. It kills every pair at least once, and continues until d.duration has passed.
 func (d *demo) killPairs(ctx context.Context) error {
 	begin := time.Now()
 	leader, err := d.cluster.Leader(ctx, d.cluster.Nodes[0])
@@ -152,8 +153,8 @@ func (d *demo) killPairs(ctx context.Context) error {
 	return nil
 }
 
-// killPair kills a node and its application, and starts both again. In between, it measures how long the accounts on
-// this node are unavailable.
+// killPair kills a node and its application, measures how long the accounts on this node are unavailable, and starts
+// both processes again.
 func (d *demo) killPair(ctx context.Context, i int) error {
 	n, other := d.cluster.Nodes[i], (i+1)%size
 	leader, err := d.cluster.Leader(ctx, n)
@@ -236,7 +237,7 @@ type actors struct {
 	Actors []struct{ Type, ID, Node string }
 }
 
-// list returns the actors of the bank, as the node with that number shows them.
+// list returns the actors of the bank, as the node with the number at lists them.
 func (d *demo) list(ctx context.Context, at int) (actors, error) {
 	out, err := d.cluster.Nodes[at].Quorate(ctx, "actors", "list", "--json", "--limit", "10000")
 	if err != nil {

@@ -12,7 +12,8 @@ import (
 const turnsVariable = "DEMO_TURNS"
 
 // turns detects overlapping turns of one actor, even if they run in different processes. Each turn locks a file of its
-// actor and epoch. If the process dies, the kernel unlocks the file. turns is safe for concurrent use.
+// actor and epoch. The epoch identifies the owner of the actor. If the process dies, the kernel unlocks the file. turns
+// is safe for concurrent use.
 //
 // Turns with the same epoch must not overlap. Turns with different epochs may overlap, because a host can lose its
 // lease to another host while a turn runs. This is harmless: the store refuses the writes of the old turn. The file

@@ -68,7 +68,8 @@ func (s Sidecar) Send(ctx context.Context, verb, path string, in, out any) error
 // statePath is the path of the state store.
 const statePath = "/state/statestore"
 
-// Get reads a key from the state store into out. If the key does not exist, found is false and out is not changed.
+// Get reads a key from the state store into out, and returns the ETag of the key. If the key does not exist, found is
+// false and out is not changed.
 func (s Sidecar) Get(ctx context.Context, key string, out any) (etag string, found bool, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.Base+statePath+"/"+key+"?consistency=strong", nil)
 	if err != nil {

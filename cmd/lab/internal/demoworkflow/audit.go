@@ -84,6 +84,8 @@ func (d *demo) read(ctx context.Context) (map[string]json.RawMessage, error) {
 //   - Each acknowledged order has ended, and was either carried out or undone as a whole.
 //   - Each run in an outcome was executed, is in no other outcome, and equals the note of its step.
 //   - The numbers in the store agree with the orders.
+//
+// The parameter executed contains the ids of all executed runs, one per line.
 func check(orders map[string]order, ended map[string]outcome, executed []byte,
 	stored map[string]json.RawMessage) error {
 	var bad []error

@@ -19,8 +19,8 @@
 // step. The notes in the store must have the same runs. Stock and credit must agree with the orders.
 //
 // The package owns the processes of the workers and the directory of the demo. It uses only the binary, the HTTP API
-// and Dapr's SDK for workflows. Each process has the goroutines of internal/child. A worker has the goroutines of the
-// SDK.
+// and Dapr's SDK for workflows. Package internal/child starts a goroutine for each process. In a worker, the SDK starts
+// goroutines.
 package demoworkflow
 
 import (

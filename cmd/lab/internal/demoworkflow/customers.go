@@ -20,7 +20,7 @@ const (
 	path      = "/v1.0/workflows/dapr/"
 )
 
-// books are what the customers know. They are safe for concurrent use.
+// books record the acknowledged orders and their outcomes. They are safe for concurrent use.
 type books struct {
 	mu      sync.Mutex
 	orders  map[string]order // guarded by mu: all that were acknowledged
@@ -51,8 +51,8 @@ func (b *books) end(id string, out outcome, took time.Duration) {
 	}
 }
 
-// second returns how many orders were completed since the last call, and how many were canceled. It also returns how
-// many orders have not ended yet.
+// second returns how many orders were completed, and how many were canceled, since the previous call of second. It also
+// returns how many orders have not ended yet.
 func (b *books) second() (completed, canceled, open int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -139,7 +139,8 @@ func (d *demo) crashes(ctx context.Context) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// crash kills a worker, the leader, or the leader and its worker, and starts them again.
+// crash kills the leader if leads is true, and a worker if worker is true, and then starts them again. If both are
+// true, the worker is the one beside the leader. If only worker is true, the parameter round selects the worker.
 func (d *demo) crash(ctx context.Context, round int, worker, leads bool) error {
 	if err := d.watch(ctx, calm); err != nil {
 		return err

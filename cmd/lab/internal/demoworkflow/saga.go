@@ -34,7 +34,7 @@ type order struct {
 	To       string `json:"to"`
 }
 
-// run is the one execution of an activity whose result has counted.
+// run is one execution of an activity. If an activity is executed twice, the workflow uses the result of only one run.
 type run struct {
 	Step   string `json:"step"`
 	ID     string `json:"id"` // of the execution
@@ -52,7 +52,7 @@ type outcome struct {
 
 // step is one step of an order: the activity with the given name, and the activity that undoes it. Both change the same
 // number in the store, for example the stock of an item. The function key returns the key of this number, and change
-// returns what the first activity adds to it. A step that changes no number has only a name.
+// returns what the first activity adds to this number. A step that changes no number has only a name.
 type step struct {
 	name, undo string
 	key        func(order) string
@@ -211,8 +211,8 @@ func (s shop) begin(c workflow.ActivityContext, name string) (o order, r run, er
 // runsVariable is the environment variable with the path of the file for executions.
 const runsVariable = "DEMO_RUNS"
 
-// silent is a logger for the SDK that writes nothing. The SDK would log each lost connection to a node, but the demo
-// already prints the kills that cause them.
+// silent is a logger for the SDK that writes nothing. The SDK would log each lost connection to a node. The demo
+// already prints the kills that break these connections.
 type silent struct{}
 
 var _ backend.Logger = silent{}

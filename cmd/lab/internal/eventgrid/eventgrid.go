@@ -3,16 +3,16 @@
 //
 //	go run ./cmd/lab event-grid -node 127.0.0.1:9000 -dir /tmp/grid
 //
-// It writes two files to the folder of -dir:
+// The command writes two files to the folder in the flag -dir, and prints the first one:
 //
-//   - component.yaml is a component file that uses this service. It is also printed.
+//   - component.yaml is a component file that uses this service.
 //   - ca.pem is the certificate of the service's certificate authority. The node must run with SSL_CERT_FILE set to the
 //     path of this file.
 //
 // GET /control/requests lists the requests that the service received. POST /control/deliver sends events to the node.
 // The process ends on an interrupt.
 //
-// It owns the files that it writes. Package eventgridtest implements the service and owns its goroutines.
+// The package owns the files that it writes. Package eventgridtest implements the service and owns its goroutines.
 package eventgrid
 
 import (

@@ -152,8 +152,8 @@ func (a *counterApp) read(ctx context.Context, actor string) (n uint64, err erro
 	return n, err
 }
 
-// remembered returns the value of a turn's counter from the application's memory. kept is false if there is none. The
-// first call after a restart of the node's process clears the memory.
+// remembered returns the value of a turn's counter from the application's memory. kept is false if the memory has no
+// value. The first call after a restart of the node's process clears the memory.
 func (a *counterApp) remembered(t *history.Turn) (n uint64, kept bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -165,9 +165,9 @@ func (a *counterApp) remembered(t *history.Turn) (n uint64, kept bool) {
 	return n, kept
 }
 
-// remember stores the value that a turn has written to its counter in the application's memory. It does so for half of
-// the counters, and only if the write was acknowledged. Otherwise it removes the counter from memory, so that the next
-// turn reads the store.
+// remember stores the value that a turn has written to its counter in the application's memory. The value is stored
+// only for half of the counters, and only if the write was acknowledged and the memory was not cleared during the turn.
+// Otherwise remember removes the counter from memory, so that the next turn reads the store.
 func (a *counterApp) remember(t *history.Turn) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

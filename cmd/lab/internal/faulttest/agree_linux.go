@@ -27,8 +27,8 @@ type Digest struct {
 	Hash    string // over every key, ETag and value
 }
 
-// stillTime is how long Digest waits for the applied indexes to stop changing. In a cluster older than ten minutes they
-// never stop, because the nodes constantly write log entries that delete expired request ids.
+// stillTime is how long Digest waits for the applied indexes to stop changing. In a cluster older than ten minutes, the
+// indexes never stop changing, because the nodes constantly write log entries that delete expired request ids.
 const stillTime = 15 * time.Second
 
 // Digest waits until all running nodes have the same content, and returns a digest of it. It also waits up to 15

@@ -32,7 +32,7 @@ type Write struct {
 	Condition
 }
 
-// Request is one request to the state API. Get, GetAll, Set, One, Transact, Expiring and SetAll make requests.
+// Request is one request to the state API. Get, GetAll, Set, One, Transact, Expiring and SetAll return a Request.
 type Request struct {
 	Method, Path, Body string
 	Header             map[string]string
@@ -155,7 +155,7 @@ const (
 	Unknown          // the request was applied, will be applied, or never will be
 )
 
-// Item is a key as it was read.
+// Item has the value and the ETag of a key that was read.
 type Item struct {
 	Value, ETag string // empty = absent
 }
@@ -182,7 +182,8 @@ func (a Answer) Err() error {
 	return fmt.Errorf("status %d: %s", a.Status, a.Text)
 }
 
-// failure parses an error of the API. An unknown error gives Unknown.
+// failure converts an error response of the API to an Answer. If the error has no reason that failure knows, the
+// outcome is Refused for a read, and Unknown for a write.
 func failure(r Request, status int, body []byte) Answer {
 	a := Answer{Status: status, Text: string(body), Outcome: Unknown}
 	var e struct {

@@ -73,7 +73,7 @@ func Supported(disks bool) error {
 func NewCluster(o Options) *Cluster { return &Cluster{Net: newNetwork(), options: o} }
 
 // Add adds a server without starting it. If expect is 0, the server will join the existing nodes. Otherwise it will
-// form a new cluster with expect-1 other servers. It gets the given flags in addition to Options.Flags.
+// form a new cluster with expect-1 other servers. The server gets the given flags in addition to Options.Flags.
 func (c *Cluster) Add(expect int, flags ...string) (*Node, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -190,12 +190,12 @@ func (c *Cluster) Nodes() []*Node {
 	return slices.Clone(c.nodes)
 }
 
-// Running returns those of Nodes that have a process, which may be paused.
+// Running returns the nodes in Nodes that have a process. The process may be paused.
 func (c *Cluster) Running() []*Node {
 	return slices.DeleteFunc(c.Nodes(), func(n *Node) bool { return !n.Running() })
 }
 
-// Servers returns those of Running that hold data.
+// Servers returns the nodes in Running that hold data.
 func (c *Cluster) Servers() []*Node {
 	return slices.DeleteFunc(c.Running(), func(n *Node) bool { return n.Sidecar })
 }
@@ -208,8 +208,8 @@ func (c *Cluster) Quiet(f func() error) error {
 	return f()
 }
 
-// pass runs a function that sends a client's next request. After that, it waits for Options.Pace. If Quiet is running,
-// pass first waits until Quiet has returned.
+// pass runs a function that sends a client's next request, and then waits for Options.Pace. While Quiet is running,
+// pass does not run the function, but waits until Quiet has returned.
 func (c *Cluster) pass(ctx context.Context, request func()) {
 	c.gate.RLock()
 	request()
@@ -219,7 +219,7 @@ func (c *Cluster) pass(ctx context.Context, request func()) {
 	}
 }
 
-// watched reports a request and its result to Options.Watch.
+// watched calls Options.Watch with a request and its result.
 func (c *Cluster) watched(r *Request, begin time.Time, a Answer) {
 	if c.options.Watch != nil {
 		c.options.Watch(Seen{Begin: begin, Took: time.Since(begin), Reads: r.reads, Strong: r.strong(),
@@ -320,7 +320,7 @@ func (c *Cluster) Followers(ctx context.Context, group int) ([]*Node, error) {
 	return slices.DeleteFunc(c.Servers(), func(n *Node) bool { return n == leader }), err
 }
 
-// Voters waits until every group has the number of voters in want.
+// Voters waits until every group has exactly want voters.
 func (c *Cluster) Voters(ctx context.Context, want int) error {
 	return Until(ctx, func() error {
 		for group := 0; ; group++ {

@@ -63,7 +63,7 @@ func (n *Node) files(p Part) (out []string, err error) {
 // preallocated.
 func used(b []byte) int { return max(len(bytes.TrimRight(b, "\x00")), 1) }
 
-// damages returns the ways to damage a file.
+// damages returns the ways to damage a file by their names. Each function returns the damaged content of b.
 func damages() map[string]func(b []byte, rnd *rand.Rand) []byte {
 	return map[string]func(b []byte, rnd *rand.Rand) []byte{
 		"a bit flipped": func(b []byte, rnd *rand.Rand) []byte {
@@ -129,7 +129,8 @@ func Damage(p Part, kind string) Fault {
 const refusalTime = 20 * time.Second
 
 // onDamage starts a server whose data was damaged. If the server serves different data than the other servers, onDamage
-// returns a Broken error. Otherwise it restarts the server with an empty disk. The text damage is used in messages.
+// returns a Broken error. Otherwise it restarts the server with an empty disk. The parameter damage describes the
+// damage in messages.
 func (c *Cluster) onDamage(ctx context.Context, n *Node, damage string) error {
 	if err := n.Start(); err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ioctl numbers of file systems that x/sys/unix does not define.
+// Numbers for ioctl calls on file systems. The package x/sys/unix does not define these numbers.
 const (
 	ioctlFreeze   = 0xc0045877 // FIFREEZE
 	ioctlThaw     = 0xc0045878 // FITHAW
@@ -152,8 +152,8 @@ func (d *Disk) Resume() error {
 	return nil
 }
 
-// Slow starts a goroutine that makes the disk hang repeatedly. The parameters are how long the disk hangs each time,
-// and how long it works in between. The function stop ends the goroutine, lets the disk work again, and returns all
+// Slow starts a goroutine that makes the disk hang repeatedly. Each time, the disk hangs for the duration stall, and
+// then works for the duration pause. The function stop ends the goroutine, lets the disk work again, and returns all
 // errors.
 func (d *Disk) Slow(stall, pause time.Duration) (stop func() error) {
 	d.slow = make(chan struct{})

@@ -15,7 +15,7 @@
 //   - Ledger checks that no acknowledged write is lost.
 //
 // A Cluster owns its processes, namespaces, disks and connections. Cluster.Close ends them all. The package uses a node
-// only from outside: through its command line, its APIs, its metrics, and the control files of package tuned. Each
-// namespace, TUN device, application and process has one goroutine. The goroutines of a workload run until the workload
-// is stopped.
+// only from outside: through its command line, its APIs, its metrics, and the control files of package tuned. One
+// goroutine runs for each namespace, TUN device, application and process. The goroutines of a workload run until the
+// workload is stopped.
 package faulttest

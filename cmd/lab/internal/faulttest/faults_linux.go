@@ -219,8 +219,8 @@ func Power(leader bool) Fault {
 	})
 }
 
-// PowerAll returns a fault that simulates a power loss of all servers at the same time. When the fault ends, they are
-// started again with the data that was flushed to their disks.
+// PowerAll returns a fault that simulates a power loss of all servers at the same time. When the fault ends, the
+// servers are started again with the data that was flushed to their disks.
 func PowerAll() Fault {
 	return Fault{Name: "loss of power of all",
 		Inflict: func(_ context.Context, c *Cluster, _ *rand.Rand) (func(context.Context) error, error) {

@@ -74,8 +74,8 @@ func Twin() Fault {
 }
 
 // intruder starts a node (shadow) that has the same node id as another one (original). The cluster must refuse one of
-// the two. The returned function kills the shadow, and restarts the original if it has exited. It returns a Broken
-// error if both nodes have served requests at the same time.
+// the two. The returned function kills the shadow, and restarts the original if the original has exited. The returned
+// function fails with a Broken error if both nodes have served requests at the same time.
 func (c *Cluster) intruder(ctx context.Context, shadow, original *Node) (func(context.Context) error, error) {
 	if err := shadow.Start(); err != nil {
 		return nil, err

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// attemptTime is the timeout of one attempt. After it, a client tries another node.
+// attemptTime is the timeout of one attempt. After this time, a client tries another node.
 const attemptTime = time.Second
 
 // Ledger runs clients that write each key once, and records which writes were acknowledged. A client sends each write

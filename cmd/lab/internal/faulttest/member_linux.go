@@ -193,7 +193,8 @@ func Rolling() Fault {
 // voting is the number of voters in the clusters of these faults.
 const voting = 3
 
-// RestartAll returns a fault that stops all nodes gracefully at the same time. When it ends, they are started again.
+// RestartAll returns a fault that stops all nodes gracefully at the same time. When the fault ends, the nodes are
+// started again.
 func RestartAll() Fault {
 	return fault("restart of all at once", func(ctx context.Context, c *Cluster,
 		_ *rand.Rand) (func(context.Context) error, error) {
@@ -248,8 +249,9 @@ func Storm() Fault {
 }
 
 // away waits until a stopped or disconnected server can catch up only from a snapshot. This is so when the leader's
-// snapshot index is above last+trailing, where last is the last log index of the server. If there are too few writes
-// for that within 20 s, away logs this and returns nil. It returns an error only if ctx ends.
+// snapshot index is above last+trailing, where last is the last log index of the server. If the cluster does not reach
+// this state within 20 s, because there are too few writes, away logs this and returns nil. It returns an error only if
+// ctx ends.
 func (c *Cluster) away(ctx context.Context, server *Node, last uint64) error {
 	limit, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -382,7 +384,8 @@ func Aside() Fault {
 	})
 }
 
-// KillSidecar returns a fault that kills all sidecars with SIGKILL. When the fault ends, they are started again.
+// KillSidecar returns a fault that kills all sidecars with SIGKILL. When the fault ends, the sidecars are started
+// again.
 func KillSidecar() Fault {
 	return fault("kill -9 of a sidecar", func(_ context.Context, c *Cluster,
 		_ *rand.Rand) (func(context.Context) error, error) {

@@ -72,7 +72,8 @@ func (n *Network) attach(ns *namespace, addr netip.Addr) error {
 	return nil
 }
 
-// openTUN creates a network device whose packets are read from and written to a file.
+// openTUN creates a network device and returns its file. Reading the file returns packets that were sent through the
+// device. Writing a packet to the file makes the device receive the packet.
 func openTUN(name string) (*os.File, error) {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -187,7 +188,7 @@ func (n *Network) detach(addr netip.Addr) error {
 	return tun.Close()
 }
 
-// close waits for the readers of devices, all of which must be detached.
+// close waits until the goroutines that read from devices have ended. All devices must be detached before the call.
 func (n *Network) close() { n.wg.Wait() }
 
 // networkSupported returns nil if this machine can create network namespaces with TUN devices. Otherwise its error

@@ -173,7 +173,7 @@ func (n *Node) Order(file string, value int64) error {
 // Pid returns the id of the process, which must have been started.
 func (n *Node) Pid() int { return n.node.Pid() }
 
-// current returns the latest incarnation of the process. It is nil before the first start.
+// current returns the latest incarnation of the process, or nil before the first start.
 func (n *Node) current() *child.Process { return n.node.Current() }
 
 // Running reports whether there is a process, paused or not.

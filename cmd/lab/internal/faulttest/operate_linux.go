@@ -15,7 +15,7 @@ import (
 	"github.com/quorate/quorate/api/admin/schema"
 )
 
-// Broken is the error of a fault that finds a violated guarantee. Workloads report the violations that they find in
+// Broken is the error of a fault that finds a violated guarantee. Workloads do not use it; they report violations in
 // other ways.
 type Broken struct {
 	Promise string // the violated guarantee, in a few words
@@ -25,7 +25,7 @@ type Broken struct {
 // Error returns Promise and Text on one line.
 func (b *Broken) Error() string { return b.Promise + ": " + b.Text }
 
-// tell reports what a fault did to Options.Tell.
+// tell calls Options.Tell with a text about what a fault did.
 func (c *Cluster) tell(format string, args ...any) {
 	if c.options.Tell != nil {
 		c.options.Tell(fmt.Sprintf(format, args...))

@@ -11,8 +11,8 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// Values of planStep.Via, which determines how a step starts. Only the second-to-last step of a plan may have such a
-// value. The other steps start as soon as their input is available.
+// Values of planStep.Via, which determines how a step starts. Only the second-to-last step of a plan may have one of
+// these values. Steps without a value start as soon as their input is available.
 const (
 	viaTimer = "timer" // half a second after the steps before
 	viaEvent = "event" // after an external event

@@ -94,8 +94,8 @@ func (s *Sessions) Stop() []string {
 }
 
 // Settle checks that nodes report the loss of a write once, and not with every later response. It repeats its requests
-// until every client can read its keys at all of its nodes without a response marked stale, and returns an error if ctx
-// ends first. The clients must be stopped, and all nodes must be running.
+// until every client can read its keys at all of its nodes, and no response is marked stale. If ctx ends first, Settle
+// returns an error. The clients must be stopped, and all nodes must be running.
 func (s *Sessions) Settle(ctx context.Context) error {
 	return Until(ctx, func() error {
 		for _, c := range s.clients {

@@ -240,8 +240,9 @@ func (s *subscriber) chance(n int) int {
 // cloudEvent is the part of a CloudEvent that the load reads.
 type cloudEvent struct{ Data string }
 
-// deliver handles the delivery of a message, and chooses its response at random. RETRY reports a failure, and DROP
-// rejects the message. Both come with status 200 or 500.
+// deliver handles the delivery of a message, and chooses its response at random. The body of the response can be
+// SUCCESS, RETRY (a failure) or DROP (the message is rejected). The last two are sent with status 200 or 500. For some
+// deliveries, deliver calls settle before it responds.
 func (s *subscriber) deliver(w http.ResponseWriter, r *http.Request) {
 	h := s.load.History
 	d := &history.Delivery{Topic: r.PathValue("topic"), Node: s.node.Name, Begin: h.Now()}
@@ -353,8 +354,8 @@ func (l *TopicLoad) settled(ctx context.Context) error {
 	return nil
 }
 
-// read reads all messages of all topics into the history. If it is unknown whether a transaction that publishes
-// messages was committed, read also finds out and records the outcome.
+// read reads all messages of all topics into the history. For each publishing transaction with an unknown outcome, read
+// also finds out whether the transaction was committed, and records the result.
 func (l *TopicLoad) read(ctx context.Context) error {
 	l.expire(ctx)
 	nodes := l.cluster.Running()

@@ -25,7 +25,7 @@ const (
 
 // Watches has clients that write keys with strong consistency, and watchers that watch these keys. Each node has a
 // watcher, which connects to another running node while its own node is not running. One more watcher connects to
-// random nodes. When its connection ends, a watcher reconnects and continues at its last position.
+// random nodes. When the connection of a watcher ends, the watcher reconnects and continues at its last position.
 //
 // The changes of a key are numbered from 1, so a watcher detects at once if a change is missing, arrives twice, or
 // arrives in the wrong order. At the end every watcher must have received every acknowledged write. If the store has

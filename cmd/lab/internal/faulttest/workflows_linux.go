@@ -232,8 +232,8 @@ func (w *worker) work(ctx context.Context) {
 	}
 }
 
-// handle executes one work item, which is a turn of a workflow or an activity, and sends the result. It does not repeat
-// a failed send, because the node then sends the work item again.
+// handle executes one work item, and sends the result. A work item is an activity, or one turn of a workflow. handle
+// does not repeat a failed send, because the node then sends the work item again.
 func (w *worker) handle(ctx context.Context, hub protos.TaskHubSidecarServiceClient, item *protos.WorkItem) {
 	limit, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()

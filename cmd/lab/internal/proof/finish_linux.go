@@ -98,7 +98,8 @@ func (r *campaign) times(l *faulttest.Ledger, keys []string) []time.Duration {
 	return out
 }
 
-// firsts describes at most 50 of the lost keys, with the times of their acknowledgement.
+// firsts describes the first 50 of the lost keys, and counts the rest. The parameter at has the times at which the
+// writes of the keys were acknowledged.
 func firsts(keys []string, at []time.Duration) (out []string) {
 	for i, k := range keys {
 		if i == 50 {
@@ -254,7 +255,7 @@ func atRest(ctx context.Context, n *faulttest.Node) (text string, err error) {
 	return text, err
 }
 
-// sum sets the totals in the result when the campaign has ended.
+// sum sets the totals in the result. It is called when the campaign has ended.
 func (r *campaign) sum() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

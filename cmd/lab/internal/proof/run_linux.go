@@ -208,7 +208,7 @@ func (r *campaign) note(text string) {
 	r.notes = append(r.notes, text)
 }
 
-// done adds times to the number of checks of the guarantee id.
+// done increases the number of checks of a guarantee by times. The parameter id is the id of the guarantee, such as C3.
 func (r *campaign) done(id string, times int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -285,8 +285,8 @@ func (r *campaign) one(ctx context.Context, d *deck, number int) bool {
 }
 
 // broken records an error of the named fault as a violation. A faulttest.Broken means that the fault has found a
-// violated guarantee. Any other error means that the fault could not be injected or ended. The text when describes
-// which step failed.
+// violated guarantee. Any other error means that the fault could not be injected or ended. The parameter when describes
+// the step that failed.
 func (r *campaign) broken(name, when string, err error) {
 	check := "cluster"
 	var b *faulttest.Broken

@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/cmd/lab/internal/faulttest"
 )
 
-// counted returns the metrics that the report sums over all nodes and restarts. The map gives the description of each
-// metric in the report.
+// counted returns the metrics that the report sums over all nodes and restarts. A key of the map is the name of a
+// metric, and the value is its description in the report.
 func counted() map[string]string {
 	return map[string]string{
 		"quorate_raft_elections_total":            "elections stood for",
@@ -126,7 +126,7 @@ func (s *sampler) metrics(ctx context.Context) {
 	}
 }
 
-// sum returns the sum of a metric over all incarnations.
+// sum returns the sum of a metric over all incarnations (processes) of all nodes.
 func (s *sampler) sum(metric string) (sum float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,8 +136,8 @@ func (s *sampler) sum(metric string) (sum float64) {
 	return sum
 }
 
-// changed reports whether the sampler saw a change of leadership from earliest to latest. Both times are counted from
-// the start of the campaign.
+// changed reports whether the sampler saw a change of leadership between the times earliest and latest. Both times are
+// counted from the start of the campaign.
 func (s *sampler) changed(earliest, latest time.Duration) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

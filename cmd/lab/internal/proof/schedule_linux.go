@@ -15,7 +15,7 @@ type step struct {
 
 // deck chooses the next fault at random, like a deck of cards. It uses every class of faults once before it repeats a
 // class. Within a class, it uses every fault once before it repeats a fault. Equal seeds give the same sequence of
-// faults, so the faults of a shorter campaign are the first ones of a longer campaign.
+// faults. So a short campaign has the same first faults as a longer campaign with the same seed.
 type deck struct {
 	seed    uint64
 	classes []class

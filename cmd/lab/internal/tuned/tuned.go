@@ -47,7 +47,7 @@ type Tuning struct {
 	Limits placement.Limits
 }
 
-// Quick returns the default Raft timeouts with a placement policy that does not wait.
+// Quick returns a Tuning with short waiting times for the placement policy, and with the default Raft timeouts.
 func Quick() Tuning {
 	return Tuning{Limits: placement.Limits{Stable: 200 * time.Millisecond, Settle: 2 * time.Second}}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// defaultType is the type of events whose request has none.
+// defaultType is the type of an event if the request does not set a type.
 const defaultType = "quorate.binding.event"
 
 // envelope returns the body to publish and its content type. A CloudEvent, an event in the Event Grid schema, and an
@@ -82,7 +82,8 @@ func allPublished(all []json.RawMessage) error {
 	return nil
 }
 
-// published returns an error for an event that no topic would accept.
+// published returns fault.Invalid unless data is a CloudEvent of the supported version with all required attributes.
+// The parameter what names the event in the error.
 func published(data []byte, what string) error {
 	var r required
 	if !isEvent(data) || json.Unmarshal(data, &r) != nil {

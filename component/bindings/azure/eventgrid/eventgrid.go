@@ -1,11 +1,10 @@
 // Package eventgrid implements the binding bindings.azure.eventgrid. As an output, it publishes events to a topic of
-// Azure Event Grid. As an input, it creates an event subscription and receives the events of this subscription. The
-// package owns the management of the subscription, the validation handshake, the authentication of deliveries and the
-// encoding of events.
+// Azure Event Grid. As an input, it creates an event subscription and receives the events of this subscription.
 //
-// The package manages the subscription, answers the validation handshake, authenticates deliveries, and encodes events.
-// It reports success to Event Grid only after the application has handled the event. So an event may be delivered more
-// than once. Its HTTP server has one goroutine for each connection; Close ends them.
+// The package owns the management of the subscription, the validation handshake, the authentication of deliveries, and
+// the encoding of events. An input reports success to Event Grid only after the application has handled the event. So
+// an event may be delivered more than once. The HTTP server of an input has one goroutine for each connection; Close
+// ends these goroutines.
 package eventgrid
 
 import (
@@ -90,8 +89,9 @@ type Options struct {
 }
 
 // Open checks the options and reads the certificates, but makes no connection. o.Direction selects input, output or
-// both. If it is not set, input is selected if o.Metadata has a field for input, and output likewise. Open returns
-// fault.Invalid if no direction is selected, or if the metadata of a selected direction is incomplete or malformed.
+// both. If it is not set, the metadata decide: a field for input in o.Metadata selects input, and a field for output
+// selects output. Open returns fault.Invalid if no direction is selected, or if the metadata of a selected direction is
+// incomplete or malformed.
 func Open(o Options) (bindings.Binding, error) {
 	wanted, err := sides(o.Direction, o.Metadata)
 	if err != nil {

@@ -90,8 +90,8 @@ func (in *input) Start(ctx context.Context, sink bindings.Sink) error {
 	return err
 }
 
-// begin marks the input as starting, and stores cancel so that the method close can abort the start. The caller must
-// close done when the start has ended. begin returns an error if the input is closed or was started already.
+// begin records that the input is starting, and stores cancel so that the method close can abort the start. The caller
+// must close done when the start has ended. begin returns an error if the input is closed or was started already.
 func (in *input) begin(cancel context.CancelFunc) (done chan struct{}, err error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()

@@ -27,9 +27,9 @@ func inputFields() (required, optional []string) {
 
 func outputFields() []string { return []string{metadataAccessKey, metadataTopic} }
 
-// sides returns the directions of the component: input, output or both. If d is not set, input is selected if m has a
-// field for input, and output likewise. sides returns fault.Invalid if no direction is selected, or if a required field
-// of a direction is missing.
+// sides returns the directions of the component: input, output or both. If d is not set, the metadata decide: a field
+// for input in m selects input, and a field for output selects output. sides returns fault.Invalid if no direction is
+// selected, or if a required field of a direction is missing.
 func sides(d bindings.Direction, m component.Values) (bindings.Direction, error) {
 	required, optional := inputFields()
 	if !d.Given() {
@@ -146,7 +146,7 @@ func wrong(name string, err error) error {
 }
 
 // authority returns the URL of the identity service, or "" if none is configured. The URL ends with a slash, as the
-// client library requires.
+// Azure client library requires.
 func authority(m component.Values) string {
 	if host := m.Text(metadataAuthority); host != "" {
 		return strings.TrimRight(host, "/") + "/"

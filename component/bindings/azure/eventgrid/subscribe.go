@@ -101,7 +101,8 @@ func (s *subscriber) look(ctx context.Context) (there bool, existing []byte, err
 	}
 }
 
-// claim reports whether this node has the claim, and until when.
+// claim tries to get the claim, unless this node has it already. It reports whether this node has the claim, and until
+// when.
 func (s *subscriber) claim(ctx context.Context) (mine bool, until time.Time, err error) {
 	s.mu.Lock()
 	until = s.held

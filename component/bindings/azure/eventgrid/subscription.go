@@ -55,9 +55,9 @@ func (s *subscription) good() bool {
 	return s.Properties.State == "" || strings.EqualFold(s.Properties.State, stateSucceeded)
 }
 
-// matches reports whether the subscription delivers events as this node requires. fullURL is the endpoint URL with its
-// query, as fullAddress returns it, or "". If it is "" and the subscription has no complete URL either, URLs are
-// compared without their queries.
+// matches reports whether the subscription delivers events as this node requires. fullURL is the result of fullAddress,
+// or "" if it is not known. If neither fullURL nor the subscription has the complete URL, matches compares the URLs
+// without their queries.
 func (s *subscription) matches(want *inputSettings, fullURL string) bool {
 	d := s.Properties.Destination
 	if d == nil || d.Kind != kindWebHook || s.Properties.Schema != schemaCloudEvents || !s.good() {

@@ -72,7 +72,8 @@ func (v *verifier) check(c jwt.RegisteredClaims, issuers []string) error {
 	return denied("the bearer token is meant for another audience")
 }
 
-// tokenProblem returns what is wrong with a token, without the library's text.
+// tokenProblem converts an error of the JWT library to an error that says what is wrong with the token. It returns a
+// *fault.Error unchanged. The result does not contain the text of the library.
 func tokenProblem(err error) error {
 	if e, ok := fault.As(err); ok {
 		return e

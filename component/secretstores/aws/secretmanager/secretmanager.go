@@ -1,8 +1,8 @@
 // Package secretmanager implements the secret store secretstores.aws.secretmanager. It reads secrets from AWS Secrets
 // Manager with Amazon's client library. The package owns the requests and the conversion of failures to fault codes.
 //
-// A bulk read uses several goroutines, which end before it returns. The connections of the library have goroutines too;
-// Close ends those of idle connections.
+// A bulk read uses several goroutines, which end before it returns. The client library starts goroutines for its
+// connections. Close closes the idle connections and so ends their goroutines.
 package secretmanager
 
 import (
@@ -95,7 +95,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		})}, nil
 }
 
-// limitBodies makes clients of AWS limit the size of answers before they read them.
+// limitBodies makes AWS clients limit the size of each answer before they read the answer.
 func limitBodies(stack *middleware.Stack) error {
 	limit := func(ctx context.Context, in middleware.DeserializeInput, handler middleware.DeserializeHandler) (
 		middleware.DeserializeOutput, middleware.Metadata, error) {

@@ -1,8 +1,8 @@
 // Package keyvault implements the secret store secretstores.azure.keyvault. It reads the secrets of an Azure Key Vault
 // with Microsoft's client library. The package owns the requests and the conversion of failures to fault codes.
 //
-// A bulk read uses several goroutines, which end before it returns. Connections have goroutines too; Close ends those
-// of idle connections.
+// A bulk read uses several goroutines, which end before it returns. The client library starts goroutines for its
+// connections. Close closes the idle connections and so ends their goroutines.
 package keyvault
 
 import (
@@ -40,7 +40,7 @@ type Store struct {
 	gate      secretstores.Gate
 }
 
-// Open checks the options. It makes no requests: the vault may not be reachable yet.
+// Open checks the options and returns a store. It sends no requests, because the vault may not be reachable yet.
 func Open(o Options) (*Store, error) {
 	address, err := o.address()
 	if err != nil {
@@ -87,7 +87,8 @@ func (o Options) address() (string, error) {
 }
 
 // domain returns the DNS domain of vaults in the given Azure environment, such as ".vault.azure.net". For an unknown
-// environment, it returns that of the public cloud; Open then fails when it creates the credential.
+// environment, it returns the domain of the public cloud. This has no effect, because Open then fails in
+// entra.Settings.Options.
 func domain(environment string) string {
 	switch e := strings.ToLower(environment); {
 	case strings.Contains(e, "china"):

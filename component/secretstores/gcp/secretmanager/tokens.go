@@ -88,8 +88,8 @@ func (t *tokens) authorize(ctx context.Context, h http.Header, again bool) (bool
 	return true, nil
 }
 
-// known returns the cached token, or nil if there is none. Set refused if the service has refused the cached token:
-// known then removes it from the cache and returns nil.
+// known returns the cached token, or nil if there is none. Set refused if the service has refused the cached token. In
+// this case, known removes the token from the cache and returns nil.
 func (t *tokens) known(refused bool) *oauth2.Token {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -121,7 +121,8 @@ func (t *tokens) fetch(ctx context.Context) (*oauth2.Token, error) {
 	return token, nil
 }
 
-// source returns a source for one token. ctx bounds its requests.
+// source returns a new token source, which is used to get one token. When ctx ends, the requests of the token source
+// are cancelled.
 func (t *tokens) source(ctx context.Context) (oauth2.TokenSource, error) {
 	ctx = context.WithValue(ctx, oauth2.HTTPClient,
 		&http.Client{Transport: bounded{ctx, rest.Limit(t.transport)}, CheckRedirect: stay})
@@ -139,7 +140,8 @@ func (t *tokens) source(ctx context.Context) (oauth2.TokenSource, error) {
 	return found.TokenSource, nil
 }
 
-// bounded bounds each request by ctx, because the library does not.
+// bounded is an http.RoundTripper that replaces the context of each request with the field ctx. This is necessary
+// because the client library does not use the caller's context for its requests.
 type bounded struct {
 	ctx       context.Context
 	transport http.RoundTripper

@@ -103,7 +103,7 @@ func (s *Store) get(ctx context.Context, name, version string) (map[string]strin
 	return fieldsOf(name, answer.Data.Data)
 }
 
-// fieldsOf splits a secret into its fields. Values that are not text stay JSON.
+// fieldsOf splits a secret into its fields. A field that is not a string keeps its JSON text, such as "42" or "true".
 func fieldsOf(name string, data json.RawMessage) (map[string]string, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(data, &fields); err != nil || fields == nil {
@@ -139,7 +139,8 @@ func (s *Store) Bulk(ctx context.Context, _ map[string]string) (map[string]map[s
 // maxFolders bounds the depth of folders.
 const maxFolders = 32
 
-// list appends the names of the secrets in a folder and its subfolders to names.
+// list appends the names of the secrets in a folder and its subfolders to names. depth is the depth of the folder below
+// the prefix.
 func (s *Store) list(ctx context.Context, folder string, names []string, depth int) ([]string, error) {
 	if depth > maxFolders {
 		return nil, &fault.Error{Code: fault.TooLarge, Op: "vault.Bulk",
@@ -241,8 +242,9 @@ func about(name string, err error) error {
 	return err
 }
 
-// isPath reports whether path can be used in a request unchanged. It rejects empty segments, the segments "." and "..",
-// and special characters. A server may rewrite such a path and then return a different secret.
+// isPath reports whether path can be used in a request unchanged. It returns false for a path with an empty segment, a
+// segment "." or "..", or special characters, because a server may rewrite such a path and then return a different
+// secret.
 func isPath(path string) bool {
 	if len(path) > 512 || strings.ContainsFunc(path, func(r rune) bool {
 		return r < ' ' || r == 0x7f || r == '?' || r == '#' || r == '%' || r == '*' || r == '\\' || r == '\uFFFD'

@@ -1,6 +1,5 @@
 // Package env implements the secret store secretstores.local.env. Its secrets are the environment variables of this
-// process. It is meant for development. The package owns the rule for which variables are visible: those with the
-// prefix of the component, except tokens and settings of the runtime.
+// process. It is meant for development. The package owns the rule for which variables are visible.
 //
 // A variable is visible if its name begins with the prefix of the component. Variables that belong to the runtime, such
 // as tokens, are never visible. The package accesses the environment only through the functions in Options, and starts

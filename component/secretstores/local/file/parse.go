@@ -49,7 +49,8 @@ func parse(o Options, data []byte) (map[string]map[string]string, error) {
 	return p.secrets, nil
 }
 
-// object reads the fields of an object whose brace has been read.
+// object reads the rest of an object whose opening brace was already read. path contains the names of the enclosing
+// fields.
 func (p *parser) object(path []string) error {
 	for p.dec.More() {
 		name, err := p.token()
@@ -99,7 +100,8 @@ func (p *parser) value(path []string) error {
 	}
 }
 
-// keep notes one value under its flattened name.
+// keep adds a value to the secrets, under the name that results from path. It returns an error if this name already has
+// a value.
 func (p *parser) keep(path []string, value string) error {
 	name, key := strings.Join(path, p.options.Separator), ""
 	switch {

@@ -1,10 +1,11 @@
 // Package cosmosdb implements the component type state.azure.cosmosdb: a state store in a container of Azure Cosmos DB,
-// API for NoSQL. The client library and its connections start goroutines. Close ends them. The package owns the items,
-// which have the format of Dapr's component, and the conversion of responses to fault codes.
+// API for NoSQL. The package owns the items and the conversion of responses to fault codes. The client library and its
+// connections start goroutines. Close ends them.
 //
 // An item has the format of Dapr's component. It has the fields id (the stored key), value, isBinary, partitionKey, and
 // ttl in seconds. The field value contains JSON, or base64 if isBinary is true. For binary values, Quorate adds the
-// field contentType, which Dapr does not have. It marks the value as bytes even if the bytes are valid JSON.
+// field contentType, which Dapr does not have. With this field, the value counts as bytes even if the bytes are valid
+// JSON.
 package cosmosdb
 
 import (
@@ -56,9 +57,12 @@ type Store struct {
 	listing   *outside.Listing
 }
 
-// Open connects to Cosmos DB and checks that the container exists. It retries until ctx ends if Cosmos DB cannot be
-// reached. It returns fault.Invalid for wrong settings, fault.Denied for refused credentials, and fault.Unavailable
-// if Cosmos DB does not answer.
+// Open connects to Cosmos DB and checks that the container exists. If Cosmos DB cannot be reached, Open retries until
+// the deadline of ctx. It returns these errors:
+//
+//   - fault.Invalid for wrong settings
+//   - fault.Denied for refused credentials
+//   - fault.Unavailable if Cosmos DB does not answer
 func Open(ctx context.Context, o Options) (*Store, error) {
 	s := &Store{settings: read(o.Metadata), now: o.Now, transport: o.Identity.Transport}
 	s.listing = outside.NewListing(unordered{s})
@@ -79,7 +83,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	return s, nil
 }
 
-// connect makes the client. It makes no requests.
+// connect creates the client. It sends no requests.
 func (s *Store) connect(identity entra.Settings) error {
 	base, err := identity.Options()
 	if err != nil {

@@ -28,10 +28,10 @@ const (
 // statusRetryWith is the HTTP status of a write that was not executed, because a concurrent write interfered.
 const statusRetryWith = 449
 
-// again calls attempt until it does not fail with status 429 (throttled) or 449 (concurrent write), and returns the
-// last error. With these statuses, Cosmos DB has not executed the request, so it is safe to repeat it. Before each
-// further call, again waits for the time that Cosmos DB requests. It returns early if ctx would end before the next
-// call.
+// again calls attempt, and repeats the call after status 429 (throttled) or 449 (concurrent write). It returns the
+// error of the last call. Repeating a request is safe, because these statuses mean that Cosmos DB has not executed it.
+// Before each further call, again waits for the time that Cosmos DB requests. It returns early if ctx would end before
+// the next call.
 func (s *Store) again(ctx context.Context, attempt func() error) error {
 	for {
 		err := attempt()
@@ -51,7 +51,7 @@ func (s *Store) again(ctx context.Context, attempt func() error) error {
 	}
 }
 
-// header returns a header of the answer in an error.
+// header returns a header of the answer that err contains, or "" if err contains no answer.
 func header(err error, name string) string {
 	var answer *azcore.ResponseError
 	if errors.As(err, &answer) && answer.RawResponse != nil {
@@ -70,8 +70,8 @@ func pauseOf(err error) time.Duration {
 	return max(time.Duration(ms*float64(time.Millisecond)), time.Millisecond)
 }
 
-// lostContainer reports whether an error with status 404 means that the container does not exist. Otherwise, only the
-// item does not exist.
+// lostContainer reports whether an error with status 404 means that the container does not exist. If the result is
+// false, the container exists and only the item is missing.
 func lostContainer(err error) bool {
 	const ownerNotFound = "1003"
 	return header(err, "x-ms-substatus") == ownerNotFound

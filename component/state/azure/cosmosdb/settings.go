@@ -10,7 +10,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// timeout is the longest time of one request of an application, as in Dapr.
+// timeout limits the time for one request of an application, as in Dapr.
 const timeout = 20 * time.Second
 
 // ttlHint is the hint in errors and logs about a container without time to live.

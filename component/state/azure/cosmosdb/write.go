@@ -161,8 +161,9 @@ func (c *change) tooLarge() error {
 // planKey plans the steps for one key. All operations on the key become one change: the last operation determines the
 // new value, and the conditions of all operations apply.
 //
-// An unconditional deletion must succeed even if the item is missing, but would then fail the batch. Therefore, in a
-// transaction with several operations, planKey first writes the item and then deletes it.
+// An unconditional deletion must succeed even if the item is missing. In Cosmos DB, however, the deletion of a missing
+// item fails the whole batch. Therefore, in a request with several operations, planKey first writes the item and then
+// deletes it.
 func (c *change) planKey(ops []state.Operation, final *state.Operation) error {
 	creates, etag := false, ""
 	for i := range ops {

@@ -52,7 +52,7 @@ type Server struct {
 	log     testutil.Output
 }
 
-// command makes a command for a program of PostgreSQL, which does not run as root.
+// command returns a command that runs a program of PostgreSQL. The command never runs as root (see Owner).
 func command(t testing.TB, program string, args ...string) *exec.Cmd {
 	t.Helper()
 	c := exec.Command(filepath.Join(folder(t), program), args...)
@@ -64,9 +64,9 @@ func command(t testing.TB, program string, args ...string) *exec.Cmd {
 	return c
 }
 
-// Owner returns the user id and the group id under which PostgreSQL must run if the test runs as root, because
-// PostgreSQL refuses to run as root. Otherwise PostgreSQL runs as the user of the test, and Owner returns 0, 0 and
-// false.
+// Owner returns the user id and the group id under which PostgreSQL must run. PostgreSQL refuses to run as root, so if
+// the test runs as root, these are the ids of another user, and differs is true. Otherwise PostgreSQL runs as the user
+// of the test, and Owner returns 0, 0 and false.
 func Owner(t testing.TB) (uid, gid uint32, differs bool) {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -110,7 +110,7 @@ func (all *Servers) Start(t testing.TB, settings ...string) *Server {
 	return s
 }
 
-// Close removes the database that Start copies. A package calls Close after its tests.
+// Close removes the empty database of which each server gets a copy. A package calls Close after its tests.
 func (all *Servers) Close() {
 	if all.home != "" {
 		_ = os.RemoveAll(all.home)
@@ -170,7 +170,7 @@ func (s *Server) Run() {
 	testutil.Must(s.T, s.process.Start())
 }
 
-// ShutDown ends the server after it has ended all connections.
+// ShutDown ends all connections of the server, and then ends the server in an orderly way.
 func (s *Server) ShutDown() {
 	s.T.Helper()
 	testutil.Must(s.T, s.process.Process.Signal(syscall.SIGINT))

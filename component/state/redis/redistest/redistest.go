@@ -90,7 +90,7 @@ func (s *Server) Run() {
 	testutil.Must(s.T, s.process.Start())
 }
 
-// Kill ends the process at once, also while it is paused.
+// Kill ends the process at once, even if the process is paused.
 func (s *Server) Kill() {
 	if s.process == nil {
 		return
@@ -123,7 +123,8 @@ func (s *Server) Signal(signal syscall.Signal) {
 	testutil.Must(s.T, s.process.Process.Signal(signal))
 }
 
-// Wait waits until the server answers, also if it refuses the commands of unknown users.
+// Wait waits until the server answers. An answer that refuses the command, because the user is unknown or has no
+// permission, is sufficient.
 func (s *Server) Wait() {
 	s.T.Helper()
 	testutil.Eventually(s.T, func() error {

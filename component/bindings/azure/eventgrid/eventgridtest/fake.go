@@ -1,9 +1,9 @@
 // Package eventgridtest is a fake of Azure Event Grid for tests. It serves the identity, management and topic APIs over
 // TLS on loopback, as Microsoft's reference describes them. It records every request to these APIs, and it can deliver
-// events. The package owns two HTTP servers with goroutines.
+// events.
 //
-// The fake has only the part of Event Grid that the binding uses. Only tests and test programs import it. It runs two
-// HTTP servers, which Close stops.
+// The fake has only the part of Event Grid that the binding uses. Only tests and test programs import it. The package
+// owns the two HTTP servers of a fake and their goroutines. Close stops them.
 package eventgridtest
 
 import (
@@ -135,7 +135,8 @@ func (f *Fake) Authority() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: f.service.Certificate().Raw})
 }
 
-// Lead sets the listeners behind the ingress. They are used in turn.
+// Lead sets the addresses (host:port) of the listeners that receive the requests to f.Ingress. The fake forwards each
+// request to the next listener in turn.
 func (f *Fake) Lead(nodes ...string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -153,7 +154,8 @@ func (f *Fake) lead(r *httputil.ProxyRequest) {
 	r.SetURL(&url.URL{Scheme: "http", Host: host})
 }
 
-// Requests returns the recorded requests of a part of the service, in order; "" = all.
+// Requests returns the recorded requests to the given part of the service, in order. If part is "", it returns the
+// requests to all parts.
 func (f *Fake) Requests(part string) []Request {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -182,7 +184,7 @@ func (f *Fake) SetSubscription(scope, name string, properties map[string]any) {
 	f.subscriptions[strings.ToLower(scope+suffix+name)] = properties
 }
 
-// Subscription returns the requested properties of a subscription, or nil.
+// Subscription returns the requested properties of a subscription, or nil if there is no such subscription.
 func (f *Fake) Subscription(scope, name string) map[string]any {
 	f.mu.Lock()
 	defer f.mu.Unlock()
